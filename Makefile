@@ -1,0 +1,164 @@
+# From a bare clone: Python 3.11+ with its venv module, Node 20.19+, npm and make; nothing else.
+# Every path is relative and the environment's programs are run as modules, so a space in the folder's path is no harm.
+
+SHELL := /bin/sh
+PYTHON ?= python3
+PY := .venv/bin/python
+UV := $(PY) -m uv --quiet
+STAMPS := .venv/.stamps
+SAY := @printf '\033[1m==> %s\033[0m\n'
+# What the front end is built from.
+SOURCES := package.json package-lock.json tsconfig.base.json $(wildcard widgets/*.json extension/*.json extension/*.cjs) \
+  $(shell find widgets/src widgets/style extension/src extension/style -type f 2>/dev/null | grep -v ' ')
+
+.PHONY: help setup demo test check dev screenshots build lock format clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo         set up, then open JupyterLab on the quickstart'
+	@echo 'make test         set up, then run every test'
+	@echo 'make check        linters, types and layers'
+	@echo 'make dev          rebuild the front end on every change, with JupyterLab beside it'
+	@echo 'make screenshots  write docs/screens'
+	@echo 'make build        wheel and sdist into dist/'
+	@echo 'make lock         renew tests/constraints.txt and package-lock.json'
+	@echo 'make format       let ruff and prettier rewrite the sources'
+	@echo 'make clean        remove everything that was built or installed here'
+
+# ---- setting up: each stamp is one step, done again only when what it depends on has changed
+
+setup: $(STAMPS)/front $(STAMPS)/labextension $(STAMPS)/ipykernel6
+
+$(STAMPS)/venv:
+	$(SAY) 'Python environment: .venv'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 …'; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv .venv || \
+	  { echo 'This Python lacks its venv module; on Debian and Ubuntu: apt-get install python3-venv'; exit 1; }
+	@$(PY) -m uv --version >/dev/null 2>&1 || $(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip --upgrade
+	@$(PY) -m uv --version >/dev/null 2>&1 || $(PY) -m pip install --quiet --disable-pip-version-check uv
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/node:
+	@command -v node >/dev/null && command -v npm >/dev/null || \
+	  { echo 'Node 20.19 or newer with npm is needed: https://nodejs.org'; exit 1; }
+	@node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' || \
+	  { echo "Node 20.19 or newer is needed; this is $$(node --version)"; exit 1; }
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/npm: package.json package-lock.json widgets/package.json extension/package.json .npmrc $(STAMPS)/venv $(STAMPS)/node
+	$(SAY) 'npm packages: node_modules'
+	@npm ci --no-progress --loglevel=error
+	@touch $@
+
+$(STAMPS)/front: $(SOURCES) $(STAMPS)/npm
+	$(SAY) 'front end: kernel_monitor/static and kernel_monitor/labextension'
+	@npm run --silent build:prod
+	@touch $@
+
+# The front end is built by the step above; the editable install would only build it again. It writes the labextension's
+# files, and removes those of before, through the link that a later step makes: away with the link first.
+$(STAMPS)/python: pyproject.toml tests/constraints.txt $(STAMPS)/venv | $(STAMPS)/front
+	$(SAY) 'Python packages (PyTorch and DALI are large: the first time takes minutes)'
+	@rm -f .venv/share/jupyter/labextensions/kernel-monitor 2>/dev/null || true
+	@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 $(UV) pip install --python $(PY) --constraints tests/constraints.txt \
+	  --editable '.[all]' --group dev
+	@touch $@
+
+# An editable install copies the labextension once; a link follows every build.
+$(STAMPS)/labextension: $(STAMPS)/python
+	$(SAY) 'labextension: linked into .venv'
+	@$(PY) -m jupyter_builder.main develop --overwrite --log-level=WARN . >/dev/null
+	@$(PY) -m jupyterlab.labextensions disable --level=sys_prefix @jupyterlab/apputils-extension:announcements >/dev/null 2>&1
+	@touch $@
+
+# The older ipykernel that is still supported, as a second kernel of the same environment.
+$(STAMPS)/ipykernel6: $(STAMPS)/python
+	$(SAY) 'second kernel: ipykernel 6.31'
+	@$(UV) pip install --python $(PY) --target .venv/ipykernel6 --no-deps ipykernel==6.31.0 nest-asyncio==1.6.0
+	@$(PY) -m ipykernel install --sys-prefix --name python3-ipykernel6 --display-name 'Python 3 (ipykernel 6)' \
+	  --env PYTHONPATH "$$PWD/.venv/ipykernel6" >/dev/null
+	@touch $@
+
+# Not a stamp: a browser may go away.
+.PHONY: browser
+browser:
+	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; \
+	then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  printf '\033[1m==> %s\033[0m\n' 'browser: Chromium, by apt-get'; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	else \
+	  echo 'The browser tests need Chromium or Google Chrome on the PATH. Debian: sudo apt-get install chromium;'; \
+	  echo 'Fedora: sudo dnf install chromium; macOS: brew install --cask chromium'; exit 1; \
+	fi
+
+# ---- what people run
+
+DISPLAYED := $(if $(or $(DISPLAY),$(WAYLAND_DISPLAY),$(filter Darwin,$(shell uname))),,--no-browser)
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+LAB := $(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 $(AS_ROOT) $(DISPLAYED) \
+  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.news_url=None
+
+demo: setup
+	$(SAY) 'JupyterLab on the quickstart: open the address below in a browser if none opens by itself; Ctrl-C ends it'
+	@exec $(LAB) --LabApp.default_url=/lab/tree/example_notebooks/quickstart.ipynb
+
+dev: setup
+	$(SAY) 'front end in watch mode, JupyterLab beside it: reload the page after a change; Ctrl-C ends both'
+	@npm run --silent watch & watch=$$!; trap 'kill $$watch 2>/dev/null; wait' EXIT INT TERM; $(LAB)
+
+test: setup browser
+	$(SAY) 'tests'
+	@$(PY) -m tests.run $(FOLDERS)
+
+# All of them, so that one run tells everything that is wrong.
+check: setup
+	@$(MAKE) --no-print-directory --keep-going check-ruff check-mypy check-layers check-eslint check-tsc
+
+.PHONY: check-ruff check-mypy check-layers check-eslint check-tsc
+check-ruff:
+	$(SAY) 'ruff'
+	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
+
+check-mypy:
+	$(SAY) 'mypy'
+	@$(PY) -m mypy
+
+check-layers:
+	$(SAY) 'layers'
+	@$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
+
+check-eslint:
+	$(SAY) 'eslint and prettier'
+	@npm run --silent lint
+
+check-tsc:
+	$(SAY) 'tsc'
+	@npm run --silent types
+
+screenshots: setup browser
+	$(SAY) 'screenshots: docs/screens'
+	@$(PY) -m tests.browser.screenshots
+
+build: setup
+	$(SAY) 'wheel and sdist: dist'
+	@rm -rf dist
+	@$(PY) -m build --no-isolation --outdir dist .
+
+# ---- upkeep
+
+lock: $(STAMPS)/venv
+	$(SAY) 'tests/constraints.txt'
+	@$(UV) pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --fork-strategy fewest --no-header \
+	  --no-annotate --output-file tests/constraints.txt --upgrade
+	$(SAY) 'package-lock.json: without node_modules, or npm would list this platform only'
+	@rm -rf node_modules package-lock.json $(STAMPS)/npm && npm install --package-lock-only --loglevel=error
+
+format: setup
+	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format .
+	@npm run --silent lint:fix
+
+clean:
+	rm -rf .venv node_modules dist build kernel_monitor/static kernel_monitor/labextension widgets/lib extension/lib \
+	  .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

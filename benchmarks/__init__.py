@@ -1,0 +1,3 @@
+"""What prints the figures that the README quotes: `python -m benchmarks.<name>`."""
+
+from __future__ import annotations

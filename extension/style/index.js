@@ -1,0 +1,2 @@
+import '@kernel-monitor/widgets/style/index.css';
+import './sidebar.css';

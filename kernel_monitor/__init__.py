@@ -1,0 +1,54 @@
+"""See your GPU starve, click once, watch it eat: live CPU and GPU heatmaps and a loader switch for notebooks.
+
+Nothing happens at import; the public names are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from .live import monitor
+    from .loaders import switchable
+
+__all__ = ["__version__", "errors", "monitor", "switchable"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "switchable":
+        from .loaders import switchable
+
+        return switchable
+    if name == "monitor":
+        from .live import monitor
+
+        return monitor
+    if name == "errors":
+        from importlib import import_module
+
+        return import_module(".errors", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    from .ipython import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    from .ipython import unload
+
+    unload(shell)
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    return [{"src": "labextension", "dest": "kernel-monitor"}]

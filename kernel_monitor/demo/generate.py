@@ -1,0 +1,275 @@
+"""A demo set on disk: ROOT/<class>/<number>.jpg, as torchvision's ImageFolder reads it.
+
+Picture i is of class i modulo the number of classes and depends on nothing but the seed and i. So whatever is
+missing can be made at any time, by any process, and a set that was interrupted is finished by the same call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from kernel_monitor.errors import MonitorError
+
+from . import scene
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+MARKER = ".kernel-monitor-demo.json"
+"""The file at the root that records what the set is made of."""
+
+_WORKER = "kernel_monitor.demo.worker"
+_STALE = 60.0  # seconds after which a temporary file belongs to no living process
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What determines a set: `images` files in `classes` folders from one `seed`."""
+
+    images: int
+    classes: int
+    seed: int
+    version: int = scene.VERSION
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.classes <= scene.MOST_CLASSES:
+            raise MonitorError(f"a demo set has 1 to {scene.MOST_CLASSES} classes, not {self.classes}")
+        if self.images < self.classes:
+            raise MonitorError(f"{self.images} images do not fill {self.classes} classes: ask for at least one each")
+        if self.seed < 0:
+            raise MonitorError(f"the seed must not be negative, and {self.seed} is")
+
+    def place(self, index: int) -> str:
+        """Where picture `index` lies below the root, e.g. `red-discs/00000.jpg`."""
+        return f"{scene.class_name(index % self.classes)}/{index:05d}.jpg"
+
+    def make(self, root: Path, index: int) -> None:
+        """Writes picture `index`: whole or not at all."""
+        target = root / self.place(index)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # ImageFolder looks at suffixes, so a temporary file of an interrupted run is no sample
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_bytes(scene.jpeg(self.seed, index, index % self.classes))
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def demo_data(
+    directory: str | os.PathLike[str], *, images: int = 2048, classes: int = 10, seed: int = 0, progress: bool = True
+) -> Path:
+    """Makes a demo set in `directory`, or what is missing of it, on all cores, and returns its path.
+
+    The files are JPEGs of about 500 x 375 pixels, landscape and portrait, 110 to 150 kB each. A complete set is
+    left as it is; a set that was interrupted is finished; more `images` of the same seed and classes are added.
+
+    Args:
+        directory: the root; it is created if need be.
+        images: number of files, dealt to the classes in turn.
+        classes: number of folders, 1 to 60.
+        seed: equal seeds give equal files.
+        progress: whether to show a progress bar (tqdm's where that is installed).
+
+    Raises:
+        MonitorError: if the folder holds something else, the numbers make no set, or the disk is too small or
+            fails; what was made by then is used by the next call.
+        OSError: if the folder cannot be created.
+    """
+    recipe = Recipe(images, classes, seed)
+    root = Path(directory).expanduser().absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    _claim(root, recipe)
+    missing = _missing(root, recipe)
+    if missing:
+        needed, free = len(missing) * scene.LARGEST, shutil.disk_usage(root).free
+        if free < needed:
+            raise MonitorError(
+                f"{root} has {free / 1e6:,.0f} MB free, and {len(missing):,} images need {needed / 1e6:,.0f} MB"
+            )
+        _fill(root, recipe, missing, progress)
+        if missing := _missing(root, recipe):
+            raise MonitorError(
+                f"{len(missing)} of {images} images are still missing in {root}: is something deleting them?"
+            )
+    _sweep(root)
+    return root
+
+
+def read_recipe(root: Path) -> Recipe | None:
+    """The recipe of the set in `root`; None where there is no marker file.
+
+    Raises:
+        MonitorError: if the marker cannot be understood.
+    """
+    try:
+        text = (root / MARKER).read_text("utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return Recipe(**json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise MonitorError(f"{root / MARKER} is damaged ({error}): delete the folder or name another one") from error
+
+
+def _claim(root: Path, recipe: Recipe) -> None:
+    """Writes the marker into an empty folder; accepts a folder whose set is this one or the beginning of it."""
+    present = read_recipe(root)
+    if present == recipe:
+        return
+    if present is None and any(root.iterdir()):
+        raise MonitorError(f"{root} is not empty and holds no demo set: name a new folder")
+    if present is not None:
+        same = (present.version, present.classes, present.seed) == (recipe.version, recipe.classes, recipe.seed)
+        if not same or present.images > recipe.images:
+            raise MonitorError(
+                f"{root} holds a demo set of {present.images} images, {present.classes} classes, seed {present.seed}, "
+                f"format {present.version}: delete it or name another folder"
+            )
+    temporary = root / f"{MARKER}.{os.getpid()}.tmp"
+    temporary.write_text(json.dumps(asdict(recipe)) + "\n", "utf-8")
+    temporary.replace(root / MARKER)
+
+
+def _missing(root: Path, recipe: Recipe) -> list[int]:
+    """Numbers of the pictures that are not there, or not of a size that this package writes (a lost disk cache)."""
+    sizes: dict[str, int] = {}
+    for folder in {recipe.place(index).split("/")[0] for index in range(recipe.classes)}:
+        if (root / folder).is_dir():
+            with os.scandir(root / folder) as entries:
+                sizes |= {f"{folder}/{entry.name}": entry.stat().st_size for entry in entries}
+    whole = {place for place, size in sizes.items() if scene.SMALLEST <= size <= scene.LARGEST}
+    return [index for index in range(recipe.images) if recipe.place(index) not in whole]
+
+
+def _sweep(root: Path) -> None:
+    """Removes temporary files that a killed run left."""
+    for left in [*root.glob(".*.tmp"), *root.glob("*/.*.jpg.*.tmp")]:
+        try:
+            if time.time() - left.stat().st_mtime > _STALE:
+                left.unlink()
+        except FileNotFoundError:
+            continue  # its own process was quicker
+
+
+def _fill(root: Path, recipe: Recipe, missing: list[int], progress: bool) -> None:
+    workers = min(_usable_cores(), 16, -(-len(missing) // 16))  # starting one costs as much as a few pictures
+    made = _alone(root, recipe, missing) if workers < 2 else _together(root, recipe, missing, workers)
+    try:
+        # closed at once on an interrupt: a kept traceback must not keep the workers
+        with closing(made), _Bar(len(missing), progress) as bar:
+            for _ in made:
+                bar.advance()
+    except (OSError, RuntimeError) as error:
+        raise MonitorError(f"the demo set in {root} is incomplete: {error}") from error
+
+
+def _usable_cores() -> int:
+    """Cores this process may run on (its affinity where the platform tells)."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _alone(root: Path, recipe: Recipe, missing: Iterable[int]) -> Generator[int]:
+    for index in missing:
+        recipe.make(root, index)
+        yield index
+
+
+def _together(root: Path, recipe: Recipe, missing: list[int], workers: int) -> Generator[int]:
+    """Makes the pictures in `workers` processes and yields each one's number when it is on the disk.
+
+    Not multiprocessing: this runs in notebooks, where forking a process with threads is unsafe, spawning one runs
+    the user's script again, and its resource tracker would stay behind.
+    """
+    order = {"root": str(root), "recipe": asdict(recipe)}
+    processes: list[subprocess.Popen[str]] = []
+    reading, writing = os.pipe()  # one pipe for all: lines this short are written whole
+    try:
+        with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+            try:
+                for part in range(workers):  # appended one by one: if the third cannot start, two are to be ended
+                    processes.append(_start(order | {"indices": missing[part::workers]}, writing))  # noqa: PERF401
+            finally:
+                os.close(writing)
+            said = []
+            for line in lines:
+                if line.strip().isdigit():
+                    yield int(line)
+                else:
+                    said.append(line.strip())
+        codes = [process.wait() for process in processes]
+        if any(codes):
+            cause = said[-1] if said else f"a worker ended with status {next(code for code in codes if code)}"
+            raise RuntimeError(cause)
+    finally:  # an error, an interrupt, or an abandoned iterator
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _start(order: dict[str, Any], writing: int) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", _WORKER],  # -P: a notebook's folder may hold a random.py of its own
+        stdin=subprocess.PIPE,
+        stdout=writing,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=_environment(),
+        start_new_session=True,  # an interrupt reaches this process, which ends its workers
+    )
+    try:
+        with cast("IO[str]", process.stdin) as stdin:
+            stdin.write(json.dumps(order))
+    except BrokenPipeError:
+        pass  # it died at once: its exit status and its last words are reported by the reader
+    return process
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, in which a worker finds this very package, installed or not."""
+    home = str(Path(__file__).resolve().parents[2])
+    if home in {str(Path(folder).resolve()) for folder in (*site.getsitepackages(), site.getusersitepackages())}:
+        return dict(os.environ)
+    given = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{given}{os.pathsep}{home}" if given else home}
+
+
+class _Bar:
+    """A progress bar: tqdm's, or where that is not installed a line that is rewritten at every per cent."""
+
+    def __init__(self, total: int, shown: bool) -> None:
+        self._total, self._done, self._shown = total, 0, shown
+        self._tqdm: Any = None
+        if shown:
+            try:
+                from tqdm.auto import tqdm
+            except ImportError:
+                return
+            self._tqdm = tqdm(total=total, desc="demo images", unit="image", disable=None)  # no bar in a log file
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def advance(self) -> None:
+        self._done += 1
+        if self._tqdm is not None:
+            self._tqdm.update()
+        elif self._shown and self._done * 100 // self._total > (self._done - 1) * 100 // self._total:
+            end = "\n" if self._done == self._total else "\r"
+            sys.stderr.write(f"demo images: {self._done:,} of {self._total:,}{end}")
+            sys.stderr.flush()
+
+    def __exit__(self, *error: object) -> None:
+        if self._tqdm is not None:
+            self._tqdm.close()

@@ -1,0 +1,115 @@
+"""``%monitor``: thin, every action is a method of :class:`kernel_monitor.live.Monitor`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.display import display
+
+from ..errors import MonitorError
+from .summary import summary_html, summary_text
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from ..live import Monitor
+
+USAGE = """%monitor                        show the dashboard (starts the monitor if needed)
+%monitor start [--interval S]   sample every S seconds (default 0.1)
+%monitor stop                   stop sampling; what was measured stays
+%monitor status                 what runs, what was missed
+%monitor switch NAME [--loader LOADER]
+                                go on with another loader backend from the next batch
+%monitor export PATH            write everything as one HTML file"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"%monitor: {message}\n{USAGE}")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="%monitor", add_help=False)
+    commands = parser.add_subparsers(dest="command")
+    start = commands.add_parser("start", add_help=False)
+    start.add_argument("--interval", type=float, default=None)
+    commands.add_parser("stop", add_help=False)
+    commands.add_parser("status", add_help=False)
+    switch = commands.add_parser("switch", add_help=False)
+    switch.add_argument("backend")
+    switch.add_argument("--loader", default=None)
+    export = commands.add_parser("export", add_help=False)
+    export.add_argument("path")
+    return parser
+
+
+@magics_class
+class MonitorMagics(Magics):
+    """The ``%monitor`` line magic."""
+
+    def __init__(self, shell: InteractiveShell, monitor: Monitor) -> None:
+        super().__init__(shell)
+        self._monitor = monitor
+        self._parser = _parser()
+        self._shown: list[tuple[Any, dict[str, Any]]] = []
+
+    @line_magic("monitor")  # type: ignore[arg-type]  # IPython types its decorator as taking nothing
+    def monitor(self, line: str) -> None:
+        """Show or steer the monitor."""
+        words = shlex.split(line)
+        if words in (["--help"], ["help"]):
+            print(USAGE)
+            return
+        args = self._parser.parse_args(words)
+        actions: dict[str | None, Callable[[argparse.Namespace], None]] = {
+            None: lambda _args: self._show(),
+            "start": lambda args: self._monitor.start(interval=args.interval),
+            "stop": lambda _args: self._stop(),
+            "status": lambda _args: print(self._monitor.status()),
+            "switch": lambda args: self._switch(args.backend, args.loader),
+            "export": lambda args: print(f"wrote {self._monitor.export(args.path)}"),
+        }
+        try:
+            actions[args.command](args)
+        except MonitorError as exc:  # one sentence with cause and remedy: a traceback would bury it
+            raise UsageError(f"{type(exc).__name__}: {exc}") from exc
+
+    def refresh_summaries(self) -> None:
+        """Bring the static summaries up to date: what a headless run or a notebook reopened later shows.
+
+        Only while no page has ever asked for the live charts: an update redraws the output of the cell.
+        """
+        if not self._monitor.hub.ever_subscribed:
+            self._update_summaries()
+
+    def _show(self) -> None:
+        self._monitor.start()
+        if getattr(self.shell, "kernel", None) is None:
+            print(summary_text(self._monitor))
+            return
+        bundle = self._monitor.dashboard()._repr_mimebundle_()
+        if bundle is None:
+            raise MonitorError("This front end gives widgets no display: use %monitor status and %monitor export.")
+        data = dict(bundle[0])
+        handle = display(self._with_summary(data), raw=True, display_id=True)
+        self._shown = [*self._shown[-3:], (handle, data)]
+
+    def _stop(self) -> None:
+        self._monitor.stop()
+        self._update_summaries()
+
+    def _switch(self, backend: str, loader: str | None) -> None:
+        state = self._monitor.switch(backend, loader=loader)
+        print(f"{state['name']}: {state['status']}")
+
+    def _update_summaries(self) -> None:
+        for handle, data in self._shown:
+            handle.update(self._with_summary(data), raw=True)
+
+    def _with_summary(self, data: dict[str, Any]) -> dict[str, Any]:
+        return {**data, "text/plain": summary_text(self._monitor), "text/html": summary_html(self._monitor)}

@@ -1,0 +1,77 @@
+"""What an engine is. An engine computes the batches it takes, in the order in which it took them, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import MonitorError
+from .plan import Fallback, Take
+
+Pull = Callable[[], Take | None]
+
+
+class EngineFailed(MonitorError):
+    """An engine cannot go on; what it has taken is to be given back to the plan."""
+
+
+@dataclass
+class Delivery:
+    """One computed batch, or the exception that answers it.
+
+    Attributes:
+        number: of the batch in its epoch.
+        indices: int64[n], of the samples as computed, from where they were computed.
+        batch: what the user's loop receives.
+        error: raised in the user's loop instead of delivering.
+        decoders: n names of what decoded each sample.
+        fallbacks: samples that the engine handed to the torchvision path.
+    """
+
+    number: int
+    indices: npt.NDArray[np.int64]
+    batch: Any
+    error: BaseException | None = None
+    decoders: list[str] = field(default_factory=list)
+    fallbacks: list[Fallback] = field(default_factory=list)
+
+
+class Engine(Protocol):
+    """The contract. Every method but `prepare` runs on the thread that iterates; calls never overlap.
+
+    Nothing here says where the work is done: processes, threads, a GPU or another machine are all the same.
+    """
+
+    name: str
+    broken: bool  # must be started anew before it can be used: whatever it had in flight counts as not computed
+
+    @property
+    def depth(self) -> int:
+        """Most batches it keeps in flight."""
+
+    def prepare(self) -> None:
+        """Build and warm up; may run on a background thread while another engine delivers.
+
+        Raises:
+            Exception: it cannot be built; the message says why.
+        """
+
+    def start(self, pull: Pull) -> None:
+        """Begin to take from `pull`, forgetting whatever was in flight. `pull` gives None when nothing is left."""
+
+    def pump(self) -> None:
+        """Take as many batches as fit."""
+
+    def receive(self) -> Delivery:
+        """Wait for the oldest batch taken.
+
+        Raises:
+            Exception: the engine itself failed; the batch counts as not computed.
+        """
+
+    def release(self) -> None:
+        """Give back processes, threads and memory; `start` may follow."""

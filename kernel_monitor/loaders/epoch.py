@@ -1,0 +1,140 @@
+"""One iteration of a loader: a cursor over one epoch's plan, and the engines that deliver it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .engine import Delivery
+from .meter import StepClock
+from .plan import Cursor
+from .segment import Segment
+from .torch_engine import NAME as TORCHVISION
+
+if TYPE_CHECKING:
+    from .loader import SwitchableLoader
+
+
+class EpochIterator:
+    """What `iter(loader)` returns. Its batches are the plan's, in order, once each, whoever computes them.
+
+    At each batch boundary the wanted engine is looked up. When it changes, the outgoing engine takes no more from
+    the plan, the incoming one takes from the cursor at once, and the loop is given the outgoing one's batches first.
+    """
+
+    def __init__(self, loader: SwitchableLoader, cursor: Cursor) -> None:
+        self._loader = loader  # keeps the engines alive while somebody iterates
+        self._board = loader.board
+        self._cursor = cursor
+        self._record = cursor.record
+        self._segments: deque[Segment] = deque()
+        self._clock = StepClock(loader.meter)
+        self._lead = 0.0  # s that `begin` took: counts as waiting for the first batch
+        self._finished = False
+
+    def __iter__(self) -> EpochIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def begin(self) -> None:
+        """Let the wanted engine start to work before the first batch is asked for."""
+        self._board.begun(self._record)
+        started = time.monotonic()
+        while True:
+            try:
+                self._boundary()
+                break
+            except BaseException as error:  # noqa: BLE001 - raised again unless another engine can go on
+                self._failed(error)
+        self._lead = time.monotonic() - started
+
+    def __next__(self) -> Any:
+        self._clock.ask(time.monotonic() - self._lead)
+        self._lead = 0.0
+        try:
+            delivery = self._next()
+        except BaseException:
+            self._clock.stop()
+            raise
+        self._record.note(delivery.fallbacks)
+        if delivery.error is not None:
+            self._record.raised(delivery.number)
+            self._clock.stop()
+            raise delivery.error
+        self._record.delivered(delivery.number, delivery.indices, delivery.decoders)
+        self._clock.got(len(delivery.indices))
+        return delivery.batch
+
+    def _next(self) -> Delivery:
+        """The next delivery of the plan, from whichever engine has it."""
+        while not self._finished:
+            segment: Segment | None = None
+            try:
+                self._boundary()
+                if not self._segments:
+                    break
+                segment = self._segments[0]
+                if segment.stranded:
+                    self._give_back()
+                elif segment.more:
+                    delivery = segment.receive()
+                    if delivery.error is None:
+                        self._board.delivered(segment.name, self._record.number, delivery.number)
+                    return delivery
+                elif segment.closed or self._cursor.exhausted:
+                    self._segments.popleft()
+                else:  # the engine was taken over: come back to it
+                    segment.close()
+            except BaseException as error:  # noqa: BLE001 - raised again unless another engine can go on
+                self._failed(error)
+        if not self._finished:
+            self._finished = True
+            self._record.finish()
+            if self._cursor.failure is not None:
+                raise self._cursor.failure
+        raise StopIteration
+
+    def _boundary(self) -> None:
+        """Between two batches: stop the outgoing engine, start the incoming one."""
+        board = self._board
+        target = board.taking
+        if self._segments and self._segments[-1].name != target:
+            self._segments[-1].close()
+        if self._cursor.exhausted or (self._segments and not self._segments[-1].closed):
+            return
+        slot = self._loader.slot(target)
+        if any(segment.slot is slot and segment.in_flight for segment in self._segments):
+            return  # it still has batches of ours from before; it starts again once they are delivered
+        segment = Segment(slot, self._cursor, lambda: board.taking == target)
+        self._segments.append(segment)
+        slot.start(segment)
+
+    def _failed(self, error: BaseException) -> None:
+        """An engine failed or the loop was interrupted: nothing under way is lost.
+
+        A failure of any engine but the wrapped loader's own is not the training's: torchvision goes on.
+        """
+        culprit = self._culprit()
+        self._give_back()
+        if not isinstance(error, Exception) or culprit is None or culprit == TORCHVISION:
+            raise error
+        self._board.gave_up(culprit, error, TORCHVISION)
+
+    def _culprit(self) -> str | None:
+        """Name of the engine that is broken: the incoming one if it did not start, else the one that delivers."""
+        for segment in (*self._segments, None):
+            if segment is not None and segment.slot.engine.broken:
+                return segment.name
+        return None
+
+    def _give_back(self) -> None:
+        """Return everything in flight to the plan, to be taken again by the engine that is wanted then."""
+        takes = []
+        for segment in self._segments:
+            segment.close()
+            takes.extend(segment.undelivered())
+        self._segments.clear()
+        self._cursor.give_back(takes)

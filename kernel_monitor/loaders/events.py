@@ -1,0 +1,53 @@
+"""What happens to loaders, told to whoever listens. Listeners run on the thread on which it happened."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+
+log = logging.getLogger(__name__)
+_lock = threading.Lock()
+_listeners: list[Listener] = []
+
+
+def listen(callback: Listener) -> Callable[[], None]:
+    """Call `callback(event)` at every event of every loader; returns the function that ends it.
+
+    An event has `kind`, `monotonic` (s, of `time.monotonic()`), `loader` (its id), and by kind:
+    `switch-asked` source, target · `engine-ready` target · `switch` source, target, epoch, batch, asked, first
+    (both s, monotonic), waited (batches from `engine-ready` to this first one, itself included), in_flight (batches
+    under way at `engine-ready`: `waited` is at most one more) · `switch-failed` target, message ·
+    `switch-superseded` target.
+    """
+    with _lock:
+        _listeners.append(callback)
+
+    def unlisten() -> None:
+        with _lock:
+            if callback in _listeners:
+                _listeners.remove(callback)
+
+    return unlisten
+
+
+def emit(kind: str, loader: str, **fields: Any) -> None:
+    """Tell all listeners. One that fails is logged: a monitor's error must not end the training."""
+    with _lock:
+        listeners = list(_listeners)
+    event = {"kind": kind, "monotonic": time.monotonic(), "loader": loader, **fields}
+    for listener in listeners:
+        try:
+            listener(dict(event))
+        except Exception:
+            log.exception("a listener failed on %s", kind)
+
+
+def forget() -> None:
+    """Drop all listeners: a forked child has nobody to tell."""
+    _listeners.clear()

@@ -1,0 +1,197 @@
+"""The plan: which samples an epoch takes, in which order, and what has become of them.
+
+The order is what the wrapped loader's own batch sampler yields. It is drawn lazily, by one cursor, on the thread
+that iterates; engines take from the cursor and never choose. What was taken but not delivered (an engine that
+broke, an interrupt) is given back and taken again first.
+"""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FALLBACKS_KEPT = 1000  # per epoch; the counts go on beyond it
+
+
+class Take(NamedTuple):
+    """One batch of the plan, as an engine receives it.
+
+    Attributes:
+        number: of the batch in its epoch, from 0.
+        epoch: number of the epoch.
+        indices: n indices in the data set.
+        occurrences: n counts of how often that index came earlier in the epoch.
+    """
+
+    number: int
+    epoch: int
+    indices: list[int]
+    occurrences: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A sample that the engine in use handed to the torchvision path.
+
+    Attributes:
+        index: in the data set.
+        path: of the file, as the data set gives it.
+        reason: why the engine did not decode it.
+    """
+
+    index: int
+    path: str
+    reason: str
+
+
+@dataclass
+class EpochRecord:
+    """What was planned and what was delivered in one epoch; counts are samples unless they say otherwise."""
+
+    number: int
+    batches_planned: int | None  # batches, by the sampler's own length; None where it has none
+    samples_planned: int | None
+    indices: array[int] = field(default_factory=lambda: array("q"))
+    ends: array[int] = field(default_factory=lambda: array("q"))  # of each batch in `indices`
+    decoders: list[str] = field(default_factory=list)  # one name per run of equal decoders, see `runs`
+    runs: array[int] = field(default_factory=lambda: array("q"))
+    decoded: dict[str, int] = field(default_factory=dict)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    answered: int = 0  # batches answered, delivered or raised
+    batches: int = 0  # batches delivered
+    samples: int = 0
+    lost: int = 0
+    doubled: int = 0
+    finished: bool = False
+
+    @property
+    def planned(self) -> int:
+        """Samples of the whole epoch; those drawn so far where the sampler does not tell its length."""
+        return len(self.indices) if self.samples_planned is None else self.samples_planned
+
+    @property
+    def in_flight(self) -> int:
+        """Batches taken and not answered yet."""
+        return len(self.ends) - self.answered
+
+    def batch(self, number: int) -> array[int]:
+        """Indices of one batch of the plan."""
+        first = self.ends[number - 1] if number else 0
+        return self.indices[first : self.ends[number]]
+
+    def raised(self, number: int) -> None:
+        """Note a batch that was answered by an exception: neither delivered nor lost."""
+        self._skip_to(number)
+        self.answered = max(self.answered, number + 1)
+
+    def delivered(self, number: int, indices: npt.NDArray[np.int64], decoders: list[str]) -> None:
+        """Note a delivered batch, checking what the engine says it computed against the plan.
+
+        Args:
+            number: of the batch.
+            indices: int64[n] that the engine computed, from where it was computed.
+            decoders: n names of what decoded each sample.
+        """
+        self.batches += 1
+        self.samples += len(indices)
+        if number < self.answered:
+            self.doubled += len(indices)
+        else:
+            self._skip_to(number)
+            planned = np.frombuffer(self.batch(number), dtype=np.int64)
+            if len(planned) != len(indices):
+                self.lost += max(0, len(planned) - len(indices))
+                self.doubled += max(0, len(indices) - len(planned))
+            shared = min(len(planned), len(indices))
+            wrong = int(np.count_nonzero(planned[:shared] != indices[:shared]))
+            self.lost += wrong
+            self.doubled += wrong
+            self.answered = number + 1
+        for name in decoders:
+            self.decoded[name] = self.decoded.get(name, 0) + 1
+            if self.decoders and self.decoders[-1] == name:
+                self.runs[-1] += 1
+            else:
+                self.decoders.append(name)
+                self.runs.append(1)
+
+    def note(self, fallbacks: Iterable[Fallback]) -> None:
+        """Keep the first `FALLBACKS_KEPT` fallbacks of the epoch."""
+        for fallback in fallbacks:
+            if len(self.fallbacks) < FALLBACKS_KEPT:
+                self.fallbacks.append(fallback)
+
+    def finish(self) -> None:
+        """Close the epoch: what was planned and never answered is lost."""
+        self._skip_to(len(self.ends))
+        self.finished = True
+
+    def _skip_to(self, number: int) -> None:
+        for missing in range(self.answered, number):
+            self.lost += len(self.batch(missing))
+        self.answered = max(self.answered, number)
+
+
+class Cursor:
+    """Draws one epoch's batches from a batch sampler's iterator and records them.
+
+    Not thread-safe: the thread that iterates takes, nobody else.
+    """
+
+    def __init__(self, batches: Iterator[Any], record: EpochRecord, length: int) -> None:
+        self.record = record
+        self.failure: Exception | None = None  # raised by the user's sampler; the plan ends there
+        self._batches = batches
+        self._returned: deque[Take] = deque()
+        self._seen = np.zeros(length, dtype=np.uint32)
+        self._ended = False
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is left to take."""
+        return self._ended and not self._returned
+
+    def take(self) -> Take | None:
+        """Return the next batch of the plan, None when there is none left."""
+        if self._returned:
+            return self._returned.popleft()
+        if self._ended:
+            return None
+        try:
+            indices = [operator.index(index) for index in next(self._batches)]
+            occurrences = self._count(indices)
+        except StopIteration:
+            self._ended = True
+            return None
+        except Exception as error:  # noqa: BLE001 - raised in the user's loop
+            # Batches already under way are delivered first; then the loop sees the sampler's own error.
+            self._ended, self.failure = True, error
+            return None
+        record = self.record
+        take = Take(len(record.ends), record.number, indices, occurrences)
+        record.indices.extend(indices)
+        record.ends.append(len(record.indices))
+        return take
+
+    def give_back(self, takes: Iterable[Take]) -> None:
+        """Put batches that were taken and not delivered at the front again, in their order."""
+        self._returned = deque(sorted([*takes, *self._returned], key=lambda take: take.number))
+
+    def _count(self, indices: list[int]) -> list[int]:
+        """How often each index came before in this epoch; counts them as seen."""
+        if len(set(indices)) == len(indices):
+            earlier: list[int] = self._seen[indices].tolist()
+            self._seen[indices] += 1
+            return earlier
+        counts = []
+        for index in indices:
+            counts.append(int(self._seen[index]))
+            self._seen[index] += 1
+        return counts

@@ -1,0 +1,46 @@
+"""The living loaders of this process, weakly held. In a forked child there are none."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from . import events
+
+if TYPE_CHECKING:
+    from .loader import SwitchableLoader
+
+_lock = threading.Lock()
+_live: weakref.WeakValueDictionary[int, SwitchableLoader] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+# A child's copies of the parent's loaders: kept, because to destroy them would end threads that it does not have.
+_inherited: list[SwitchableLoader] = []
+
+
+def register(loader: SwitchableLoader) -> int:
+    """Enter a loader and return its number, from 1, never used again."""
+    with _lock:
+        number = next(_numbers)
+        _live[number] = loader
+    return number
+
+
+def live() -> list[SwitchableLoader]:
+    """Every loader that is still in use, oldest first."""
+    with _lock:
+        return [loader for _, loader in sorted(_live.items())]
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603 - a lock is replaced, not a value
+    _lock = threading.Lock()  # some other thread of the parent may have held it
+    _inherited.extend(_live.values())
+    _live.clear()
+    events.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

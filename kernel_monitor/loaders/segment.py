@@ -1,0 +1,185 @@
+"""Who uses an engine, and a stretch of one epoch that one engine delivers.
+
+An engine belongs to one segment at a time. Another live iteration of the same loader takes it over by first letting
+the holder's batches arrive, which are kept for the holder: no work is thrown away, and nothing is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..errors import MonitorError
+from .engine import Delivery, Engine
+from .plan import Cursor, Take
+
+log = logging.getLogger(__name__)
+
+
+class Slot:
+    """An engine with its holder. Guards against overlapping calls without holding a lock while user code runs."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._holder: weakref.ref[Segment] | None = None
+        self._free = threading.Condition()
+        self._user: int | None = None  # thread that is inside the engine
+        self._process = os.getpid()
+
+    @contextmanager
+    def use(self) -> Iterator[Engine]:
+        """Be the only thread inside the engine.
+
+        Raises:
+            MonitorError: this thread is inside already (user code called by the engine came back to it), or the
+                engine belongs to the process from which this one was forked.
+        """
+        if os.getpid() != self._process:
+            raise MonitorError("this loader belongs to the parent process; wrap a DataLoader of this process's own")
+        me = threading.get_ident()
+        if self._user == me:
+            raise MonitorError("the loader is asked for a batch from within its own data set, sampler or collate")
+        with self._free:
+            while self._user is not None:
+                self._free.wait()
+            self._user = me
+        try:
+            yield self.engine
+        finally:
+            with self._free:
+                self._user = None
+                self._free.notify()
+
+    @property
+    def holder(self) -> Segment | None:
+        """The living segment that the engine works for."""
+        return None if self._holder is None else self._holder()
+
+    def start(self, segment: Segment) -> None:
+        """Make the engine work for `segment` from now on."""
+        with self.use() as engine:
+            holder = self.holder
+            if holder is not None and holder is not segment:
+                holder.close()
+                holder.hand_over(engine)
+            self._holder = weakref.ref(segment)
+            taker = self._holder  # weak: an iteration that was dropped must not be kept alive by its engine
+
+            def pull() -> Take | None:
+                alive = taker()
+                return None if alive is None else alive.pull()
+
+            try:
+                engine.start(pull)
+                engine.pump()
+            except BaseException:
+                engine.broken = True
+                raise
+
+    def release(self) -> None:
+        """Give back what the engine has; a living holder's batches will be taken again."""
+        if os.getpid() != self._process:
+            return
+        with self.use() as engine:
+            holder = self.holder
+            if holder is not None:
+                holder.revoked = True
+                holder.close()
+            self._holder = None
+            engine.release()
+
+
+class Segment:
+    """A stretch of one epoch from one engine: takes from the cursor until it is closed, then drains."""
+
+    def __init__(self, slot: Slot, cursor: Cursor, wanted: Callable[[], bool]) -> None:
+        self.slot = slot
+        self.closed = False
+        self.revoked = False  # the engine was released under it
+        self.in_flight: deque[Take] = deque()
+        self._arrived: deque[Delivery] = deque()  # computed, kept while another iteration has the engine
+        self._cursor = cursor
+        self._wanted = wanted
+
+    @property
+    def name(self) -> str:
+        """Name of the engine."""
+        return self.slot.engine.name
+
+    def close(self) -> None:
+        """Take no more from the plan."""
+        self.closed = True
+
+    def pull(self) -> Take | None:
+        """What the engine takes next."""
+        # Asked here as well as at boundaries: an engine that waits for a batch while another becomes ready takes no
+        # more, so the loop waits for nothing but what was in flight then.
+        if self.closed or not self._wanted():
+            self.closed = True
+            return None
+        take = self._cursor.take()
+        if take is not None:
+            self.in_flight.append(take)
+        return take
+
+    @property
+    def stranded(self) -> bool:
+        """Whether its batches will never arrive: the engine was taken away before it computed them."""
+        return self.revoked and bool(self.in_flight) and not self._arrived
+
+    @property
+    def more(self) -> bool:
+        """Whether this segment still has a batch to deliver."""
+        if not self.in_flight and not self.closed and self.slot.holder is self:
+            with self.slot.use() as engine:
+                try:
+                    engine.pump()
+                except BaseException:
+                    engine.broken = True
+                    raise
+        return bool(self.in_flight)
+
+    def receive(self) -> Delivery:
+        """Wait for the oldest batch of the segment.
+
+        Raises:
+            Exception: the engine failed; `in_flight` is then to be given back to the cursor.
+        """
+        if self._arrived:
+            self.in_flight.popleft()
+            return self._arrived.popleft()
+        with self.slot.use() as engine:
+            delivery = self._receive(engine)
+        self.in_flight.popleft()
+        return delivery
+
+    def hand_over(self, engine: Engine) -> None:
+        """Let everything in flight arrive, for another segment wants the engine."""
+        while len(self._arrived) < len(self.in_flight) and not engine.broken:
+            try:
+                self._arrived.append(self._receive(engine))
+            except Exception:
+                # It failed while it worked for this segment, whose iteration finds its batches missing, gives them
+                # back and takes them again; the engine, marked broken, starts anew for the other.
+                log.exception("%s failed while it was handed to another iteration; starting it anew", engine.name)
+                break
+        self.revoked = self.revoked or len(self._arrived) < len(self.in_flight)
+
+    def undelivered(self) -> list[Take]:
+        """What was taken and has not arrived; forgets it."""
+        takes = list(self.in_flight)
+        self.in_flight.clear()
+        self._arrived.clear()
+        return takes
+
+    def _receive(self, engine: Engine) -> Delivery:
+        try:
+            return engine.receive()
+        except BaseException:
+            engine.broken = True
+            raise

@@ -1,0 +1,217 @@
+"""The wrapped DataLoader's own transforms: in its workers, or in the process where it has none."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from .engine import Delivery, EngineFailed, Pull
+from .keyed import BadSample, Fetched, KeyedCollate, KeyedDataset, own_generators
+from .plan import Take
+
+NAME = "torchvision"
+
+_dali_runs = threading.Event()  # set once a DALI pipeline was built in this process
+
+
+def note_dali() -> None:
+    """Remember that DALI's threads exist in this process."""
+    _dali_runs.set()
+
+
+def fork_is_safe() -> bool:
+    """Whether the process has neither DALI's threads nor a CUDA context, which do not survive a fork."""
+    return not _dali_runs.is_set() and not torch.cuda.is_initialized()
+
+
+def answer(take: Take, fetched: Fetched) -> Delivery:
+    """Turn what a worker computed into a delivery."""
+    indices = np.frombuffer(fetched.indices, dtype=np.int64)
+    failure = fetched.failure
+    if isinstance(failure, BadSample):
+        return Delivery(take.number, indices, None, error=failure.error())
+    if isinstance(failure, ExceptionWrapper):
+        return Delivery(take.number, indices, None, error=_rebuilt(failure))
+    return Delivery(take.number, indices, fetched.content, decoders=[NAME] * len(indices))
+
+
+def _rebuilt(wrapper: ExceptionWrapper) -> Exception:
+    """The exception that torch would raise for a worker's error."""
+    try:
+        wrapper.reraise()
+    except Exception as error:  # noqa: BLE001 - raised in the user's loop
+        return error.with_traceback(None)
+    raise AssertionError("ExceptionWrapper.reraise() returned")
+
+
+class InlineEngine:
+    """num_workers=0: computes each batch when it is asked for, as the DataLoader does; nothing is in flight."""
+
+    name = NAME
+    depth = 1
+
+    def __init__(self, keyed: KeyedDataset, wrapped: DataLoader[Any]) -> None:
+        self.broken = False
+        self._keyed = keyed
+        self._collate = wrapped.collate_fn
+        self._pin = wrapped.pin_memory and torch.accelerator.is_available()
+        self._pull: Pull | None = None
+        self._next: Take | None = None
+
+    def prepare(self) -> None:
+        """Nothing to build."""
+
+    def start(self, pull: Pull) -> None:
+        self._pull, self._next, self.broken = pull, None, False
+
+    def pump(self) -> None:
+        if self._next is None and self._pull is not None:
+            self._next = self._pull()
+
+    def receive(self) -> Delivery:
+        take, self._next = self._next, None
+        if take is None:
+            raise EngineFailed("no batch was asked for")
+        try:
+            with own_generators():
+                fetched = self._keyed.fetch(take, range(len(take.indices)))
+                if fetched.failure is None:
+                    batch = self._collate(fetched.content)
+                    fetched = fetched._replace(content=_pinned(batch) if self._pin else batch)
+        except Exception as error:  # noqa: BLE001 - the user's code: to be raised in the user's loop
+            return Delivery(take.number, np.asarray(take.indices, dtype=np.int64), None, error=error)
+        return answer(take, fetched)
+
+    def release(self) -> None:
+        self._pull = self._next = None
+
+
+def _pinned(batch: Any) -> Any:
+    accelerator = torch.accelerator.current_accelerator()
+    return pin_memory(batch, None if accelerator is None else accelerator.type)
+
+
+class _LiveSampler:
+    """A batch sampler without an end of its own: asks whoever holds the engine; stops when there is nothing now."""
+
+    def __init__(self) -> None:
+        self.pull: Pull | None = None
+        self.taken: deque[Take] = deque()
+
+    def __iter__(self) -> Iterator[Take]:
+        return self
+
+    def __next__(self) -> Take:
+        take = None if self.pull is None else self.pull()
+        if take is None:
+            raise StopIteration
+        self.taken.append(take)
+        return take
+
+
+class WorkersEngine:
+    """num_workers > 0: a second DataLoader with the same settings, its workers kept across epochs and switches.
+
+    The workers get the numbers of their batch from a live sampler. Where the wrapped loader does not keep its
+    workers, `renew` makes new ones at the start of an epoch, so that changes of the data set are seen, as in
+    torch; but never by a fork once DALI or CUDA runs in the process: from then on the existing workers stay.
+    """
+
+    name = NAME
+
+    def __init__(self, keyed: KeyedDataset, wrapped: DataLoader[Any]) -> None:
+        self.broken = False
+        self._keyed = keyed
+        self._wrapped = wrapped
+        self._sampler = _LiveSampler()
+        self._inner: DataLoader[Any] | None = None
+        self._iterator: Any = None
+        self.generator: torch.Generator | None = None  # in the state from which torch would seed the workers
+
+    @property
+    def depth(self) -> int:
+        return self._wrapped.num_workers * (self._wrapped.prefetch_factor or 2)
+
+    @property
+    def started(self) -> bool:
+        return self._iterator is not None
+
+    @property
+    def forks(self) -> bool:
+        """Whether its workers are made by a fork of this process."""
+        context = self._wrapped.multiprocessing_context or multiprocessing
+        # allow_none: asking must not fix the method, which the user may still set.
+        method = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+        return bool(method == "fork")
+
+    def prepare(self) -> None:
+        """Nothing in the background: workers start on the thread that iterates."""
+
+    def ensure(self) -> None:
+        """Start the workers if they are not running, with nothing to do yet."""
+        if not self.started:
+            self.start(lambda: None)
+
+    def renew(self) -> None:
+        """At the start of an epoch: let go of workers that the wrapped loader would not have kept."""
+        if self.started and not self._wrapped.persistent_workers and (not self.forks or fork_is_safe()):
+            self.release()
+
+    def start(self, pull: Pull) -> None:
+        if self.started and (self.broken or not self._alive()):
+            self.release()
+        self.broken = True  # until it has started: an interrupt in here leaves the queues in an unknown state
+        self._sampler.taken.clear()
+        self._sampler.pull = pull
+        if self._inner is None:
+            self._inner = self._build()
+        self._iterator = iter(self._inner)  # the first time forks the workers; later only tells them to go on
+        self.broken = False
+
+    def _build(self) -> DataLoader[Any]:
+        wrapped = self._wrapped
+        return DataLoader(
+            self._keyed,  # type: ignore[arg-type]
+            batch_sampler=self._sampler,  # type: ignore[arg-type]
+            num_workers=wrapped.num_workers,
+            collate_fn=KeyedCollate(wrapped.collate_fn),  # type: ignore[arg-type]
+            pin_memory=wrapped.pin_memory,
+            timeout=wrapped.timeout,
+            worker_init_fn=wrapped.worker_init_fn,
+            multiprocessing_context=wrapped.multiprocessing_context,
+            generator=self.generator or torch.Generator(),
+            prefetch_factor=wrapped.prefetch_factor,
+            persistent_workers=True,
+        )
+
+    def _alive(self) -> bool:
+        """Whether all workers live: a notebook's interrupt reaches them too, and ends them."""
+        return all(worker.is_alive() for worker in getattr(self._iterator, "_workers", ()))
+
+    def pump(self) -> None:
+        """Nothing to do: the DataLoader takes by itself, at its start and for each batch it hands out."""
+
+    def receive(self) -> Delivery:
+        take = self._sampler.taken[0]
+        indices, content, failure = next(self._iterator)
+        self._sampler.taken.popleft()
+        return answer(take, Fetched(indices, content, failure))
+
+    def release(self) -> None:
+        iterator, self._iterator, self._inner = self._iterator, None, None
+        self._sampler.pull = None
+        self._sampler.taken.clear()
+        self.broken = False
+        # Explicitly, because somebody may still hold a reference (a traceback does after an error).
+        shutdown = getattr(iterator, "_shutdown_workers", None)
+        if shutdown is not None:
+            shutdown()

@@ -1,0 +1,20 @@
+"""A session as one HTML file that opens offline. Importing this imports no Bokeh; :func:`render` does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .files import write
+
+if TYPE_CHECKING:
+    from ..store import Snapshot
+
+
+def render(snapshot: Snapshot) -> str:
+    """The session as the text of one HTML file. Imports Bokeh: in a process that trains use `report.client`."""
+    from . import page
+
+    return page.render(snapshot)
+
+
+__all__ = ["render", "write"]

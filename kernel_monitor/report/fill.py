@@ -1,0 +1,147 @@
+"""Fill a document's named sources from a snapshot, by their tags and by the rules that the live feed follows.
+
+The rules are those of *Documents* in `docs/architecture.md`; nothing here knows a chart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from bokeh.core.properties import field
+from bokeh.models import ColumnDataSource, LayoutDOM, Range1d
+from bokeh.models.renderers import GlyphRenderer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..store import Snapshot
+
+MISSING = 255
+GAP = 1.5
+"""Rows that are more than this many intervals apart have a gap between them."""
+
+Floats = npt.NDArray[np.float64]
+
+
+def fill(layout: LayoutDOM, snapshot: Snapshot) -> None:
+    """Put the snapshot's data into the layout's sources and let its time axis span them."""
+    kinds = {"tiles": tiles, "lines": lines, "means": means, "markers": markers}
+    for source in cast("list[ColumnDataSource]", layout.select({"type": ColumnDataSource})):
+        tag = source.tags[0]
+        source.data = kinds[tag["kind"]](tag, snapshot)
+    if len(snapshot.time):
+        first, last = (float(one) for one in _milliseconds(snapshot, snapshot.time[[0, -1]]))
+        last = max(last, first + 1000)
+        cast("Range1d", layout.select_one({"type": Range1d, "name": "time"})).update(start=first, end=last)
+        _turn_early_labels(layout, first + (last - first) / 3)
+
+
+def tiles(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """Images of whole per cent on the absolute grid of `floor(time / interval)`; 255 where no row fell."""
+    schema, slots = snapshot.schema, int(tag["slots"])
+    rows = tag["rows"]
+    values = np.full((len(snapshot.time), len(rows)), np.nan)
+    for row, name in enumerate(rows):
+        column = schema.columns.get(name)
+        if column is not None:
+            values[:, row] = snapshot.values[:, column]
+    cells = np.full(values.shape, MISSING, dtype=np.uint8)
+    present = np.isfinite(values)
+    cells[present] = np.floor(np.clip(values[present], 0.0, 100.0) + 0.5).astype(np.uint8)
+    slot = np.floor(snapshot.time / schema.interval).astype(np.int64)
+    # Rows that jitter about a slot's edge leave one empty; that is no gap, and the later row stands for it.
+    jumps = np.flatnonzero((np.diff(slot) == 2) & ~_after_gap(snapshot)[1:]) + 1
+    slot, cells = np.concatenate([slot[jumps] - 1, slot]), np.concatenate([cells[jumps], cells])
+    tile = slot // slots
+    numbers = np.unique(tile)
+    images = []
+    for number in numbers:
+        image = np.full((len(rows), slots), MISSING, dtype=np.uint8)
+        chosen = tile == number
+        image[:, slot[chosen] - number * slots] = cells[chosen].T
+        images.append(image)
+    width = slots * schema.interval
+    starts = numbers.astype(np.float64) * width
+    return {
+        "image": images,
+        "x": _milliseconds(snapshot, starts),
+        "y": np.zeros(len(numbers)),
+        "dw": np.full(len(numbers), width * 1000),
+        "dh": np.full(len(numbers), float(len(rows))),
+    }
+
+
+def lines(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """The series as they are, with a row of NaN in each gap."""
+    return _with_gaps(snapshot, {column: _series(snapshot, name) for column, name in tag["columns"].items()})
+
+
+def means(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """As `lines`, each value the mean of the present ones in the last `seconds`, but not from beyond a gap."""
+    time = snapshot.time
+    stretch = np.cumsum(_after_gap(snapshot))
+    since = np.searchsorted(time, time - float(tag["seconds"]), side="right")
+    since = np.maximum(since, np.searchsorted(stretch, stretch, side="left"))
+    until = np.arange(1, len(time) + 1)
+    data = {}
+    for column, name in tag["columns"].items():
+        values = _series(snapshot, name)
+        present = np.isfinite(values)
+        sums = np.concatenate([[0.0], np.cumsum(np.where(present, values, 0.0))])
+        counts = np.concatenate([[0], np.cumsum(present)])
+        total, count = sums[until] - sums[since], counts[until] - counts[since]
+        data[column] = np.divide(total, count, out=np.full(len(time), np.nan), where=count > 0)
+    return _with_gaps(snapshot, data)
+
+
+def markers(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """The events of the tag's kinds: when, and what they changed to."""
+    chosen = [event for event in snapshot.events if event["kind"] in tag["events"]]
+    names = {loader.id: loader.name for loader in snapshot.schema.loaders}
+    several = len(names) > 1
+    return {
+        "time": _milliseconds(snapshot, np.array([event.get("first", event["time"]) for event in chosen], dtype=float)),
+        "label": [
+            f"{names.get(event['loader'], event['loader'])} → {event['target']}" if several else f"→ {event['target']}"
+            for event in chosen
+        ],
+    }
+
+
+def _with_gaps(snapshot: Snapshot, data: dict[str, Floats]) -> dict[str, Any]:
+    gaps = np.flatnonzero(_after_gap(snapshot))
+    time = snapshot.time
+    middles = (time[gaps - 1] + time[gaps]) / 2
+    return {
+        "time": _milliseconds(snapshot, np.insert(time, gaps, middles)),
+        **{column: np.insert(values, gaps, np.nan) for column, values in data.items()},
+    }
+
+
+def _after_gap(snapshot: Snapshot) -> npt.NDArray[np.bool_]:
+    """Which rows come after a gap; never the first."""
+    apart = np.diff(snapshot.time, prepend=snapshot.time[:1])
+    return apart > GAP * snapshot.schema.interval
+
+
+def _series(snapshot: Snapshot, name: str) -> Floats:
+    column = snapshot.schema.columns.get(name)
+    if column is None:
+        return np.full(len(snapshot.time), np.nan)
+    return snapshot.values[:, column].astype(np.float64)
+
+
+def _milliseconds(snapshot: Snapshot, time: Floats) -> Floats:
+    return (snapshot.schema.origin + time) * 1000
+
+
+def _turn_early_labels(layout: LayoutDOM, until: float) -> None:
+    """Labels stand left of their line, where the newest is visible; in a still picture the early ones turn round."""
+    for renderer in cast("list[Any]", layout.select({"type": GlyphRenderer, "name": "marker-labels"})):
+        data, glyph = renderer.data_source.data, renderer.glyph
+        early = [time < until for time in data["time"]]
+        data["align"] = ["left" if one else "right" for one in early]
+        data["offset"] = [5 if one else -5 for one in early]
+        glyph.update(text_align=field("align"), x_offset=field("offset"))

@@ -1,0 +1,99 @@
+// What a page does with a document of kernel_monitor.views after embedding it. No eval: the page's policy forbids it.
+
+const TEXT_COLORS = ['text_color', 'major_label_text_color', 'label_text_color'];
+
+/** Format times of the axes in a zone: `offset(ms)` is its distance from UTC in ms at that moment. */
+function showZone(models, offset) {
+  for (const model of models) {
+    if (model.type !== 'DatetimeTickFormatter') continue;
+    const utc = model.doFormat.bind(model);
+    model.doFormat = (ticks, ...rest) => utc(ticks.map((tick) => tick + offset(tick)), ...rest);
+  }
+}
+
+/** `19:07:31.4` in the zone. */
+function clock(ms, offset) {
+  return new Date(ms + offset(ms)).toISOString().slice(11, 21);
+}
+
+function line(...words) {
+  const element = document.createElement('div');
+  element.className = 'km-tooltip';
+  for (const [k, word] of words.entries()) {
+    const part = document.createElement(k === words.length - 1 ? 'b' : 'span');
+    part.textContent = word;
+    element.append(part, ' ');
+  }
+  element.style.cssText = 'font: 12px system-ui, sans-serif; white-space: nowrap; color: #1f2733';
+  return element;
+}
+
+/** Tooltips that Bokeh's formatters cannot write: names of rows, local time, and that there was no sample. */
+function improveHover(models, offset) {
+  for (const model of models) {
+    if (model.type !== 'HoverTool') continue;
+    const tag = model.tags.find((one) => typeof one === 'object');
+    if (tag?.kind === 'hover-tiles') {
+      model.tooltips = (source, vars) => {
+        const { index, i, j, flat_index } = vars.image_index;
+        const { labels, slots, unit } = source.tags[0];
+        const value = source.get_column('image')[index][flat_index];
+        const start = source.get_column('x')[index] + (i * source.get_column('dw')[index]) / slots;
+        return line(labels[j], clock(start, offset), value === 255 ? 'no sample' : `${value} ${unit}`);
+      };
+    } else if (tag?.kind === 'hover-lines') {
+      model.tooltips = (source, vars) => {
+        const [[label, column, unit]] = tag.values;
+        const value = source.get_column(column)[vars.index];
+        const text = value.toLocaleString('en', { maximumFractionDigits: unit === 'ms' ? 1 : 0 });
+        return line(label, clock(source.get_column('time')[vars.index], offset), `${text} ${unit}`);
+      };
+    }
+  }
+}
+
+/** Give axes, titles and legends the page's colour; glyphs keep theirs unless they are tagged "ink". */
+function paint(models, color) {
+  for (const model of models) {
+    if (model.type === 'Text') continue;
+    for (const name of TEXT_COLORS) {
+      if (name in model.properties) model[name] = color;
+    }
+  }
+}
+
+const item = JSON.parse(document.getElementById('document').textContent);
+const { Bokeh } = window;
+const views = await Bokeh.embed.embed_item(item, 'charts');
+const root = (views.roots ?? [...views])[0].model;
+const models = [...root.references()];
+const offset = () => item.zone_ms;
+showZone(models, offset);
+improveHover(models, offset);
+
+const time = models.find((model) => model.type === 'Range1d' && model.name === 'time');
+const whole = [time.start, time.end];
+for (const tool of document.querySelectorAll('[data-zoom]')) {
+  tool.addEventListener('click', () => {
+    const middle = (time.start + time.end) / 2;
+    const half = (Number(tool.dataset.zoom) * (time.end - time.start)) / 2;
+    const [start, end] = tool.dataset.zoom === 'all' ? whole : [middle - half, middle + half];
+    time.setv({ start, end });
+  });
+}
+
+const wish = window.matchMedia('(prefers-color-scheme: dark)');
+const button = document.getElementById('theme');
+let dark = wish.matches;
+
+function show(isDark) {
+  document.documentElement.dataset.theme = isDark ? 'dark' : 'light';
+  button.setAttribute('aria-pressed', String(isDark));
+  paint(models, getComputedStyle(document.body).getPropertyValue('--soft').trim());
+}
+button.addEventListener('click', () => show((dark = !dark)));
+wish.addEventListener('change', () => show((dark = wish.matches)));
+window.addEventListener('beforeprint', () => show(false));
+window.addEventListener('afterprint', () => show(dark));
+show(dark);
+document.documentElement.dataset.ready = 'true';

@@ -1,0 +1,106 @@
+"""The sampler's two pipes: waiting on stdin, and a stdout that never holds up the clock."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import sys
+import threading
+from collections import deque
+
+_LONGEST_LINE = 1 << 20
+
+
+class Input:
+    """Lines that arrive on a pipe; waiting for them is how the sampler sleeps.
+
+    Args:
+        fd: the pipe's descriptor.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._buffer = b""
+        self._lines: list[bytes] = []
+        self._chunks: queue.SimpleQueue[bytes] | None = None
+        if sys.platform == "win32":  # select() knows no pipes there: a thread reads
+            self._chunks = queue.SimpleQueue()
+            threading.Thread(target=self._read, args=(self._chunks,), name="stdin", daemon=True).start()
+
+    def wait(self, timeout: float) -> bool:
+        """Sleep for `timeout` seconds, less if something arrives; False once the pipe has ended."""
+        if self._chunks is not None:
+            try:
+                data = self._chunks.get(timeout=timeout)
+            except queue.Empty:
+                return True
+        else:
+            # poll() would round to whole milliseconds.
+            if not select.select([self._fd], [], [], timeout)[0]:
+                return True
+            data = os.read(self._fd, 65536)
+        if not data:
+            return False
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        self._lines += [line for line in lines if line.strip()]
+        if len(self._buffer) > _LONGEST_LINE:
+            self._lines.append(self._buffer)
+            self._buffer = b""
+        return True
+
+    def lines(self) -> list[bytes]:
+        """The lines that arrived since the last call, without their ends."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    def _read(self, chunks: queue.SimpleQueue[bytes]) -> None:
+        while True:
+            data = os.read(self._fd, 65536)
+            chunks.put(data)
+            if not data:
+                return
+
+
+class Output:
+    """Whole messages into a pipe; what it has no room for is kept for later or dropped, but never waited for.
+
+    A reader that stands still would otherwise stop the sampler, and with it the look at whether the reader still lives.
+    (On Windows, whose pipes know no such mode, writing waits.)
+
+    Args:
+        fd: the pipe's descriptor.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest: deque[bytes] = deque()
+        if sys.platform != "win32":
+            os.set_blocking(fd, False)
+
+    def send(self, message: bytes, *, keep: bool = False) -> bool:
+        """Send `message`, now or, if it is to be kept, as soon as there is room; False if it was dropped.
+
+        Raises:
+            OSError: the pipe is broken: nobody has its other end open any more.
+        """
+        while self._rest:
+            head = self._rest[0]
+            done = self._write(head)
+            if done < len(head):
+                self._rest[0] = head[done:]
+                break
+            self._rest.popleft()
+        done = 0 if self._rest else self._write(message)
+        if done == len(message):
+            return True
+        if done == 0 and not keep:
+            return False
+        self._rest.append(message[done:])  # a message begun must be ended, or the reader loses its place
+        return True
+
+    def _write(self, data: bytes) -> int:
+        try:
+            return os.write(self._fd, data)
+        except BlockingIOError:
+            return 0

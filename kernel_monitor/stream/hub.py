@@ -1,0 +1,79 @@
+"""Who is watching, and one stream of frames for all of them.
+
+A page subscribes with a lease that it renews while it shows the charts. Frames flow only while a lease is valid and
+a cell ran within the last ten minutes: jupyter-server counts every message as activity, and an open tab must not keep
+an idle kernel (and its GPU) from being culled.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+LEASE_S = 20.0
+"""How long a subscription lives without renewal, in seconds."""
+IDLE_PAUSE_S = 600.0
+"""Seconds without a running cell after which frames stop until somebody touches a page."""
+
+
+class Publisher(Protocol):
+    """Sends one message to every connected page. May be called from any thread."""
+
+    def __call__(self, msg_type: str, content: dict[str, Any], buffers: list[bytes] | None = None) -> None: ...
+
+
+class Hub:
+    """The subscriptions of one kernel."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._leases: dict[str, float] = {}
+        self._cells_running = 0
+        self._last_activity = clock()
+        self.ever_subscribed = False
+
+    def subscribe(self, client: str, *, touch: bool = False) -> None:
+        """Start or renew a lease; ``touch`` tells that a person acted on the page, which ends a pause."""
+        now = self._clock()
+        with self._lock:
+            self._leases[client] = now + LEASE_S
+            self.ever_subscribed = True
+            if touch:
+                self._last_activity = now
+
+    def unsubscribe(self, client: str) -> None:
+        with self._lock:
+            self._leases.pop(client, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._leases.clear()
+
+    def cell_started(self) -> None:
+        with self._lock:
+            self._cells_running += 1
+            self._last_activity = self._clock()
+
+    def cell_ended(self) -> None:
+        with self._lock:
+            # The cell that loads the extension ends without having been seen to start.
+            self._cells_running = max(0, self._cells_running - 1)
+            self._last_activity = self._clock()
+
+    @property
+    def watched(self) -> bool:
+        """Whether some page holds a valid lease."""
+        now = self._clock()
+        with self._lock:
+            for client in [c for c, until in self._leases.items() if until < now]:
+                del self._leases[client]
+            return bool(self._leases)
+
+    @property
+    def paused(self) -> bool:
+        """Whether no cell ran for so long that frames stop."""
+        with self._lock:
+            return self._cells_running == 0 and self._clock() - self._last_activity > IDLE_PAUSE_S

@@ -1,0 +1,56 @@
+"""The only module that touches ipykernel: publish on iopub, listen on the control channel."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from . import wire
+
+if TYPE_CHECKING:
+    from .control import Control
+
+
+class KernelChannels:
+    """Connects a :class:`~kernel_monitor.stream.control.Control` to the ipykernel of this process."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        # Frames belong to no cell: front ends attach a message to a cell by its parent, and nbclient logs an error
+        # for message types it does not know when they belong to one.
+        self._parent = {"header": kernel.session.msg_header("kernel_monitor")}
+
+    def publish(self, msg_type: str, content: dict[str, Any], buffers: list[bytes] | None = None) -> None:
+        kernel = self._kernel
+        kernel.session.send(
+            kernel.iopub_socket,
+            msg_type,
+            content,
+            parent=self._parent,
+            ident=f"kernel.{kernel.ident}.{msg_type}".encode(),
+            buffers=buffers,
+        )
+
+    def listen(self, control: Control) -> None:
+        """Register the request handler (also for requests that arrive while a cell runs)."""
+        kernel = self._kernel
+
+        def handler(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+            def send(content: dict[str, Any], buffers: list[bytes]) -> None:
+                kernel.session.send(stream, wire.REPLY, content, parent, ident, buffers=buffers or None)
+
+            control_thread = threading.get_ident()
+
+            def reply(content: dict[str, Any], buffers: list[bytes]) -> None:
+                if threading.get_ident() == control_thread:
+                    send(content, buffers)
+                else:
+                    # zmq sockets belong to one thread: a late answer goes back through the control thread's loop.
+                    stream.io_loop.add_callback(send, content, buffers)
+
+            control.handle(parent.get("content"), reply)
+
+        kernel.control_handlers[wire.REQUEST] = handler
+
+    def unlisten(self) -> None:
+        self._kernel.control_handlers.pop(wire.REQUEST, None)

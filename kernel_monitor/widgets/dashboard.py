@@ -1,0 +1,31 @@
+"""The dashboard in the output of a cell (mirrors ``widgets/src/widget.ts``).
+
+The widget carries no state of the monitor: its page talks to the kernel over the control channel and listens to iopub,
+like the sidebar. What Python owns here is only what a page needs before it has spoken to the kernel.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anywidget
+import traitlets
+
+from .._version import __version__
+from ..errors import MonitorError
+from ..stream.wire import PROTOCOL
+
+_STATIC = Path(__file__).resolve().parents[1] / "static"
+
+if not (_STATIC / "widget.js").exists():
+    raise MonitorError("The dashboard's page half is not built in this source checkout: run make build.")
+
+
+class Dashboard(anywidget.AnyWidget):
+    """Heatmaps, rates, loader switch and export of this kernel's monitor."""
+
+    _esm = _STATIC / "widget.js"
+    _css = _STATIC / "widget.css"
+
+    protocol = traitlets.Int(PROTOCOL, read_only=True).tag(sync=True)
+    version = traitlets.Unicode(__version__, read_only=True).tag(sync=True)

@@ -1,0 +1,200 @@
+"""A real JupyterLab (or Notebook 7) in a real Chromium, driven as a person drives it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
+
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+TOKEN = "kernel-monitor-test"  # noqa: S105 - guards nothing: the server listens on loopback for one test run
+SIDEBAR = ".km-sidebar .km-dashboard"
+CELL = ".jp-OutputArea .km-dashboard"
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert path, "the browser tests need Chromium: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Server:
+    """One Jupyter server over a folder of its own."""
+
+    def __init__(self, root: Path, process: subprocess.Popen[bytes], port: int) -> None:
+        self.root = root
+        self.process = process
+        self.base = f"http://127.0.0.1:{port}"
+
+    def notebook(self, name: str, *cells: str, kernel: str = "python3") -> str:
+        """Write a notebook of code cells; returns its path below the root."""
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        book.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
+        nbformat.write(book, self.root / name)
+        return name
+
+
+@contextmanager
+def server(root: Path, app: str = "jupyterlab", **env: str) -> Iterator[Server]:
+    """Start ``app`` (``jupyterlab`` or ``notebook``) on loopback; ended by its own process id."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    files = root / "files"
+    files.mkdir(parents=True, exist_ok=True)
+    # No question about news over the page, and no request for them.
+    quiet = root / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    quiet.parent.mkdir(parents=True, exist_ok=True)
+    quiet.write_text('{"fetchNews": "false", "checkForUpdates": false}')
+    log = (root / f"{app}.log").open("wb")
+    expose = "LabApp" if app == "jupyterlab" else "JupyterNotebookApp"
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", app, "--no-browser", "--allow-root",
+            "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
+            f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={files}",
+            f"--{expose}.expose_app_in_browser=True",
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        ],
+        stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "JUPYTERLAB_SETTINGS_DIR": str(root / "settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(root / "workspaces"),
+            "JUPYTER_RUNTIME_DIR": str(root / "runtime"),
+            "IPYTHONDIR": str(root / "ipython"),
+            **env,
+        },
+    )  # fmt: skip
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/api?token={TOKEN}", process, root / f"{app}.log")
+        yield Server(files, process, port)
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=2).close()  # noqa: S310 - loopback
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > until:
+                raise AssertionError(f"the server did not start:\n{log.read_text()[-3000:]}") from None
+            time.sleep(0.1)
+
+
+class Lab:
+    """A browser page with one notebook open."""
+
+    def __init__(self, browser: Browser, server: Server, *, width: int = 1500, height: int = 1000, dark: bool = False):
+        self.server = server
+        self.context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
+        self.dark = dark
+
+    def open(self, path: str, *, tree: str = "lab/tree") -> Lab:
+        """Open a notebook and wait for its kernel."""
+        self.page.goto(f"{self.server.base}/{tree}/{path}?token={TOKEN}&reset")
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        if self.dark:
+            self.command("apputils:change-theme", {"theme": "JupyterLab Dark"})
+        self.wait_for_idle()
+        return self
+
+    def command(self, name: str, args: dict[str, Any] | None = None) -> None:
+        """Run a JupyterLab command, as the menus and the palette do. Does not wait for its end."""
+        self.page.evaluate(
+            "([name, args]) => { void window.jupyterapp.commands.execute(name, args); }", [name, args or {}]
+        )
+
+    def run_all(self) -> None:
+        self.command("notebook:run-all-cells")
+
+    def run_cell(self, index: int) -> None:
+        """Select a cell and run it with the keyboard."""
+        cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(index)
+        cell.locator(".cm-content").first.click()
+        self.page.keyboard.press("Control+Enter")
+
+    def output(self, index: int) -> str:
+        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(index).locator(".jp-OutputArea").first.inner_text()
+
+    def status(self) -> str:
+        """JupyterLab's own kernel status: ``idle``, ``busy``…"""
+        indicator = self.page.locator(".jp-NotebookPanel .jp-Notebook-ExecutionIndicator").first
+        return str(indicator.get_attribute("data-status"))
+
+    def wait_for_idle(self, seconds: float = 90) -> None:
+        self.page.wait_for_function(
+            """() => { const w = window.jupyterapp.shell.currentWidget;
+                       const k = w?.sessionContext?.session?.kernel; return k && k.status === 'idle'; }""",
+            timeout=seconds * 1000,
+        )
+
+    def open_sidebar(self) -> Locator:
+        self.command("kernel-monitor:show-sidebar")
+        sidebar = self.page.locator(".km-sidebar")
+        sidebar.wait_for(state="visible")
+        return sidebar
+
+    def dashboard(self, where: str = CELL) -> Locator:
+        found = self.page.locator(where).first
+        found.wait_for(state="visible")
+        return found
+
+    def wait_running(self, where: str, seconds: float = 60) -> None:
+        """Until the charts in ``where`` are drawn from live frames."""
+        self.page.wait_for_function(
+            """(where) => {
+                const monitor = document.querySelector(where)?.monitor;
+                return monitor && monitor.stats.received > 5 && monitor.feed?.drawn;
+            }""",
+            arg=where,
+            timeout=seconds * 1000,
+        )
+
+    def monitor(self, where: str, expression: str) -> Any:
+        """Evaluate JavaScript with ``monitor`` bound to the dashboard's debugging handle."""
+        return self.page.evaluate(
+            f"(where) => {{ const monitor = document.querySelector(where).monitor; return {expression}; }}", where
+        )
+
+    def close(self) -> None:
+        self.context.close()

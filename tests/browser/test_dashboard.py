@@ -1,0 +1,150 @@
+"""The dashboard in a cell: what it shows without a GPU and without a loader, keyboard, export, Notebook 7."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from .lab import CELL, Lab, server
+
+SHOW = "%load_ext kernel_monitor\n%monitor"
+LOADER = """
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from kernel_monitor import switchable
+transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
+loader = switchable(DataLoader(ImageFolder({root!r}, transform), batch_size=8, num_workers=0))
+"""
+
+
+def test_without_a_gpu_nvml_says_why(lab: Lab) -> None:
+    lab.open(
+        lab.server.notebook(
+            "nogpu.ipynb",
+            SHOW,
+            "import pynvml\ntry:\n    pynvml.nvmlInit()\nexcept pynvml.NVMLError as e:\n    print(e)",
+        )
+    )
+    lab.run_cell(0)
+    lab.wait_running(CELL)
+    lab.run_cell(1)
+    lab.page.wait_for_function(
+        "() => document.querySelectorAll('.jp-CodeCell')[1].querySelector('.jp-OutputArea-output')"
+    )
+    reason = lab.output(1).strip()
+    assert reason
+    assert reason in lab.monitor(CELL, "JSON.stringify(monitor.schema)")
+    texts = lab.monitor(CELL, "monitor.texts()")
+    assert any(reason in " ".join(text.split()) for text in texts), texts
+
+
+def test_pixels_show_the_newest_value(lab: Lab) -> None:
+    lab.open(
+        lab.server.notebook(
+            "pixels.ipynb", SHOW, "import time\nuntil = time.monotonic() + 6\nwhile time.monotonic() < until: pass"
+        )
+    )
+    lab.run_cell(0)
+    lab.wait_running(CELL)
+    lab.run_cell(1)
+    time.sleep(3)
+    colours = lab.page.evaluate(
+        """(where) => {
+            const count = [];
+            const walk = (node) => {
+                if (node.shadowRoot) walk(node.shadowRoot);
+                for (const child of node.children ?? []) {
+                    if (child instanceof HTMLCanvasElement && child.width > 50) {
+                        const data = child.getContext('2d').getImageData(0, 0, child.width, child.height).data;
+                        const seen = new Set();
+                        for (let k = 0; k < data.length; k += 4) {
+                            if (data[k + 3] === 255) seen.add((data[k] << 16) | (data[k + 1] << 8) | data[k + 2]);
+                        }
+                        count.push([...seen]);
+                    }
+                    walk(child);
+                }
+            };
+            walk(document.querySelector(where));
+            return count;
+        }""",
+        CELL,
+    )
+    assert max(len(one) for one in colours) > 1
+    drawn = lab.monitor(CELL, "monitor.newestTileColumn('cpu')")
+    values = lab.monitor(CELL, "Array.from(monitor.feed.drawn.values)")
+    names = lab.monitor(CELL, "monitor.schema.series.map((s) => s.name)")
+    busy = [round(values[k]) for k, name in enumerate(names) if name.endswith("/busy")]
+    assert drawn == busy
+    from bokeh.palettes import Viridis256
+
+    painted = set().union(*map(set, colours))
+    for value in busy:
+        colour = Viridis256[min(255, int(value / 100 * 256))]
+        near = {int(Viridis256[max(0, min(255, int(value / 100 * 256) + d))][1:], 16) for d in (-3, -2, -1, 0, 1, 2, 3)}
+        assert painted & near, f"the colour of {value} % ({colour}) is not on the canvas"
+
+
+def test_keyboard(lab: Lab, images: Path) -> None:
+    lab.open(lab.server.notebook("keyboard.ipynb", LOADER.format(root=str(images)) + SHOW))
+    lab.run_cell(0)
+    lab.wait_running(CELL)
+    group = lab.dashboard().get_by_role("radiogroup", name="Loader")
+    torchvision = group.get_by_role("radio", name="torchvision", exact=True)
+    expect(torchvision).to_be_checked()
+    gpu = group.get_by_role("radio", name="dali-gpu", exact=True)
+    expect(gpu).to_be_disabled()
+    assert gpu.evaluate("(el) => document.getElementById(el.getAttribute('aria-describedby'))?.textContent")
+    torchvision.focus()
+    lab.page.keyboard.press("ArrowDown")
+    lab.page.keyboard.press("Enter")
+    expect(lab.dashboard().get_by_role("status").first).to_contain_text("dali-cpu")
+    expect(group.get_by_role("radio", name="dali-cpu", exact=True)).to_be_checked()
+
+
+def test_two_loaders_with_hostile_names(lab: Lab, images: Path) -> None:
+    name = '<img src=x onerror="window.hacked=1">$$x$$</script>'
+    second = f"\nother = switchable(DataLoader(ImageFolder({str(images)!r}, transform), batch_size=8), name={name!r})\n"
+    lab.open(lab.server.notebook("hostile.ipynb", LOADER.format(root=str(images)) + second + SHOW))
+    lab.run_cell(0)
+    lab.wait_running(CELL)
+    groups = lab.dashboard().get_by_role("radiogroup")
+    expect(groups).to_have_count(2)
+    lab.dashboard().get_by_role("radiogroup", name=name).get_by_role("radio", name="dali-cpu", exact=True).click()
+    expect(lab.dashboard()).to_contain_text(name)
+    expect(lab.dashboard().locator("img:not([role])")).to_have_count(0)
+    assert lab.page.evaluate("() => window.hacked") is None
+
+
+def test_export_downloads_while_the_cell_runs(lab: Lab, tmp_path: Path) -> None:
+    lab.open(lab.server.notebook("export.ipynb", SHOW, "import time\nfor _ in range(300): time.sleep(0.1)"))
+    lab.run_cell(0)
+    lab.wait_running(CELL)
+    lab.run_cell(1)
+    time.sleep(2)
+    for where in (lab.dashboard(), lab.open_sidebar()):
+        with lab.page.expect_download(timeout=60_000) as download:
+            where.get_by_role("button", name="Export").click()
+        target = tmp_path / download.value.suggested_filename
+        download.value.save_as(target)
+        assert target.suffix == ".html"
+        assert "Content-Security-Policy" in target.read_text()
+    assert lab.status() == "busy"
+
+
+def test_notebook_7(browser: Browser, tmp_path: Path) -> None:
+    with server(tmp_path, "notebook") as running:
+        lab = Lab(browser, running)
+        try:
+            lab.open(running.notebook("seven.ipynb", SHOW), tree="notebooks")
+            lab.run_cell(0)
+            lab.wait_running(CELL, 90)
+            before = lab.monitor(CELL, "monitor.stats.received")
+            time.sleep(2)
+            assert lab.monitor(CELL, "monitor.stats.received") >= before + 15
+            assert lab.dashboard().get_by_role("button", name="Stop").is_visible()
+        finally:
+            lab.close()

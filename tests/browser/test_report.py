@@ -1,0 +1,258 @@
+"""The exported file in Chromium with the network off: it asks for nothing, breaks no rule of its own, and shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bokeh.palettes import Viridis256
+from playwright.sync_api import Browser, Page
+
+from kernel_monitor.report import render, write
+from kernel_monitor.report.fill import lines, means, tiles
+from kernel_monitor.store import LoaderInfo, Snapshot
+from tests.unit.test_diagnose import found, session, state
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> $$x^2$$ <b>bold</b>"
+
+SOURCE = """(name) => {
+  const source = Bokeh.documents[0].get_model_by_name(name);
+  const plain = (value) => value?.buffer !== undefined || Array.isArray(value) || value?.shape !== undefined
+    ? Array.from(value, plain) : Number.isNaN(value) ? null : value;
+  return Object.fromEntries(Object.keys(source.data).map((key) => [key, plain(source.data[key])]));
+}"""
+INTRUDER = """() => {
+  const script = document.createElement('script');
+  script.textContent = 'document.title = 2';
+  document.body.append(script);
+}"""
+RANGES = "() => ['cpu', 'gpu', 'images', 'wait'].map((name) => Bokeh.documents[0].get_model_by_name(name).x_range.id)"
+# Colours that a plot's canvases hold, the transparent ones left out.
+COLORS = """(name) => {
+  const view = Bokeh.index.find_one(Bokeh.documents[0].get_model_by_name(name));
+  const found = new Set();
+  for (const canvas of view.canvas_view.el.shadowRoot.querySelectorAll('canvas')) {
+    const { width, height } = canvas;
+    const data = canvas.getContext('2d').getImageData(0, 0, width, height).data;
+    for (let i = 0; i < data.length; i += 4) {
+      if (data[i + 3] === 255) found.add(data[i] * 65536 + data[i + 1] * 256 + data[i + 2]);
+    }
+  }
+  return [...found];
+}"""
+# Where a moment and a y of a plot lie on the page, in CSS pixels.
+PLACE = """([name, x, y]) => {
+  const view = Bokeh.index.find_one(Bokeh.documents[0].get_model_by_name(name));
+  view.el.scrollIntoView({ block: 'center' });
+  const box = view.el.getBoundingClientRect();
+  const { x_scale, y_scale } = view.frame;
+  return [box.left + x_scale.compute(x), box.top + y_scale.compute(y)];
+}"""
+
+
+@dataclass
+class Seen:
+    """What a page did while it was open."""
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def run(self, script: str, argument: Any = None) -> Any:
+        return self.page.evaluate(script, argument)
+
+    def tooltips(self) -> list[str]:
+        return [text for text in self.page.locator(".km-tooltip:visible").all_inner_texts() if text.strip()]
+
+
+@contextmanager
+def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Seen]:
+    context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900}, **options)
+    page = context.new_page()
+    seen = Seen(page)
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    page.on(
+        "console",
+        lambda message: seen.complaints.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    page.add_init_script(
+        "addEventListener('securitypolicyviolation', (e) => console.error('policy: ' + e.violatedDirective))"
+    )
+    try:
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready=true]")
+        page.wait_for_function("Bokeh.documents[0].is_idle")
+        yield seen
+    finally:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> Snapshot:
+    return session(cores=4, gpus=1, gap=(5.0, 6.5))
+
+
+@pytest.fixture(scope="module")
+def path(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("report") / "run.html", render(snapshot))
+
+
+def test_it_opens_offline_asks_for_nothing_and_breaks_no_rule(browser: Browser, path: Path) -> None:
+    with opened(browser, path) as seen:
+        seen.page.wait_for_timeout(300)
+        assert seen.requests == [path.as_uri()]
+        assert seen.complaints == []
+
+
+def test_its_policy_is_in_force(browser: Browser, path: Path) -> None:
+    with opened(browser, path) as seen:
+        seen.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')")
+        seen.run(
+            "const s = document.createElement('script'); s.textContent = 'document.title = 2'; document.body.append(s)"
+        )
+        seen.page.wait_for_timeout(200)
+        assert seen.page.title().startswith("Training session of ")
+        assert sum(text.startswith("policy: ") for text in seen.complaints) >= 2
+
+
+def test_the_sources_hold_the_snapshots_values(browser: Browser, path: Path, snapshot: Snapshot) -> None:
+    with opened(browser, path) as seen:
+        tag = seen.run("Bokeh.documents[0].get_model_by_name('cpu-tiles').tags[0]")
+        expected = tiles(tag, snapshot)
+        shown = seen.run(SOURCE, "cpu-tiles")
+        assert shown["x"] == expected["x"].tolist()
+        assert [np.array(image).ravel().tolist() for image in shown["image"]] == [
+            image.ravel().tolist() for image in expected["image"]
+        ]
+        assert 255 in shown["image"][0]
+        for name, rule in (("wait-lines", lines), ("wait-means", means), ("images-lines", lines)):
+            tag = seen.run("(name) => Bokeh.documents[0].get_model_by_name(name).tags[0]", name)
+            wanted = {
+                column: [None if np.isnan(value) else value for value in values]
+                for column, values in rule(tag, snapshot).items()
+            }
+            assert seen.run(SOURCE, name) == wanted
+        markers = seen.run(SOURCE, "markers")
+        assert markers["label"] == ["→ dali-cpu"]
+        assert markers["time"] == [(snapshot.schema.origin + 22.0) * 1000]
+
+
+def test_the_canvases_hold_the_colours_of_the_values(browser: Browser, path: Path) -> None:
+    with opened(browser, path) as seen:
+        colors = {name: set(seen.run(COLORS, name)) for name in ("cpu", "gpu", "images", "wait")}
+        assert {int(Viridis256[int(value * 2.56)][1:], 16) for value in (99.9, 61)} <= colors["cpu"]
+        for found_colors in colors.values():
+            assert len(found_colors) > 2
+
+
+def test_strip_tables_and_markers_are_there(browser: Browser, path: Path, snapshot: Snapshot) -> None:
+    with opened(browser, path) as seen:
+        assert seen.page.locator(".strip").inner_text() == found(snapshot)["text"]
+        headings = seen.page.get_by_role("heading", level=2).all_inner_texts()
+        assert {"Before and after the last switch", "Stretch by stretch", "Switches", "Delivered"} <= set(headings)
+        row = seen.page.get_by_role("row").filter(has_text="CPU busy")
+        assert row.get_by_role("cell").all_inner_texts() == ["%", "100", "61", "100", "61", "100", "61"]
+
+
+def test_hover_names_core_time_and_value_and_says_where_nothing_was_sampled(
+    browser: Browser, path: Path, snapshot: Snapshot
+) -> None:
+    origin = snapshot.schema.origin
+    with opened(browser, path) as seen:
+        for moment, row, words in ((10.04, 2, "core 2"), (5.75, 1, "core 1")):
+            place = seen.run(PLACE, ["cpu", (origin + moment) * 1000, row + 0.5])
+            seen.page.mouse.move(*place)
+            seen.page.wait_for_timeout(250)
+            (text,) = seen.tooltips()
+            assert text.startswith(words)
+            assert text.endswith("no sample" if moment == 5.75 else "100 %")
+            # A cell's time is its left edge, on the grid of intervals.
+            edge = datetime.fromtimestamp(origin + moment // 0.1 * 0.1 + 1e-6).astimezone()
+            assert f" {edge:%H:%M:%S}.{edge.microsecond // 100_000} " in text
+        place = seen.run(PLACE, ["wait", (origin + 10.0) * 1000, 55.0])
+        seen.page.mouse.move(*place)
+        seen.page.wait_for_timeout(250)
+        assert any("waiting for data" in text and "60 ms" in text for text in seen.tooltips())
+
+
+def test_buttons_and_dragging_move_every_chart(browser: Browser, path: Path) -> None:
+    shown = "(() => { const t = Bokeh.documents[0].get_model_by_name('time'); return [t.start, t.end]; })()"
+    with opened(browser, path) as seen:
+        whole = seen.run(shown)
+        seen.page.get_by_role("button", name="Zoom in").click()
+        start, end = seen.run(shown)
+        assert end - start == pytest.approx((whole[1] - whole[0]) / 2)
+        x, y = seen.run(PLACE, ["images", (start + end) / 2, 100])
+        seen.page.mouse.move(x, y)
+        seen.page.mouse.down()
+        seen.page.mouse.move(x - 100, y, steps=4)
+        seen.page.mouse.up()
+        assert seen.run(shown)[0] > start
+        ranges = seen.run(RANGES)
+        assert len(set(ranges)) == 1
+        seen.page.get_by_role("button", name="Whole session").click()
+        assert seen.run(shown) == whole
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_theme_follows_the_system_and_the_button(browser: Browser, path: Path, scheme: str) -> None:
+    title = "Bokeh.documents[0].get_model_by_name('cpu').title.text_color"
+    paper = "getComputedStyle(document.body).backgroundColor"
+    with opened(browser, path, color_scheme=scheme) as seen:
+        before = (seen.run(title), seen.run(paper))
+        assert (before[1] == "rgb(18, 21, 26)") == (scheme == "dark")
+        button = seen.page.get_by_role("button", name="Dark")
+        assert button.get_attribute("aria-pressed") == str(scheme == "dark").lower()
+        button.click()
+        after = (seen.run(title), seen.run(paper))
+        assert before[0] != after[0]
+        assert before[1] != after[1]
+
+
+def test_hostile_names_are_text_everywhere(browser: Browser, tmp_path: Path) -> None:
+    snapshot = session(gpus=1, names=(HOSTILE, "check"))
+    snapshot = replace(
+        snapshot,
+        schema=replace(
+            snapshot.schema,
+            loaders=(LoaderInfo("loader-1", HOSTILE), LoaderInfo("loader-2", "check")),
+            gpus=(replace(snapshot.schema.gpus[0], name=HOSTILE),),
+        ),
+        events=[
+            *snapshot.events,
+            {"id": 9, "kind": "switch-failed", "time": 4.0, "loader": "loader-1", "message": f"no {HOSTILE}.jpg"},
+        ],
+        loaders=[state(name=HOSTILE)],
+    )
+    with opened(browser, write(tmp_path / "hostile.html", render(snapshot))) as seen:
+        place = seen.run(PLACE, ["wait", (snapshot.schema.origin + 10.0) * 1000, 55.0])
+        seen.page.mouse.move(*place)
+        seen.page.wait_for_timeout(250)
+        assert any(HOSTILE in text for text in seen.tooltips())
+        assert HOSTILE in seen.page.locator("main").inner_text()
+        assert seen.page.locator("img").count() == 0
+        assert seen.page.title().startswith("Training session of ")
+        assert seen.requests == [(tmp_path / "hostile.html").as_uri()]
+        assert seen.complaints == []
+
+
+def test_without_a_gpu_the_chart_gives_the_reason(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, write(tmp_path / "run.html", render(session()))) as seen:
+        assert "none: NVML Shared Library Not Found" in seen.page.locator("dl").inner_text()
+        label = seen.run("Bokeh.documents[0].get_model_by_name('gpu-reason').text")
+        assert label.replace("\n", " ") == "No GPU: NVML Shared Library Not Found"
+        assert seen.complaints == []
+
+
+def test_nothing_is_wider_than_a_narrow_screen(browser: Browser, path: Path) -> None:
+    with opened(browser, path) as seen:
+        seen.page.set_viewport_size({"width": 360, "height": 800})
+        seen.page.wait_for_timeout(300)
+        assert seen.run("document.documentElement.scrollWidth") <= 360

@@ -1,0 +1,113 @@
+"""Nothing is hidden: outside tests/gpu a skip, an xfail or a file without tests fails the run.
+
+Also writes the counts of a run where ``python -m tests.run`` adds them up.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FREE = "gpu"  # the one folder where a test may be skipped, and which is not collected without a GPU
+
+
+def has_gpu() -> bool:
+    """Whether NVML sees a GPU; a machine without the driver has none."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return False
+    try:
+        return int(pynvml.nvmlDeviceGetCount()) > 0
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@dataclass
+class Verdict:
+    """What became of the tests of one run."""
+
+    passed: int = 0
+    failed: set[str] = field(default_factory=set)
+    hidden: list[str] = field(default_factory=list)
+
+    def collected(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed.add(report.nodeid)
+        elif report.skipped:
+            self.hide(report.nodeid, "skipped as a whole")
+        elif report.nodeid.endswith(".py") and not report.result:
+            self.hide(report.nodeid, "holds no test")
+
+    def ran(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.add(report.nodeid)
+        elif report.skipped:
+            self.hide(report.nodeid, "xfail" if hasattr(report, "wasxfail") else f"skipped: {_reason(report)}")
+        elif report.when == "call":
+            self.passed += 1
+
+    def hide(self, nodeid: str, why: str) -> None:
+        if FREE not in Path(nodeid.split("::", 1)[0]).parts:
+            self.hidden.append(f"{nodeid}: {why}")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
+VERDICT = pytest.StashKey[Verdict]()
+
+
+class Recorder:
+    """The hooks that need the run's verdict."""
+
+    def __init__(self, verdict: Verdict, file: str | None) -> None:
+        self.verdict = verdict
+        self.file = file
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.verdict.collected(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.verdict.ran(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.verdict.hidden and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.file is not None:
+            counts = {
+                "passed": self.verdict.passed,
+                "failed": sorted(self.verdict.failed),
+                "hidden": self.verdict.hidden,
+            }
+            Path(self.file).write_text(json.dumps(counts), encoding="utf-8")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.verdict.hidden:
+            terminalreporter.section("hidden tests fail the run", red=True)
+            for line in self.verdict.hidden:
+                terminalreporter.line(line)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--verdict", metavar="FILE", help="write the counts of this run to FILE as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[VERDICT] = Verdict()
+    config.pluginmanager.register(Recorder(config.stash[VERDICT], config.getoption("--verdict")))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave tests/gpu alone where there is no GPU; everything else as pytest decides."""
+    if collection_path == HERE / FREE and not has_gpu():
+        return True
+    return None

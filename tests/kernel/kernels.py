@@ -1,0 +1,111 @@
+"""Real kernels for the tests: start one, run cells in it, talk to its control channel as a page would."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+KERNELS = ("python3", "python3-ipykernel6")
+BUSY_CELL = """
+import threading, time
+_stop = threading.Event()
+def _spin():
+    while not _stop.is_set():
+        sum(range(1000))
+threading.Thread(target=_spin, daemon=True).start()
+_until = time.monotonic() + {seconds}
+while time.monotonic() < _until:
+    sum(range(1000))
+_stop.set()
+"""
+
+
+class Page:
+    """One client of a kernel: what a browser page is, without the browser."""
+
+    def __init__(self, manager: KernelManager) -> None:
+        self.manager = manager
+        self.client: BlockingKernelClient = manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def run(self, code: str, *, timeout: float = 60) -> dict[str, Any]:
+        """Execute a cell; fails on an error. Returns the reply's content."""
+        reply: dict[str, Any] = self.client.execute_interactive(code, timeout=timeout, output_hook=lambda _m: None)
+        content: dict[str, Any] = reply["content"]
+        assert content["status"] == "ok", "\n".join(content.get("traceback", [str(content)]))
+        return content
+
+    def value(self, expression: str, *, timeout: float = 60) -> Any:
+        """The value of an expression in the kernel, as a literal."""
+        import ast
+
+        reply = self.client.execute_interactive(
+            "", user_expressions={"value": expression}, timeout=timeout, output_hook=lambda _m: None
+        )
+        result = reply["content"]["user_expressions"]["value"]
+        assert result["status"] == "ok", result
+        return ast.literal_eval(result["data"]["text/plain"])
+
+    def start(self, code: str) -> str:
+        """Start a cell and do not wait for it."""
+        return str(self.client.execute(code))
+
+    def request(self, command: Any, args: Any = None, *, timeout: float = 20, protocol: Any = 1) -> dict[str, Any]:
+        """One control request; returns the whole reply message."""
+        return self.raw_request({"protocol": protocol, "command": command, "args": args or {}}, timeout=timeout)
+
+    def raw_request(self, content: Any, *, timeout: float = 20) -> dict[str, Any]:
+        message = self.client.session.msg("kernel_monitor_request", content)
+        self.client.control_channel.send(message)
+        until = time.monotonic() + timeout
+        while True:
+            reply: dict[str, Any] = self.client.get_control_msg(timeout=max(0.01, until - time.monotonic()))
+            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                return reply
+
+    def ask(self, command: str, **args: Any) -> dict[str, Any]:
+        """One control request that must succeed; returns the reply's content."""
+        content: dict[str, Any] = self.request(command, args)["content"]
+        assert content["status"] == "ok", content
+        return content
+
+    def frames(self, seconds: float) -> list[dict[str, Any]]:
+        """The frames that arrive within ``seconds``."""
+        return [m for m in self.iopub(seconds) if m["header"]["msg_type"] == "kernel_monitor_frame"]
+
+    def iopub(self, seconds: float) -> list[dict[str, Any]]:
+        until = time.monotonic() + seconds
+        out = []
+        while (left := until - time.monotonic()) > 0:
+            try:
+                message = self.client.get_iopub_msg(timeout=left)
+            except queue.Empty:
+                break
+            message["arrived"] = time.time()
+            out.append(message)
+        return out
+
+    def close(self) -> None:
+        self.client.stop_channels()
+
+
+@contextmanager
+def kernel(name: str = "python3", **env: str) -> Iterator[Page]:
+    """A fresh kernel with one page connected; shut down, at the latest by force, when the block ends."""
+    import os
+
+    manager = KernelManager(kernel_name=name)
+    manager.start_kernel(env={**os.environ, **env})
+    try:
+        page = Page(manager)
+        yield page
+        page.close()
+    finally:
+        manager.shutdown_kernel(now=True)

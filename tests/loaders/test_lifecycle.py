@@ -1,0 +1,327 @@
+"""Breaks, exceptions, interrupts, dead workers, forks, garbage: the next iteration starts clean, nothing stays."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+from kernel_monitor.errors import BackendUnavailable, MonitorError, NotSwitchable
+from kernel_monitor.loaders import listen, live, switchable, torch_engine
+
+from .conftest import Make, augmented, deliver, settle
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def gone(pids: set[int], seconds: float = 15) -> bool:
+    """Whether all have ended in time. Looks only: waiting would take their exit status away from multiprocessing."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if all(not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def labels(loader: Any, epoch: int | None = None) -> list[int]:
+    return [loader.dataset.samples[index][1] for index in loader.plan(epoch)]
+
+
+@pytest.mark.parametrize("backend", ["torchvision", "dali-cpu"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_break_exception_and_iterate_again(make: Make, backend: str, workers: int) -> None:
+    loader = make(shuffle=True, num_workers=workers)
+    loader.switch(backend)
+    if not workers:
+        settle(loader)
+    for number, _ in enumerate(loader):
+        if number == 3:
+            break
+
+    def fail() -> None:
+        for _ in loader:
+            raise RuntimeError("the loop's own")
+
+    with pytest.raises(RuntimeError, match="the loop's own"):
+        fail()
+    before = children()
+    assert deliver(loader)[1].tolist() == labels(loader)
+    assert sorted(loader.plan()) == list(range(243))
+    assert loader.backend == backend
+    state = loader.state()
+    assert (state["epoch"], state["lost"], state["doubled"], state["samples"]) == (2, 0, 0, 243)
+    if backend == "dali-cpu":
+        assert children() == before  # nothing forks once DALI runs
+
+
+# The interrupt may fall between Pillow's open() and its `with`: Python then closes the file with a warning.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("backend", ["torchvision", "dali-cpu"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_interrupt_while_waiting_loses_nothing(make: Make, backend: str, workers: int) -> None:
+    loader = make(shuffle=True, num_workers=workers, transform=v1.Compose([v1.Resize((300, 300)), v1.ToTensor()]))
+    loader.switch(backend)
+    if not workers:
+        settle(loader)
+    iterator = iter(loader)
+    delivered = [next(iterator)[1]]
+    interrupted = 0
+    while True:
+        timer = threading.Timer(0.004, signal.raise_signal, [signal.SIGINT]) if interrupted < 5 else None
+        try:
+            if timer is not None:
+                timer.start()
+            delivered.append(next(iterator)[1])
+        except KeyboardInterrupt:
+            interrupted += 1
+            continue
+        except StopIteration:
+            break
+        finally:
+            while timer is not None and timer.is_alive():
+                try:
+                    timer.join()
+                except KeyboardInterrupt:
+                    interrupted += 1
+    assert interrupted >= 5
+    assert torch.cat(delivered).tolist() == labels(loader)
+    state = loader.state()
+    assert (state["lost"], state["doubled"], state["samples"]) == (0, 0, 243)
+
+
+def test_workers_ended_by_a_notebooks_interrupt_are_replaced(make: Make) -> None:
+    loader = make(shuffle=True)
+    deliver(loader)
+    old = children()
+    iterator = iter(loader)
+    next(iterator)
+    del iterator
+    current = children()
+    for pid in current:
+        os.kill(pid, signal.SIGINT)
+    assert gone(current)
+    assert gone(old)
+    assert deliver(loader)[1].tolist() == labels(loader)
+
+
+def test_a_killed_worker_raises_as_torch_does_and_the_next_iteration_is_whole(make: Make) -> None:
+    loader = make(shuffle=True, batch_size=4)
+    iterator = iter(loader)
+    next(iterator)
+    for pid in children():
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        for _ in iterator:
+            pass
+    assert deliver(loader)[1].tolist() == labels(loader)
+    assert loader.state()["lost"] == 0
+
+
+@pytest.mark.parametrize("backend", ["torchvision", "dali-cpu"])
+def test_release_and_garbage_collection_leave_nothing(folder: Path, backend: str) -> None:
+    def build() -> Any:
+        return switchable(DataLoader(ImageFolder(folder, augmented()), batch_size=8, num_workers=2))
+
+    first = build()
+    first.switch(backend)
+    deliver(first)
+    first.release()
+    gc.collect()
+    baseline_threads, baseline = threads(), children()
+
+    loader = build()
+    name = loader.id
+    loader.switch(backend)
+    iterator = iter(loader)
+    next(iterator)
+    workers = children() - baseline
+    assert len(workers) == 2
+    assert threads() > baseline_threads or backend == "torchvision"
+    assert name in [one.id for one in live()]
+    del loader, iterator
+    gc.collect()
+    assert gone(workers)
+    assert name not in [one.id for one in live()]
+    deadline = time.monotonic() + 15
+    while threads() > baseline_threads and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threads() <= baseline_threads
+
+
+def test_release_in_the_middle_loses_nothing(make: Make) -> None:
+    loader = make(shuffle=True)
+    loader.switch("dali-cpu")
+    others = children()
+    delivered = []
+    for number, (_, targets) in enumerate(loader):
+        delivered += targets.tolist()
+        if number == 5:
+            workers = children() - others
+            assert len(workers) == 2
+            loader.release()
+            assert gone(workers)
+        if number == 10:
+            loader.switch("torchvision")
+    assert delivered == labels(loader)
+    assert loader.state()["lost"] == loader.state()["doubled"] == 0
+    assert loader.backend == "torchvision"
+
+
+def test_forked_children_are_inert(make: Make) -> None:
+    loader = make()
+    heard: list[str] = []
+    unlisten = listen(lambda event: heard.append(event["kind"]))
+    loader.switch("dali-cpu")
+    next(iter(loader))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        report = [len(live())]
+        try:
+            iter(loader)
+        except MonitorError:
+            report.append(1)
+        loader.release()
+        del loader
+        gc.collect()
+        os.write(writer, repr(report).encode())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.read(reader, 100) == b"[0, 1]"
+    os.close(reader)
+    os.close(writer)
+    unlisten()
+    assert len(deliver(loader)[1]) == 243
+
+
+def fixed(size: int) -> v1.Compose:
+    return v1.Compose([v1.Resize((size, size)), v1.ToTensor()])
+
+
+def test_workers_see_a_changed_data_set_until_dali_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_engine, "_dali_runs", threading.Event())
+    dataset = ImageFolder(folder, fixed(8))
+    loader = switchable(DataLoader(dataset, batch_size=50, num_workers=2))
+    kept = switchable(DataLoader(dataset, batch_size=50, num_workers=2, persistent_workers=True))
+    assert deliver(loader)[0].shape[-1] == deliver(kept)[0].shape[-1] == 8
+    dataset.transform = fixed(12)
+    assert deliver(loader)[0].shape[-1] == 12
+    assert deliver(kept)[0].shape[-1] == 8  # as torch: these workers have the data set that they started with
+    torch_engine.note_dali()
+    workers = children()
+    dataset.transform = fixed(16)
+    assert deliver(loader)[0].shape[-1] == 12
+    assert children() == workers
+    loader.release()
+    kept.release()
+
+
+def test_dali_sees_a_changed_transform_at_the_next_epoch(folder: Path) -> None:
+    dataset = ImageFolder(folder, fixed(8))
+    loader = switchable(DataLoader(dataset, batch_size=50))
+    loader.switch("dali-cpu")
+    settle(loader)
+    assert deliver(loader)[0].shape[-1] == 8
+    dataset.transform = fixed(14)
+    assert deliver(loader)[0].shape[-1] == 14
+    assert loader.backend == "dali-cpu"
+    dataset.transform.transforms.insert(0, v1.Grayscale(3))
+    deliver(loader)
+    assert loader.backend == "torchvision"
+    assert "Grayscale (transform 1 of 3)" in loader.state()["status"]
+    assert not loader.backends["dali-cpu"].available
+    loader.release()
+
+
+class Rows(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __len__(self) -> int:
+        return 3
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+class Custom(ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)
+
+
+def test_what_cannot_be_driven_is_refused_in_a_sentence(folder: Path, make: Make) -> None:
+    loader = DataLoader(ImageFolder(folder, augmented()), batch_size=4)
+    cases: list[tuple[Any, str]] = [
+        ([1, 2], "takes a torch.utils.data.DataLoader, not list"),
+        (DataLoader(Rows()), "Rows.*ImageFolder"),
+        (DataLoader(Stream()), "map-style"),
+        (DataLoader(Custom(folder)), "Custom"),
+        (DataLoader(ImageFolder(folder, augmented()), batch_size=None), "batch_size"),
+        (make(), "switchable already"),
+    ]
+    for wrong, said in cases:
+        with pytest.raises(NotSwitchable, match=said) as caught:
+            switchable(wrong)
+        assert isinstance(caught.value, MonitorError)
+        assert isinstance(caught.value, TypeError)
+    with pytest.raises(MonitorError, match="dali="):
+        switchable(loader, dali=object())
+    with pytest.raises(MonitorError, match="on_error"):
+        switchable(loader, on_error="skip")
+
+
+def test_names_attributes_and_backends(folder: Path) -> None:
+    loader = switchable(DataLoader(ImageFolder(folder, augmented()), batch_size=4, num_workers=0), name="train")
+    assert (loader.name, loader.backend, len(loader), len(loader.dataset)) == ("train", "torchvision", 61, 243)
+    assert (loader.batch_size, loader.num_workers, loader.drop_last) == (4, 0, False)
+    with pytest.raises(AttributeError):
+        loader.no_such_attribute  # noqa: B018
+    with pytest.raises(BackendUnavailable, match="There are: torchvision, dali-cpu, dali-gpu; usable here: torchvis"):
+        loader.switch("tensorflow")
+    if not torch.cuda.is_available():
+        with pytest.raises(BackendUnavailable, match=r"dali-gpu cannot be used: No GPU is usable here: .+"):
+            loader.switch("dali-gpu")
+    with pytest.raises(MonitorError, match="cannot be copied"):
+        pickle.dumps(loader)
+    with pytest.raises(MonitorError, match="not recorded"):
+        loader.plan(7)
+    for _ in range(6):
+        next(iter(loader))
+    with pytest.raises(MonitorError, match="epochs recorded: 2, 3, 4, 5"):
+        loader.plan(1)
+    loader.set_epoch(40)
+    next(iter(loader))
+    assert loader.state()["epoch"] == 40
+    assert loader.plan(40) == [0, 1, 2, 3]
+
+
+def test_dali_is_probed_without_importing_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    loader = switchable(DataLoader(ImageFolder(folder, augmented()), batch_size=4))
+    assert not loader.backends["dali-cpu"].available
+    assert "not installed" in str(loader.backends["dali-cpu"].reason)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    elsewhere = switchable(DataLoader(ImageFolder(folder, augmented()), batch_size=4))
+    assert "Linux only" in str(elsewhere.backends["dali-cpu"].reason)

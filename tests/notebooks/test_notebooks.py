@@ -1,0 +1,162 @@
+"""Every example notebook: clean as it is kept, and run headless, from the first cell to the last, as a user would."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+from torchvision.datasets import ImageFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(__file__).parents[2] / "example_notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+MARK = "KERNEL_MONITOR_TEST_RUN"
+IMAGES = 256
+
+
+@dataclass(frozen=True)
+class Run:
+    """A notebook after it ran in an empty folder, its kernel ended."""
+
+    folder: Path
+    notebook: Any
+    said_by_kernel: str  # what the kernel and its children wrote to their own stderr
+    left: list[psutil.Process]  # processes that the kernel started and that outlived it by 10 s
+
+    @property
+    def outputs(self) -> list[Any]:
+        return [output for cell in self.notebook.cells for output in cell.get("outputs", [])]
+
+    @property
+    def printed(self) -> str:
+        return "".join(output.text for output in self.outputs if output.get("name") == "stdout")
+
+
+def marked(value: str) -> list[psutil.Process]:
+    """Living processes with our mark in their environment, which children inherit and orphans keep."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == value and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue  # gone, or somebody else's
+    return found
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder = tmp_path_factory.mktemp("notebook") / "a folder"
+    folder.mkdir()
+    mark = uuid.uuid4().hex
+    notebook = nbformat.read(request.param, as_version=4)
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    said = folder.parent / "stderr.txt"
+    with pytest.MonkeyPatch.context() as patch, said.open("w") as stderr:
+        patch.setenv("KERNEL_MONITOR_DEMO_IMAGES", str(IMAGES))
+        patch.setenv(MARK, mark)
+        client.execute(stderr=stderr)
+    deadline = time.monotonic() + 10
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    yield Run(folder, notebook, said.read_text(), left)
+    for process in left:
+        process.kill()
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.name for path in NOTEBOOKS if path.name == "quickstart.ipynb"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_kept_clean(path: Path) -> None:
+    text = path.read_text("utf-8")
+    content = json.loads(text)
+    nbformat.validate(nbformat.from_dict(content))
+    assert content["metadata"] == {
+        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    for cell in content["cells"]:
+        assert not cell["metadata"]
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+    assert text == json.dumps(content, indent=1, ensure_ascii=False) + "\n"  # as Jupyter writes it
+
+
+def test_nothing_is_said_on_stderr(run: Run) -> None:
+    assert [output.text for output in run.outputs if output.get("name") == "stderr"] == []
+    said = [line for line in run.said_by_kernel.splitlines() if "[IPKernelApp]" not in line]
+    assert said == []
+
+
+def test_no_process_is_left(run: Run) -> None:
+    assert run.left == []
+
+
+def test_the_data_is_made_under_a_progress_bar_and_only_there(run: Run) -> None:
+    (root,) = (run.folder / "data").iterdir()
+    assert len(ImageFolder(str(root))) == IMAGES
+    widgets = run.notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"].values()
+    bars = [one["state"] for one in widgets if one["model_name"] == "FloatProgressModel"]
+    assert [(bar["value"], bar["max"], bar["bar_style"]) for bar in bars] == [(IMAGES, IMAGES, "success")]
+
+
+def test_the_loader_is_swapped_once_and_nothing_is_lost(run: Run) -> None:
+    swaps = re.findall(r"^(\S+) → (\S+) at batch \d+ of epoch (\d+), ([\d.]+) s after", run.printed, re.MULTILINE)
+    assert len(swaps) == 1
+    source, target, epoch, _ = swaps[0]
+    assert source == "torchvision"
+    assert target in ("dali-cpu", "dali-gpu")
+    epochs = re.findall(r"^epoch (\d+): ([\d,]+) samples in (\d+) batches, .* now (\S+)$", run.printed, re.MULTILINE)
+    assert [int(number) for number, *_ in epochs] == list(range(1, len(epochs) + 1))
+    assert {(int(samples), int(batches)) for _, samples, batches, _ in epochs} == {(IMAGES, IMAGES // 32)}
+    engines = [engine for *_, engine in epochs]
+    swapped = engines.index(target)
+    assert int(epoch) == swapped + 1
+    assert engines == [source] * swapped + [target] * (len(epochs) - swapped)
+    assert f"last epoch: {IMAGES} of {IMAGES} samples, 0 lost, 0 doubled" in run.printed
+
+
+def test_the_comparison_counts_what_it_compares(run: Run) -> None:
+    row = r"^(torchvision|dali-\w+) +([\d,]+) +([\d,]+) +([\d,]+) +(\d+)%$"
+    rows = {name: numbers for name, *numbers in re.findall(row, run.printed, re.MULTILINE)}
+    assert len(rows) == 2
+    rates = {}
+    for name, (steps, images, rate, waiting) in rows.items():
+        assert int(images.replace(",", "")) == 32 * int(steps.replace(",", ""))
+        rates[name] = int(rate.replace(",", ""))
+        assert rates[name] > 0
+        assert 0 <= int(waiting) <= 100
+    said = re.search(r"^(dali-\w+) delivers ([\d.]+) times the images of torchvision$", run.printed, re.MULTILINE)
+    assert said is not None
+    assert float(said[2]) == pytest.approx(rates[said[1]] / rates["torchvision"], rel=0.05)
+
+
+def test_the_model_learns(run: Run) -> None:
+    right = [int(share) for share in re.findall(r"^epoch .* batches, (\d+)% right", run.printed, re.MULTILINE)]
+    assert max(right) > 25  # of ten classes
+
+
+def test_the_page_is_exported(run: Run) -> None:
+    page = (run.folder / "run.html").read_text("utf-8")
+    assert len(page) > 500_000
+    assert "Content-Security-Policy" in page
+    assert "dali-cpu" in page or "dali-gpu" in page
+
+
+def test_the_dashboard_leaves_a_summary_for_readers_without_a_kernel(run: Run) -> None:
+    tables = [output.data["text/html"] for output in run.outputs if "text/html" in output.get("data", {})]
+    assert any("<table" in table and "train" in table and "dali" in table for table in tables)

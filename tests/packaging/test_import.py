@@ -1,0 +1,38 @@
+"""`import kernel_monitor` is cheap: nothing happens at import."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+
+# 100 ms is what is promised; a test asserts three times the bar, as machines under test are busy.
+LIMIT_MS = 300.0
+HEAVY = ("torch", "torchvision", "bokeh", "nvidia", "pynvml", "numpy", "IPython", "ipykernel", "anywidget", "PIL")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+
+
+def test_import_is_quick() -> None:
+    times = []
+    for _ in range(5):
+        listing = run("-X", "importtime", "-c", "import kernel_monitor").stderr
+        match = re.search(r"\|\s+(\d+) \|\s*kernel_monitor$", listing, re.MULTILINE)
+        assert match, listing[-500:]
+        times.append(int(match[1]) / 1000)
+    print(f"import kernel_monitor: {statistics.median(times):.1f} ms")
+    assert statistics.median(times) < LIMIT_MS
+
+
+def test_import_loads_nothing_heavy() -> None:
+    loaded = run("-c", "import kernel_monitor, sys; print(*sys.modules)").stdout.split()
+    assert "kernel_monitor" in loaded
+    assert sorted(set(loaded) & set(HEAVY)) == []
+
+
+def test_the_errors_are_there_without_anything_else() -> None:
+    loaded = run("-c", "import kernel_monitor, sys; kernel_monitor.errors.MonitorError; print(*sys.modules)").stdout
+    assert sorted(set(loaded.split()) & set(HEAVY)) == []

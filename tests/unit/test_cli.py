@@ -1,0 +1,110 @@
+"""The command line: what it prints, where, and the exit status."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import kernel_monitor
+from kernel_monitor import cli
+from kernel_monitor.demo import check
+from kernel_monitor.demo.check import Comparison, Measured
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kernel_monitor.cli", *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_version() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"kernel-monitor {kernel_monitor.__version__}\n", "")
+
+
+def test_help_names_the_commands() -> None:
+    assert "demo-data" in run("--help").stdout
+    assert "--images" in run("demo-data", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "COMMAND"),
+        (["bake"], "bake"),
+        (["demo-data"], "DIR"),
+        (["demo-data", "x", "--images", "many"], "many"),
+        (["demo-data", "x", "--images", "5"], "5 images"),
+        (["demo-data", "x", "--images", "0"], "0 images"),
+        (["demo-data", "x", "--classes", "61"], "61"),
+        (["demo-data", "x", "--sugar"], "--sugar"),
+        (["demo-data", "/dev/null/x"], "/dev/null"),
+    ],
+)
+def test_bad_input_is_one_sentence_on_stderr_and_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        status: object = cli.main(arguments)
+    except SystemExit as end:
+        status = end.code
+    said = capsys.readouterr()
+    assert status == 2
+    assert said.out == ""
+    assert said.err.startswith("kernel-monitor")
+    assert said.err.count("\n") == 1
+    assert word in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_demo_data_makes_a_set_once(tmp_path: Path) -> None:
+    root = tmp_path / "a set"
+    first = run("demo-data", str(root), "--images", "12", "--classes", "3", "--seed", "5")
+    assert first.returncode == 0
+    assert first.stdout == f"12 images in 3 classes: {root}\n"
+    assert first.stderr == ""  # the progress bar is for terminals
+    paths = sorted(root.glob("*/*.jpg"))
+    assert len(paths) == 12
+    again = run("demo-data", str(root), "--images", "12", "--classes", "3", "--seed", "5")
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    other = run("demo-data", str(root), "--images", "12", "--classes", "3")
+    assert other.returncode == 2
+    assert "seed 5" in other.stderr
+
+
+def test_check_prints_the_comparison_and_its_status_is_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["demo-data", str(tmp_path / "set"), "--images", "12", "--classes", "3", "--check"]
+    cli.main(arguments)
+    printed = capsys.readouterr().out
+    assert "china.jpg" in printed
+    assert "decode time per megapixel" in printed
+
+    # the verdict itself, with times that do not depend on this machine
+    def measured(decode: float) -> Comparison:
+        file, photograph = (Measured("x", 500, 400, 125_000, (time,)) for time in (decode, 8.0))
+        return Comparison((file,), (photograph,), 1, (125_000,))
+
+    monkeypatch.setattr(check, "compare", lambda root: measured(9.0))
+    assert cli.main(arguments) == 0
+    assert "decodes like photographs" in capsys.readouterr().out
+    monkeypatch.setattr(check, "compare", lambda root: measured(11.0))
+    assert cli.main(arguments) == 1
+    assert "not within 25%" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernel_monitor.demo.demo_data", interrupted)
+    assert cli.main(["demo-data", "x"]) == 130
+    assert capsys.readouterr().err == "kernel-monitor: interrupted\n"

@@ -1,0 +1,290 @@
+"""What a switch changed: exact figures of a session whose every number is known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernel_monitor.diagnose import compare, measure, percentiles, segments, strip
+from kernel_monitor.store import Snapshot, Store
+
+INTERVAL = 0.1
+TRAIN = "loader-1"
+
+
+def state(**fields: Any) -> dict[str, Any]:
+    """A `LoaderState` as a loader gives it."""
+    return {
+        "id": TRAIN,
+        "name": "train",
+        "backend": "dali-cpu",
+        "wanted": None,
+        "status": "dali-cpu since batch 412",
+        "backends": [{"name": "dali-gpu", "available": False, "reason": "no usable GPU"}],
+        "epoch": 1,
+        "batch": 212,
+        "batches": 640,
+        "samples": 6784,
+        "planned": 20480,
+        "lost": 0,
+        "doubled": 0,
+        "decoded": {"torchvision": 64, "dali-cpu": 6720},
+        **fields,
+    }
+
+
+def session(
+    *,
+    cores: int = 2,
+    gpus: int = 0,
+    before: float = 20.0,
+    after: float = 20.0,
+    pause: float = 0.0,
+    idle: float = 0.0,
+    names: tuple[str, ...] = ("train",),
+    switch: bool = True,
+    gap: tuple[float, float] | None = None,
+) -> Snapshot:
+    """A session: `before` seconds of torchvision, a change-over of 2 s, `after` seconds of dali-cpu, then `idle`.
+
+    Torchvision: 32 images a frame (320/s), CPU 100 %, wait 60 of 100 ms. In the change-over: CPU 7 %, 5 images a
+    frame, wait 999 ms. Dali: 96 images a frame (960/s), CPU 61 %, wait 5 of 33 ms. `pause` seconds without a delivery
+    lie in the middle of the first part. Rows within `gap` are missing.
+    """
+    series = [{"name": f"cpu/{core}/{part}", "unit": "%"} for core in range(cores) for part in ("busy", "iowait")]
+    series += [{"name": "memory/percent", "unit": "%"}]
+    series += [
+        {"name": f"gpu/{gpu}/{part}", "unit": "%"} for gpu in range(gpus) for part in ("utilisation", "memory", "power")
+    ]
+    store = Store(6000, interval=INTERVAL, origin=1_790_000_000.0)
+    store.set_host(
+        {
+            "interval": INTERVAL,
+            "series": series,
+            "cpus": list(range(cores)),
+            "gpus": [{"index": gpu, "name": "NVIDIA H200", "memory_total": 150 * 10**9} for gpu in range(gpus)],
+            "gpu_reason": None if gpus else "NVML Shared Library Not Found",
+            "host": {"cpu_model": "Some CPU", "logical_cpus": cores, "memory_total": 64 * 10**9, "platform": "Linux"},
+        }
+    )
+    loaders = [{"id": f"loader-{k}", "name": name} for k, name in enumerate(names, start=1)]
+    store.set_loaders(loaders)
+    asked = before + pause
+    first = asked + 2.0
+    end = first + after
+    for k in range(round((end + idle) / INTERVAL)):
+        moment = 0.03 + k * INTERVAL
+        if gap is not None and gap[0] < moment < gap[1]:
+            continue
+        pausing = before / 2 < moment <= before / 2 + pause or moment > end
+        cpu, gpu, images, wait, step = (
+            (100.0, 31.0, 32, 60.0, 100.0)
+            if moment <= asked
+            else (7.0, 1.0, 5, 999.0, 1000.0)
+            if moment <= first
+            else (61.0, 88.0, 96, 5.0, 33.0)
+        )
+        if pausing:
+            cpu, images = 3.0, 0
+        values: dict[str, float] = {"loader/loader-1/images": images / INTERVAL}
+        if images:
+            values |= {"loader/loader-1/wait": wait, "loader/loader-1/step": step}
+        host = [cpu, 1.0] * cores + [40.0] + [gpu, 50.0, 60.0] * gpus
+        store.append(moment, host, values)
+    if switch:
+        fields = {"loader": TRAIN, "source": "torchvision", "target": "dali-cpu"}
+        store.add_event("switch-asked", asked, **fields)
+        store.add_event("engine-ready", first - 0.5, **fields)
+        store.add_event("switch", first, **fields, epoch=0, batch=412, asked=asked, first=first)
+    states = [state(id=loader["id"], name=loader["name"]) for loader in loaders]
+    facts = {"python": "3.11.4", "versions": {"kernel-monitor": "0.1.0", "torch": "2.15.0"}, "restarts": 0}
+    return store.snapshot(states, facts)
+
+
+def found(snapshot: Snapshot) -> dict[str, Any]:
+    result = strip(snapshot, snapshot.events, snapshot.loaders)
+    assert result is not None
+    return result
+
+
+def figures(snapshot: Snapshot) -> dict[str, tuple[float, float]]:
+    return {row["label"]: (row["before"], row["after"]) for row in found(snapshot)["rows"]}
+
+
+def test_the_strip_says_what_the_switch_changed() -> None:
+    result = found(session(gpus=2))
+    assert (result["loader"], result["source"], result["target"]) == (TRAIN, "torchvision", "dali-cpu")
+    assert result["text"].startswith("CPU p95 100 % → 61 % · GPU p50 31 % → 88 % · 320 → 960 images/s (")
+    assert result["text"].endswith(" · data wait 60 → 5.0 ms per step")
+    rows = {row["label"]: row for row in result["rows"]}
+    assert rows["images/s"] == {"label": "images/s", "unit": "images/s", "before": 320.0, "after": 960.0}
+    assert rows["data wait per step"]["unit"] == "ms"
+
+
+def test_a_rate_comes_with_its_counts() -> None:
+    snapshot = session()
+    shown = figures(snapshot)
+    for side in (0, 1):
+        assert shown["samples"][side] == pytest.approx(shown["images/s"][side] * shown["counted over"][side], rel=1e-3)
+    before = f"({shown['samples'][0]:,.0f} in {shown['counted over'][0]:.0f}\N{NO-BREAK SPACE}s → "
+    counts = before + f"{shown['samples'][1]:,.0f} in "
+    assert counts in found(snapshot)["text"]
+
+
+def test_without_a_gpu_nothing_is_said_of_one() -> None:
+    result = found(session())
+    assert "GPU" not in result["text"]
+    assert not [row for row in result["rows"] if "GPU" in row["label"]]
+
+
+def test_pauses_and_the_time_after_training_do_not_count() -> None:
+    busy, paused = session(), session(pause=10.0, idle=30.0)
+    assert figures(paused)["images/s"] == figures(busy)["images/s"] == (320.0, 960.0)
+    assert figures(paused)["CPU p95"] == (100.0, 61.0)
+    comparison = compare(paused, paused.events)
+    assert comparison is not None
+    assert comparison.before.seconds == pytest.approx(20.0, abs=0.5)
+    assert comparison.after.seconds == pytest.approx(20.0, abs=0.5)
+    assert comparison.after.cpu.tolist() == [61.0] * len(comparison.after.cpu)
+
+
+def test_the_change_over_counts_for_neither_side() -> None:
+    snapshot = session()
+    comparison = compare(snapshot, snapshot.events)
+    assert comparison is not None
+    switch = comparison.switch
+    assert comparison.before.end == switch["asked"]
+    # Four batches of 33 ms that were made in advance.
+    assert comparison.after.start == pytest.approx(switch["first"] + 4 * 0.033)
+    assert set(comparison.before.wait) == {60.0}
+    assert set(comparison.after.wait) == {5.0}
+
+
+def test_at_most_a_minute_on_each_side() -> None:
+    snapshot = session(before=90.0, after=90.0)
+    comparison = compare(snapshot, snapshot.events)
+    assert comparison is not None
+    assert comparison.before.seconds == pytest.approx(60.0, abs=0.3)
+    assert comparison.after.seconds == pytest.approx(60.0, abs=0.3)
+    assert comparison.before.start == pytest.approx(30.0)
+
+
+def test_too_little_is_said_and_not_compared() -> None:
+    assert strip(session(switch=False), [], []) is None
+    early = found(session(after=1.0))
+    assert (early["rows"], early["text"]) == ([], "torchvision → dali-cpu: measuring…")
+    short = found(session(before=1.0))
+    assert short["rows"] == []
+    assert "too little was measured before the switch" in short["text"]
+    assert "samples in 0." in short["text"]
+
+
+def test_a_new_request_ends_the_stretch() -> None:
+    snapshot = session(after=20.0)
+    later = {"id": 99, "kind": "switch-asked", "time": 27.0, "loader": "loader-2"}
+    comparison = compare(snapshot, [*snapshot.events, later])
+    assert comparison is not None
+    assert comparison.after.end == 27.0
+    soon = {**later, "time": 22.9}
+    cut = strip(snapshot, [*snapshot.events, soon], snapshot.loaders)
+    assert cut is not None
+    assert "too little was measured after the switch" in cut["text"]
+
+
+def test_with_several_loaders_the_strip_names_the_one() -> None:
+    assert found(session(names=("train", "check")))["text"].startswith("train: CPU p95 100 % → 61 %")
+
+
+def test_before_ends_where_the_previous_switch_settled() -> None:
+    snapshot = session(before=30.0)
+    earlier = {"id": 0, "kind": "switch", "time": 10.0, "loader": TRAIN, "source": "a", "target": "b", "first": 10.0}
+    comparison = compare(snapshot, [earlier, *snapshot.events])
+    assert comparison is not None
+    assert comparison.before.start == pytest.approx(10.0 + 4 * 0.1)
+    found_segments = segments(snapshot, [earlier, *snapshot.events], snapshot.loaders)
+    assert [one.backend for one in found_segments] == ["a", "b", "dali-cpu"]
+
+
+def test_segments_hold_every_delivery_outside_the_change_over() -> None:
+    snapshot = session()
+    first, second = segments(snapshot, snapshot.events, snapshot.loaders)
+    assert (first.backend, second.backend) == ("torchvision", "dali-cpu")
+    assert first.measured.rate == pytest.approx(320.0)
+    assert second.measured.rate == pytest.approx(960.0)
+    # All but the first frame, whose images were made before it.
+    assert first.measured.samples == pytest.approx(320 * 20 - 32, abs=1)
+
+
+def test_a_loader_that_never_switched_has_one_segment() -> None:
+    snapshot = session(switch=False)
+    (only,) = segments(snapshot, [], [state(backend="torchvision")])
+    assert (only.loader, only.backend) == (TRAIN, "torchvision")
+
+
+def test_percentiles_are_numpys_of_the_frames() -> None:
+    rng = np.random.default_rng(2)
+    store = Store(interval=INTERVAL)
+    store.set_host(
+        {
+            "interval": INTERVAL,
+            "series": [{"name": f"cpu/{core}/busy", "unit": "%"} for core in range(3)],
+            "cpus": [0, 1, 2],
+            "gpus": [],
+            "gpu_reason": "none",
+            "host": {},
+        }
+    )
+    values = rng.uniform(0, 100, (300, 3)).astype(np.float32)
+    values[7] = np.nan
+    values[9, 1] = np.nan
+    for k, row in enumerate(values):
+        store.append(k * INTERVAL, row, {})
+    measured = measure(store.rows(), None, -1.0, 1e9)
+    expected = np.array([np.mean(row[np.isfinite(row)], dtype=float) for k, row in enumerate(values) if k != 7])
+    np.testing.assert_allclose(measured.cpu, expected)
+    (line,) = percentiles(measured)
+    np.testing.assert_allclose(line.percentiles[0], np.percentile(expected, [50, 95, 99]))
+    assert line.counts == (299,)
+
+
+def test_a_gap_is_time_that_passed() -> None:
+    snapshot = session(gap=(5.0, 6.5))
+    comparison = compare(snapshot, snapshot.events)
+    assert comparison is not None
+    # The store has no row for 1.5 s: the frames left out delivered nothing that was recorded.
+    assert comparison.before.seconds == pytest.approx(20.0, abs=0.3)
+
+
+def test_nothing_measured_is_not_a_number() -> None:
+    empty = Store().snapshot([], {})
+    measured = measure(empty, TRAIN, 0.0, 10.0)
+    assert measured.seconds == 0
+    assert np.isnan(measured.rate)
+    assert np.isnan(measured.mean_wait)
+    assert segments(empty, [], [state()]) == []
+    switch = {"id": 1, "kind": "switch", "time": 5.0, "loader": TRAIN, "source": "a", "target": "b"}
+    result = strip(empty, [switch], [])
+    assert result is not None
+    assert result["rows"] == []
+
+
+def test_it_costs_the_reader_thread_little() -> None:
+    snapshot = session(cores=64, before=29.0, after=29.0)
+    assert len(snapshot.time) == 600
+    costs = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        strip(snapshot, snapshot.events, snapshot.loaders)
+        costs.append(time.perf_counter() - begin)
+    assert np.median(costs) < 3 * 2e-3
+
+
+def test_bokeh_is_not_imported() -> None:
+    code = "import sys, kernel_monitor.diagnose; print([m for m in ('bokeh', 'torch', 'IPython') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchvision.transforms import RandomResizedCrop
+
+from kernel_monitor.loaders.draws import generator_seed, sample_keys, uniforms
+from kernel_monitor.loaders.params import CROP_DRAWS, center_start, crop_box, crop_boxes, resized
+
+RATIO = (3 / 4, 4 / 3)
+
+
+def test_a_key_depends_on_every_part_and_on_nothing_else() -> None:
+    base = sample_keys(1, 2, [3, 4], [0, 0])
+    assert sample_keys(1, 2, [4, 3], [0, 0]).tolist() == base.tolist()[::-1]
+    others = [
+        sample_keys(*args)[0] for args in [(9, 2, [3], [0]), (1, 9, [3], [0]), (1, 2, [9], [0]), (1, 2, [3], [1])]
+    ]
+    assert len({int(base[0]), *map(int, others)}) == 5
+
+
+def test_large_negative_and_equal_parts_give_different_keys() -> None:
+    keys = {
+        int(sample_keys(seed, epoch, [index], [count])[0])
+        for seed in (0, 1, -1, 2**64 - 2, 2**40)
+        for epoch in range(4)
+        for index in range(-2, 6)
+        for count in range(4)
+    }
+    assert len(keys) == 5 * 4 * 8 * 4
+
+
+def test_uniforms_are_uniform_and_independent() -> None:
+    keys = sample_keys(7, 0, range(20000), [0] * 20000)
+    drawn = np.concatenate([uniforms(keys, 0, 3), uniforms(keys, 1, 3)], axis=1)
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
+    for column in drawn.T:
+        counts = np.histogram(column, bins=64, range=(0, 1))[0]
+        chi_square = ((counts - 312.5) ** 2 / 312.5).sum()
+        assert chi_square < 63 + 5 * math.sqrt(2 * 63)
+    correlation = np.corrcoef(drawn.T) - np.eye(6)
+    assert np.abs(correlation).max() < 5 / math.sqrt(20000)
+    lagged = np.corrcoef(drawn[:-1, 0], drawn[1:, 0])[0, 1]
+    assert abs(lagged) < 5 / math.sqrt(20000)
+
+
+def test_draws_of_operations_do_not_overlap() -> None:
+    keys = sample_keys(7, 0, range(50), [0] * 50)
+    everything = np.concatenate([uniforms(keys, operation, 40) for operation in range(6)], axis=1)
+    assert len(np.unique(everything)) == everything.size
+    assert len({generator_seed(int(keys[0]), operation) for operation in range(100)}) == 100
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 2**63))
+def test_one_crop_equals_the_batch_of_crops(height: int, width: int, seed: int) -> None:
+    draws = uniforms(sample_keys(seed, 0, range(16), [0] * 16), 0, CROP_DRAWS)
+    sizes = np.arange(16) * 7
+    heights, widths = height + sizes, width + sizes[::-1]
+    for scale in ((0.08, 1.0), (0.9, 1.0), (1.0, 1.0)):
+        batch = crop_boxes(heights, widths, draws, scale, RATIO)
+        each = [
+            crop_box(int(h), int(w), row, scale, RATIO)
+            for h, w, row in zip(heights, widths, draws.tolist(), strict=True)
+        ]
+        assert [tuple(box) for box in batch.tolist()] == each
+        tops, lefts, tall, wide = batch.T
+        assert (tops >= 0).all()
+        assert (lefts >= 0).all()
+        assert (tall > 0).all()
+        assert (wide > 0).all()
+        assert (tops + tall <= heights).all()
+        assert (lefts + wide <= widths).all()
+
+
+@pytest.mark.parametrize(("height", "width"), [(100, 100), (375, 500), (60, 400)])
+def test_crops_are_distributed_as_torchvisions(height: int, width: int) -> None:
+    count = 4000
+    draws = uniforms(sample_keys(3, 0, range(count), [0] * count), 0, CROP_DRAWS)
+    ours = crop_boxes(np.full(count, height), np.full(count, width), draws, (0.08, 1.0), RATIO)
+    torch.manual_seed(0)
+    image = torch.zeros(3, height, width)
+    theirs = np.array([RandomResizedCrop.get_params(image, [0.08, 1.0], list(RATIO)) for _ in range(count)])
+    for column in range(4):  # two-sample Kolmogorov-Smirnov distance, at a level of about 1 in 10,000
+        points = np.unique(np.concatenate([ours[:, column], theirs[:, column]]))
+        a = np.searchsorted(np.sort(ours[:, column]), points, side="right") / count
+        b = np.searchsorted(np.sort(theirs[:, column]), points, side="right") / count
+        assert np.abs(a - b).max() < 2.2 * math.sqrt(2 / count)
+
+
+def test_crops_that_never_fit_are_torchvisions_central_ones() -> None:
+    box = crop_box(1000, 10, [0.5] * CROP_DRAWS, (1.0, 1.0), RATIO)
+    assert box == tuple(RandomResizedCrop.get_params(torch.zeros(3, 1000, 10), [1.0, 1.0], list(RATIO)))
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 700), st.none() | st.integers(701, 2000))
+def test_resize_and_center_crop_as_torchvision(height: int, width: int, size: int, limit: int | None) -> None:
+    from torchvision.transforms.functional import _compute_resized_output_size
+
+    expected = _compute_resized_output_size((height, width), [size], limit)
+    assert list(resized(height, width, (size,), limit)) == expected
+    assert resized(height, width, (3, 4), None) == (3, 4)
+    if size <= height:
+        assert center_start(height, size) == round((height - size) / 2.0)
+    else:
+        assert center_start(height, size) == -((size - height) // 2)

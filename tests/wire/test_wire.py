@@ -1,0 +1,182 @@
+"""The kernel's half of the wire against the golden messages, which vitest reads with the page's half."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernel_monitor.errors import BackendUnavailable
+from kernel_monitor.live import Monitor
+from kernel_monitor.store import Rows, Schema
+from kernel_monitor.stream import wire
+from kernel_monitor.stream.control import Control
+
+GOLDEN = Path(__file__).parent / "golden"
+REQUESTS = sorted(path.stem.removeprefix("request-") for path in GOLDEN.glob("request-*.json"))
+
+
+def golden(name: str) -> tuple[str, dict[str, Any], list[bytes]]:
+    """Type, content and buffers of a golden message."""
+    message = json.loads((GOLDEN / f"{name}.json").read_text("utf-8"))
+    return message["msg_type"], message["content"], [base64.b64decode(text) for text in message["buffers"]]
+
+
+def shape(value: Any) -> Any:
+    """What a page relies on: the names in objects, and the kinds of values."""
+    if isinstance(value, dict):
+        return {key: shape(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    if isinstance(value, bool) or value is None:
+        return type(value).__name__
+    return "number" if isinstance(value, int | float) else type(value).__name__
+
+
+@pytest.fixture
+def monitor() -> Iterator[tuple[Monitor, list[tuple[str, dict[str, Any], list[bytes]]]]]:
+    """A monitor that samples this machine, and what it published."""
+    sent: list[tuple[str, dict[str, Any], list[bytes]]] = []
+    one = Monitor()
+    one.connect(lambda kind, content, buffers=None: sent.append((kind, content, buffers or [])))
+    one.start()
+    try:
+        _wait(lambda: one.store.last_seq > 0)
+        yield one, sent
+    finally:
+        one.stop()
+        one.connect(None)
+
+
+def _wait(condition: Callable[[], object], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "nothing came"
+        time.sleep(0.02)
+
+
+def ask(monitor: Monitor, content: Any) -> tuple[dict[str, Any], list[bytes]]:
+    answers: list[tuple[dict[str, Any], list[bytes]]] = []
+    Control(monitor).handle(content, lambda reply, buffers: answers.append((reply, buffers)))
+    _wait(lambda: answers)
+    json.dumps(answers[0][0], allow_nan=False)
+    return answers[0]
+
+
+def test_names() -> None:
+    types = {golden(path.stem)[0] for path in GOLDEN.glob("*.json")}
+    assert types == {wire.REQUEST, wire.REPLY, wire.FRAME, wire.NOTICE}
+    assert {golden(f"request-{name}")[1]["protocol"] for name in REQUESTS} == {wire.PROTOCOL}
+
+
+def test_schema_is_the_golden_one() -> None:
+    content = golden("reply-history")[1]["schema"]
+    schema = Schema.from_json(content)
+    assert schema.to_json() == content
+    assert schema.columns["loader/loader-1/step"] == 6
+
+
+def test_history_is_encoded_as_the_golden_one() -> None:
+    _, content, buffers = golden("reply-history")
+    nan = np.nan
+    values = np.array(
+        [
+            [12.5, 100, 8589934592, nan, 320, nan, nan],
+            [50, 99.5, 8606711808, 31, 0, 12.25, 80.5],
+            [nan] * 7,
+        ],
+        dtype=np.float32,
+    )
+    rows = Rows(Schema.from_json(content["schema"]), np.arange(15, 18), np.array([1.5, 1.6, 1.7]), values)
+    encoded, encoded_buffers = wire.encode_history(rows)
+    assert wire.ok(**encoded, events=content["events"]) == content
+    assert encoded_buffers == buffers
+    assert wire.encode_values(values[1]) == golden("frame")[2][0]
+
+
+def test_error_is_the_golden_one() -> None:
+    _, content, _ = golden("reply-error")
+    assert wire.error(BackendUnavailable(content["message"])) == content
+
+
+@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in ("switch", "document", "export", "stop")])
+def test_every_request_is_understood_and_answered_in_the_golden_form(name: str, monitor: Any) -> None:
+    reply, buffers = ask(monitor[0], golden(f"request-{name}")[1])
+    like = {"start": "hello", "subscribe-touch": "subscribe"}.get(name, name)
+    _, content, golden_buffers = golden(f"reply-{like}")
+    assert len(buffers) == len(golden_buffers)
+    # These depend on the machine, and have their own comparison.
+    for both in (reply, content):
+        for key in ("schema", "loaders", "events", "strip"):
+            both.pop(key, None)
+    assert shape(reply) == shape(content)
+
+
+def test_history_of_a_live_monitor_has_the_golden_layout(monitor: Any) -> None:
+    reply, (seq, moments, values) = ask(monitor[0], golden("request-history")[1] | {"args": {"since": 0}})
+    rows, width = reply["rows"], len(reply["schema"]["series"])
+    assert rows > 0
+    assert np.array_equal(np.frombuffer(seq, "<f8"), np.arange(1, rows + 1))
+    assert len(moments) == 8 * rows
+    assert len(values) == 4 * rows * width
+    assert set(reply["schema"]) == set(golden("reply-history")[1]["schema"])
+
+
+def test_a_live_frame_has_the_golden_form(monitor: Any) -> None:
+    one, sent = monitor
+    ask(one, golden("request-subscribe")[1])
+    _wait(lambda: any(kind == wire.FRAME for kind, _, _ in sent))
+    _, content, buffers = next(message for message in sent if message[0] == wire.FRAME)
+    assert len(buffers) == 1
+    assert len(buffers[0]) == 4 * len(one.store.schema.series)
+    json.dumps(content, allow_nan=False)
+    expected = golden("frame")[1]
+    for both in (content, expected):
+        for key in ("loaders", "events", "strip"):
+            both.pop(key)
+    assert shape(content) == shape(expected)
+
+
+def test_a_notice_has_the_golden_form(monitor: Any) -> None:
+    one, sent = monitor
+    one.stop()
+    notices = [content for kind, content, _ in sent if kind == wire.NOTICE]
+    assert [notice["kind"] for notice in notices] == ["started", "stopped"]
+    assert shape(notices[1]) == shape(golden("notice")[1])
+
+
+def test_a_switch_is_understood(monitor: Any) -> None:
+    reply, _ = ask(monitor[0], golden("request-switch")[1])
+    # Without a loader in this process the request itself is what can be judged: it got as far as looking for one.
+    assert (reply["status"], reply["error"]) == ("error", "MonitorError")
+    assert "switchable" in reply["message"]
+
+
+def test_a_loader_state_has_the_golden_form(tmp_path: Path) -> None:
+    from PIL import Image
+    from torch.utils.data import DataLoader
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    from kernel_monitor import switchable
+
+    (tmp_path / "a").mkdir()
+    for index in range(4):
+        Image.new("RGB", (40, 30), (index * 40, 90, 120)).save(tmp_path / "a" / f"{index}.jpg")
+    transform = transforms.Compose([transforms.RandomResizedCrop(16), transforms.ToTensor()])
+    loader = switchable(DataLoader(ImageFolder(str(tmp_path), transform), batch_size=2), name="wire")
+    assert sum(len(labels) for _, labels in loader) == 4
+    one = Monitor()
+    state = next(state for state in one.loader_states() if state["name"] == "wire")
+    expected = golden("reply-switch")[1]["loader"]
+    assert set(state) == set(expected)
+    assert set(state["backends"][0]) == set(expected["backends"][0])
+    assert (state["samples"], state["planned"], state["lost"], state["doubled"]) == (4, 4, 0, 0)
+    assert state["decoded"]["torchvision"] == 4
+    json.dumps(state, allow_nan=False)

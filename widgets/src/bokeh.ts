@@ -1,0 +1,126 @@
+/**
+ * BokehJS as the kernel's own Bokeh ships it: fetched once per version and page, evaluated privately.
+ *
+ * Bundling it would tie one version to all kernels. The types here are the few that are used, by structure.
+ */
+
+export interface BokehSignal<A extends unknown[]> {
+  emit(...args: A): void;
+}
+
+export interface BokehModel {
+  readonly type: string;
+  readonly name: string | null;
+  readonly tags: readonly unknown[];
+  readonly attributes: Readonly<Record<string, unknown>>;
+  setv(values: Record<string, unknown>): void;
+}
+
+export type Columns = Record<string, ArrayLike<unknown>>;
+
+export interface BokehSource extends BokehModel {
+  data: Columns;
+  readonly patching: BokehSignal<[number[]]>;
+  stream(data: Columns, rollover?: number): void;
+}
+
+export interface BokehDocument {
+  readonly all_models: Iterable<BokehModel>;
+  get_model_by_name(name: string): BokehModel | null;
+  clear(): void;
+}
+
+interface BokehView {
+  readonly model: { readonly document: BokehDocument | null };
+}
+
+/** A two-dimensional image of bytes, row-major. */
+export type Image = Uint8Array & { readonly shape: readonly number[] };
+
+export interface BokehApi {
+  readonly version: string;
+  readonly documents: BokehDocument[];
+  readonly embed: {
+    embed_item(item: unknown, target: HTMLElement): Promise<{ readonly roots: BokehView[] }>;
+  };
+  require(module: 'core/util/ndarray'): {
+    Uint8NDArray: new (init: Uint8Array, shape: [number, number]) => Image;
+  };
+}
+
+// Shared by the bundles of the cell and of the sidebar.
+const CACHE = Symbol.for('kernel_monitor.bokeh');
+
+function cache(): Map<string, Promise<BokehApi>> {
+  const page = globalThis as { [CACHE]?: Map<string, Promise<BokehApi>> };
+  return (page[CACHE] ??= new Map<string, Promise<BokehApi>>());
+}
+
+/**
+ * The BokehJS of `version`, from this page's cache or else by `fetch`.
+ *
+ * @throws Error when it cannot be fetched, does not run, or is of another version.
+ */
+export function loadBokeh(
+  version: string,
+  fetch: () => Promise<{ version: string; text: string }>
+): Promise<BokehApi> {
+  const known = cache();
+  let loading = known.get(version);
+  if (loading === undefined) {
+    loading = fetch().then(async ({ text }) => {
+      const bokeh = await evaluate(text);
+      if (bokeh.version !== version) {
+        throw new Error(`The kernel announced BokehJS ${version} and sent ${bokeh.version}.`);
+      }
+      return bokeh;
+    });
+    // A failure is told to those who wait now; the next one tries again.
+    loading.catch(() => known.delete(version));
+    known.set(version, loading);
+  }
+  return loading;
+}
+
+/** Run BokehJS with a `this` of its own, so that a `window.Bokeh` of the page stays what it is. */
+async function evaluate(text: string): Promise<BokehApi> {
+  const code = `const box={};(function(){${text}\n}).call(box);export default box.Bokeh;`;
+  const url = URL.createObjectURL(new Blob([code], { type: 'text/javascript' }));
+  try {
+    const module = (await import(/* webpackIgnore: true */ /* @vite-ignore */ url)) as {
+      default: BokehApi;
+    };
+    return module.default;
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+export interface Embedded {
+  readonly document: BokehDocument;
+  dispose(): void;
+}
+
+/** Show a `json_item` in `target`, which must be attached to the page. */
+export async function embed(
+  bokeh: BokehApi,
+  item: unknown,
+  target: HTMLElement
+): Promise<Embedded> {
+  const views = await bokeh.embed.embed_item(item, target);
+  const document = views.roots[0]?.model.document;
+  if (!document) {
+    throw new Error('The chart document is empty.');
+  }
+  return {
+    document,
+    dispose: () => {
+      document.clear();
+      // BokehJS keeps every document of a page for ever.
+      const index = bokeh.documents.indexOf(document);
+      if (index >= 0) {
+        bokeh.documents.splice(index, 1);
+      }
+    }
+  };
+}

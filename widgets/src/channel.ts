@@ -1,0 +1,199 @@
+/**
+ * Requests over a kernel's control channel, which answers while a cell runs.
+ *
+ * `KernelLike` is the part of JupyterLab's `Kernel.IKernelConnection` that is used, spelled out so that the widget's
+ * bundle needs nothing of JupyterLab at run time.
+ */
+
+import { PROTOCOL, REQUEST, type Buffer } from './wire.js';
+
+/** A Lumino signal. */
+export interface SignalLike<A> {
+  connect(slot: (sender: unknown, args: A) => void): boolean;
+  disconnect(slot: (sender: unknown, args: A) => void): boolean;
+}
+
+export interface MessageLike {
+  header: { msg_id: string; msg_type: string; session: string };
+  parent_header: { msg_id?: string; msg_type?: string };
+  content: unknown;
+  buffers?: Buffer[];
+}
+
+export interface FutureLike {
+  onReply: (message: never) => void | PromiseLike<void>;
+  onIOPub: (message: never) => void | PromiseLike<void>;
+  readonly done: Promise<unknown>;
+  dispose(): void;
+}
+
+export interface KernelLike {
+  readonly id: string;
+  readonly clientId: string;
+  readonly username: string;
+  readonly status: string;
+  readonly connectionStatus: string;
+  readonly isDisposed: boolean;
+  readonly iopubMessage: SignalLike<MessageLike>;
+  readonly statusChanged: SignalLike<string>;
+  readonly connectionStatusChanged: SignalLike<string>;
+  sendControlMessage(message: never, expectReply?: boolean, disposeOnDone?: boolean): FutureLike;
+}
+
+/** The kernel took the request and nobody in it answers such requests. */
+export class NotLoaded extends Error {
+  override name = 'NotLoaded';
+}
+
+/** No answer came in time. */
+export class RequestTimeout extends Error {
+  override name = 'RequestTimeout';
+}
+
+/** The kernel or the connection to it went away before the answer came. */
+export class KernelGone extends Error {
+  override name = 'KernelGone';
+}
+
+/** The kernel answered with an error; `name` is the Python exception's. */
+export class KernelError extends Error {
+  constructor(
+    name: string,
+    message: string,
+    readonly content: Readonly<Record<string, unknown>>
+  ) {
+    super(message);
+    this.name = name;
+  }
+}
+
+export interface Reply {
+  readonly content: Readonly<Record<string, unknown>>;
+  readonly buffers: readonly Buffer[];
+}
+
+export interface RequestOptions {
+  /** Milliseconds until `RequestTimeout`. */
+  timeout?: number;
+  /** The answer may come after the kernel's idle: idle says nothing about whether somebody answers. */
+  later?: boolean;
+}
+
+/** How long after the kernel's idle an answer may still be on its way: the two travel on different sockets. */
+const IDLE_GRACE_MS = 300;
+const TIMEOUT_MS = 15_000;
+
+export class Channel {
+  private readonly pending = new Set<(reason: Error) => void>();
+
+  constructor(private readonly kernel: KernelLike) {}
+
+  /**
+   * Send a command and wait for its answer.
+   *
+   * @throws NotLoaded, RequestTimeout, KernelGone, KernelError
+   */
+  request(
+    command: string,
+    args: Record<string, unknown> = {},
+    { timeout = TIMEOUT_MS, later = false }: RequestOptions = {}
+  ): Promise<Reply> {
+    return new Promise<Reply>((resolve, reject) => {
+      let future: FutureLike | null = null;
+      let grace: ReturnType<typeof setTimeout> | undefined;
+      const settle = (): void => {
+        clearTimeout(limit);
+        clearTimeout(grace);
+        this.pending.delete(fail);
+        future?.dispose();
+      };
+      const fail = (reason: Error): void => {
+        settle();
+        reject(reason);
+      };
+      const limit = setTimeout(() => {
+        const seconds = Math.round(timeout / 1000);
+        fail(new RequestTimeout(`The kernel did not answer “${command}” within ${seconds} s.`));
+      }, timeout);
+      this.pending.add(fail);
+      try {
+        future = this.kernel.sendControlMessage(this.message(command, args) as never, true, true);
+      } catch (error) {
+        fail(new KernelGone(error instanceof Error ? error.message : String(error)));
+        return;
+      }
+      // The answer, not `done`: a late command's idle comes first, and `done` would wait for both.
+      future.onReply = (message: MessageLike) => {
+        settle();
+        const content = (message.content ?? {}) as Record<string, unknown>;
+        if (content.status === 'ok') {
+          resolve({ content, buffers: message.buffers ?? [] });
+        } else {
+          reject(
+            new KernelError(
+              typeof content.error === 'string' ? content.error : 'Error',
+              typeof content.message === 'string'
+                ? content.message
+                : `The kernel answered “${command}” with an error.`,
+              content
+            )
+          );
+        }
+      };
+      future.onIOPub = (message: MessageLike) => {
+        const { execution_state: state } = message.content as { execution_state?: string };
+        if (!later && message.header.msg_type === 'status' && state === 'idle') {
+          grace ??= setTimeout(() => {
+            fail(new NotLoaded('kernel_monitor is not loaded in this kernel.'));
+          }, IDLE_GRACE_MS);
+        }
+      };
+      future.done.catch((error: unknown) => {
+        fail(new KernelGone(error instanceof Error ? error.message : String(error)));
+      });
+    });
+  }
+
+  /** Send a command whose answer nobody waits for, as when the page goes away. */
+  tell(command: string, args: Record<string, unknown>): void {
+    this.request(command, args).catch((error: unknown) => {
+      console.debug(`kernel_monitor: “${command}” was not answered.`, error);
+    });
+  }
+
+  /** Give up everything that waits: the kernel restarts or the page closes. */
+  cancel(reason: string): void {
+    for (const fail of [...this.pending]) {
+      fail(new KernelGone(reason));
+    }
+  }
+
+  private message(command: string, args: Record<string, unknown>): unknown {
+    return {
+      header: {
+        msg_id: uuid(),
+        msg_type: REQUEST,
+        session: this.kernel.clientId,
+        username: this.kernel.username,
+        date: new Date().toISOString(),
+        version: '5.3'
+      },
+      parent_header: {},
+      metadata: {},
+      content: { protocol: PROTOCOL, command, args },
+      channel: 'control',
+      buffers: []
+    };
+  }
+}
+
+/** A random UUID; `crypto.randomUUID` exists only in secure contexts, and many hubs are reached by plain HTTP. */
+export function uuid(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  bytes[6] = (bytes[6]! & 0x0f) | 0x40;
+  bytes[8] = (bytes[8]! & 0x3f) | 0x80;
+  const hex = Array.from(bytes, byte => byte.toString(16).padStart(2, '0')).join('');
+  return [8, 12, 16, 20, 32]
+    .map((end, i, ends) => hex.slice(i === 0 ? 0 : ends[i - 1], end))
+    .join('-');
+}

@@ -1,0 +1,101 @@
+/** What the page knows about the kernel's monitor, in words for the person in front of it. */
+
+import { KernelError, KernelGone, NotLoaded, RequestTimeout } from './channel.js';
+import { PROTOCOL, VERSION, WireError, type Hello } from './wire.js';
+
+export type ConnectionState =
+  'connecting' | 'not-loaded' | 'stopped' | 'running' | 'paused' | 'dead' | 'incompatible';
+
+export interface Connection {
+  readonly state: ConnectionState;
+  /** One or two sentences. */
+  readonly text: string;
+  /** A line to copy that helps, if one does. */
+  readonly remedy: string | null;
+}
+
+function connection(
+  state: ConnectionState,
+  text: string,
+  remedy: string | null = null
+): Connection {
+  return { state, text, remedy };
+}
+
+export const connecting = (text = 'Connecting to the kernel…'): Connection =>
+  connection('connecting', text);
+
+export const notLoaded = (): Connection =>
+  connection(
+    'not-loaded',
+    'kernel_monitor is not loaded in this kernel.',
+    '%load_ext kernel_monitor'
+  );
+
+export const stopped = (session: string | null): Connection =>
+  connection(
+    'stopped',
+    session === null ? 'Not started.' : 'Stopped. The charts show what was measured until then.'
+  );
+
+export const running = (interval: number): Connection =>
+  connection('running', `Measuring every ${String(Number(interval.toPrecision(3)))} s.`);
+
+export const paused = (): Connection =>
+  connection(
+    'paused',
+    'Paused: no cell ran for ten minutes, and an open page must not keep an idle kernel alive. ' +
+      'It goes on with the next cell.'
+  );
+
+export const dead = (): Connection =>
+  connection('dead', 'The kernel is dead. Restart it to measure again.');
+
+/** The two halves speak different protocols: the older one is to be brought up. */
+export function incompatible(hello: Hello): Connection {
+  const kernelIsOlder = hello.protocol < PROTOCOL;
+  const where = kernelIsOlder
+    ? `in the kernel's environment “${hello.environment}”`
+    : 'in the environment that runs JupyterLab';
+  return connection(
+    'incompatible',
+    `This page is kernel-monitor ${VERSION} (protocol ${PROTOCOL}), the kernel has ${hello.version} ` +
+      `(protocol ${hello.protocol}). Bring the older one up, ${where}:`,
+    `pip install --upgrade kernel-monitor`
+  );
+}
+
+/** The kernel's answer does not have the protocol's form. */
+export const unreadable = (message: string): Connection =>
+  connection(
+    'incompatible',
+    `This page (kernel-monitor ${VERSION}) and the kernel's kernel-monitor do not understand each other: ${message}`,
+    'pip install --upgrade kernel-monitor'
+  );
+
+/** The state that a failed request leaves. */
+export function explain(error: unknown, kernelStatus: string): Connection {
+  const message = error instanceof Error ? error.message : String(error);
+  if (error instanceof NotLoaded) {
+    return notLoaded();
+  }
+  const misunderstood = error instanceof KernelError && error.name === 'BadRequest';
+  if (error instanceof WireError || misunderstood) {
+    return unreadable(message);
+  }
+  if (kernelStatus === 'dead') {
+    return dead();
+  }
+  const passing = error instanceof RequestTimeout || error instanceof KernelGone;
+  return connecting(passing ? `${message} Trying again.` : message);
+}
+
+/** When the kernel or the connection to it goes away: what the page says, and what pending requests fail with. */
+export const LOST = {
+  dead: [dead(), 'The kernel is dead.'],
+  restarting: [connecting('The kernel restarts…'), 'The kernel restarts.'],
+  disconnected: [
+    connecting('The connection to the kernel is interrupted; waiting for it to come back.'),
+    'The connection to the kernel is interrupted.'
+  ]
+} as const;

@@ -1,0 +1,198 @@
+/** Everything of the dashboard that is not a chart: status, buttons, loaders, the strip, and what went wrong. */
+
+import type { Connection } from './connection.js';
+import { button, CopyLine, download, element, errorText, setAttribute, setText } from './dom.js';
+import { LoaderControl } from './loader.js';
+import type { MonitorSource } from './source.js';
+import { StripView } from './strip.js';
+import type { LoaderState } from './wire.js';
+
+const WRAP = 'loader = switchable(loader)  # from kernel_monitor import switchable';
+
+/** Seconds that the charts can show, with what the buttons say. */
+const WINDOWS: readonly (readonly [number, string])[] = [
+  [60, '1 min'],
+  [300, '5 min'],
+  [600, '10 min']
+];
+
+export interface ControlHooks {
+  /** The charts are to show so many seconds. */
+  readonly onWindow: (seconds: number) => void;
+  /** The kernel is about to be asked something that a person waits for. */
+  readonly onAsk: () => void;
+}
+
+export class Controls {
+  readonly el = element('div', 'km-controls');
+  private readonly status = element('div', 'km-status');
+  private readonly dot = element('span', 'km-light');
+  private readonly sentences = element('span', 'km-sentences');
+  private readonly startButton = button('Start', '', () => void this.startOrResume());
+  private readonly stopButton = button('Stop', '', () => {
+    void this.act(this.stopButton, () => this.source.stop());
+  });
+  private readonly exportButton = button('Export', '', () => {
+    void this.act(this.exportButton, () => this.exportPage());
+  });
+  private readonly remedy = new CopyLine('');
+  private readonly problem = element('div', 'km-problem');
+  private readonly problemText = element('span');
+  private readonly loaders = element('div', 'km-loaders');
+  private readonly byId = new Map<string, LoaderControl>();
+  private readonly invitation = element('div', 'km-invitation');
+  private readonly strip = new StripView();
+  private readonly busy = new Set<HTMLButtonElement>();
+
+  constructor(
+    private readonly source: MonitorSource,
+    private readonly hooks: ControlHooks
+  ) {
+    this.status.setAttribute('role', 'status');
+    this.status.setAttribute('aria-live', 'polite');
+    this.status.append(this.dot, this.sentences);
+    this.problem.setAttribute('role', 'alert');
+    this.problem.hidden = true;
+    const close = button('Dismiss', '', () => (this.problem.hidden = true));
+    this.problem.append(this.problemText, close);
+    this.invitation.append(
+      element(
+        'span',
+        '',
+        'Wrap your DataLoader and its loader can be switched here while it runs:'
+      ),
+      new CopyLine(WRAP).el
+    );
+    const buttons = element('div', 'km-buttons');
+    buttons.append(this.startButton, this.stopButton, this.exportButton);
+    const bar = element('div', 'km-bar');
+    bar.append(this.status, windows(hooks.onWindow), buttons);
+    this.el.append(bar, this.remedy.el, this.problem, this.loaders, this.invitation, this.strip.el);
+    this.update();
+  }
+
+  /** Show the source's state. */
+  update(): void {
+    const { connection, loaders, strip } = this.source;
+    setAttribute(this.dot, 'data-state', connection.state);
+    this.say(connection, loaders);
+    this.remedy.el.hidden = connection.remedy === null;
+    this.remedy.text = connection.remedy ?? '';
+    this.updateButtons(connection);
+    const live = ['running', 'paused', 'stopped'].includes(connection.state);
+    this.updateLoaders(live ? loaders : []);
+    this.invitation.hidden = !live || loaders.length > 0;
+    const name = loaders.find(loader => loader.id === strip?.loader)?.name;
+    this.strip.update(strip, loaders.length > 1 ? (name ?? '') : '');
+  }
+
+  /** Show that something failed, until it is dismissed. */
+  failed(message: string): void {
+    setText(this.problemText, message);
+    this.problem.hidden = false;
+  }
+
+  /** One region says what is happening: the loaders, or else why there is nothing to see. */
+  private say({ state, text }: Connection, loaders: readonly LoaderState[]): void {
+    const sentences = loaders.map(({ name, status }) =>
+      loaders.length > 1 ? `${name}: ${status}` : status
+    );
+    if (state !== 'running' || sentences.length === 0) {
+      sentences.unshift(text);
+    }
+    if (state !== 'running' && state !== 'stopped' && state !== 'paused') {
+      sentences.length = 1;
+    }
+    while (this.sentences.children.length > sentences.length) {
+      this.sentences.lastElementChild!.remove();
+    }
+    sentences.forEach((sentence, i) => {
+      setText(this.sentences.children[i] ?? this.sentences.appendChild(element('span')), sentence);
+    });
+  }
+
+  private updateButtons({ state }: Connection): void {
+    const isPaused = state === 'paused';
+    const measuring = state === 'running' || isPaused;
+    setText(this.startButton, isPaused ? 'Resume' : 'Start');
+    this.enable(this.startButton, isPaused || this.source.canStart);
+    this.enable(this.stopButton, measuring);
+    this.enable(
+      this.exportButton,
+      this.source.session !== null && (measuring || state === 'stopped')
+    );
+  }
+
+  private enable(which: HTMLButtonElement, enabled: boolean): void {
+    // Not `disabled` while it works: a disabled button loses the keyboard's focus.
+    which.disabled = !enabled && !this.busy.has(which);
+  }
+
+  private updateLoaders(loaders: readonly LoaderState[]): void {
+    for (const [id, control] of this.byId) {
+      if (!loaders.some(loader => loader.id === id)) {
+        control.el.remove();
+        this.byId.delete(id);
+      }
+    }
+    for (const state of loaders) {
+      let control = this.byId.get(state.id);
+      if (control === undefined) {
+        control = new LoaderControl(state, {
+          switchTo: (loader, backend) => {
+            this.hooks.onAsk();
+            return this.source.switchTo(loader, backend);
+          },
+          failed: message => this.failed(message)
+        });
+        this.byId.set(state.id, control);
+        this.loaders.append(control.el);
+      }
+      control.update(state, loaders.length > 1);
+    }
+  }
+
+  private async startOrResume(): Promise<void> {
+    const paused = this.source.connection.state === 'paused';
+    await this.act(this.startButton, () => (paused ? this.source.resume() : this.source.start()));
+  }
+
+  private async exportPage(): Promise<void> {
+    const { filename, html } = await this.source.exportPage();
+    download(filename, html, 'text/html');
+  }
+
+  /** Run a button's action once at a time, and show that it runs and how it failed. */
+  private async act(which: HTMLButtonElement, action: () => Promise<void>): Promise<void> {
+    if (this.busy.has(which)) {
+      return;
+    }
+    this.busy.add(which);
+    which.setAttribute('aria-busy', 'true');
+    try {
+      await action();
+    } catch (error) {
+      this.failed(`${which.textContent} failed: ${errorText(error)}`);
+    } finally {
+      this.busy.delete(which);
+      which.removeAttribute('aria-busy');
+      this.updateButtons(this.source.connection);
+    }
+  }
+}
+
+function windows(onWindow: (seconds: number) => void): HTMLElement {
+  const group = element('div', 'km-windows');
+  group.setAttribute('role', 'group');
+  group.setAttribute('aria-label', 'Time shown');
+  const buttons = WINDOWS.map(([seconds, label], i) => {
+    const one = button(label, '', () => {
+      buttons.forEach(other => other.setAttribute('aria-pressed', String(other === one)));
+      onWindow(seconds);
+    });
+    one.setAttribute('aria-pressed', String(i === 0));
+    return one;
+  });
+  group.append(...buttons);
+  return group;
+}

@@ -1,0 +1,49 @@
+/**
+ * Where a view's measurements come from. A view knows a `MonitorSource` and never Jupyter: the cell, the sidebar and a
+ * test are sources of the same kind.
+ */
+
+import type { StreamStats } from './accounts.js';
+import type { ChartDocument } from './commands.js';
+import type { Connection } from './connection.js';
+import type { Emitter } from './emitter.js';
+import type { History, LoaderState, MonitorEvent, Rows, Schema, Strip } from './wire.js';
+
+export interface MonitorSource {
+  readonly connection: Connection;
+  /** The session that the schema belongs to; null when nothing was measured. */
+  readonly session: string | null;
+  readonly schema: Schema | null;
+  readonly loaders: readonly LoaderState[];
+  readonly strip: Strip | null;
+  readonly events: readonly MonitorEvent[];
+  readonly stats: StreamStats;
+  /** Count the stream from here on. */
+  resetStats(): void;
+  /** Whether `start` can do something now. */
+  readonly canStart: boolean;
+
+  readonly connectionChanged: Emitter<Connection>;
+  /** Another session or schema: charts are to be built anew. Its rows follow. */
+  readonly opened: Emitter<Schema>;
+  /** Measured rows, live ones one by one; rows that were missed come later, and some may come twice. */
+  readonly arrived: Emitter<Rows>;
+  /** Loaders, strip or events changed. */
+  readonly changed: Emitter<void>;
+
+  /** A source rests (no frames are sent to it) until it is visible, and again when it no longer is. */
+  setVisible(visible: boolean): void;
+  start(): Promise<void>;
+  stop(): Promise<void>;
+  /** End a pause. */
+  resume(): Promise<void>;
+  /** Ask again who is there and what the schema is. */
+  refresh(): void;
+  /** Everything measured, from the kernel's memory. */
+  history(): Promise<History>;
+  switchTo(loader: string, backend: string): Promise<LoaderState>;
+  document(): Promise<ChartDocument>;
+  bokehjs(): Promise<{ version: string; text: string }>;
+  exportPage(): Promise<{ filename: string; html: string }>;
+  dispose(): void;
+}

@@ -1,0 +1,79 @@
+/** What a kernel connection tells by itself: that it went away or came back, and our messages on iopub. */
+
+import type { KernelLike, MessageLike } from './channel.js';
+import { FRAME, NOTICE } from './wire.js';
+
+export interface Watcher {
+  onFrame(message: MessageLike): void;
+  /** The kernel's monitor changed its state. */
+  onNotice(kind: string): void;
+  /** A cell begins to run. */
+  onCell(): void;
+  onLost(reason: 'dead' | 'restarting' | 'disconnected'): void;
+  onFound(): void;
+}
+
+export class KernelWatch {
+  /** The kernel or the connection to it went away, and came not yet back. */
+  lost = false;
+
+  constructor(
+    private readonly kernel: KernelLike,
+    private readonly watcher: Watcher
+  ) {
+    kernel.iopubMessage.connect(this.onIopub);
+    kernel.statusChanged.connect(this.onStatus);
+    kernel.connectionStatusChanged.connect(this.onConnection);
+  }
+
+  dispose(): void {
+    this.kernel.iopubMessage.disconnect(this.onIopub);
+    this.kernel.statusChanged.disconnect(this.onStatus);
+    this.kernel.connectionStatusChanged.disconnect(this.onConnection);
+  }
+
+  private readonly onIopub = (_: unknown, message: MessageLike): void => {
+    switch (message.header.msg_type) {
+      case FRAME:
+        this.watcher.onFrame(message);
+        break;
+      case NOTICE:
+        this.watcher.onNotice(String((message.content as { kind?: unknown }).kind));
+        break;
+      case 'execute_input':
+        this.watcher.onCell();
+        break;
+    }
+  };
+
+  private readonly onStatus = (_: unknown, status: string): void => {
+    if (status === 'dead' || status === 'terminating') {
+      this.lose('dead');
+    } else if (status === 'restarting' || status === 'autorestarting') {
+      this.lose('restarting');
+    } else if (status === 'idle' || status === 'busy') {
+      this.find();
+    }
+  };
+
+  private readonly onConnection = (_: unknown, status: string): void => {
+    if (status === 'connected') {
+      // Not by its status: a kernel that runs a cell has nothing to say on reconnection, yet its control channel answers.
+      this.find();
+    } else if (this.kernel.status !== 'dead') {
+      this.lose('disconnected');
+    }
+  };
+
+  private lose(reason: 'dead' | 'restarting' | 'disconnected'): void {
+    this.lost = true;
+    this.watcher.onLost(reason);
+  }
+
+  private find(): void {
+    if (this.lost) {
+      this.lost = false;
+      this.watcher.onFound();
+    }
+  }
+}

@@ -1,0 +1,71 @@
+/** The anywidget entry: the dashboard in the output of a cell (its Python half: kernel_monitor/widgets/dashboard.py). */
+
+import type { KernelLike, SignalLike } from './channel.js';
+import { mountDashboard } from './dashboard.js';
+import { element } from './dom.js';
+import { KernelSource } from './kernel.js';
+
+interface SessionContextLike {
+  readonly session: { readonly kernel: KernelLike | null } | null;
+  readonly kernelChanged: SignalLike<unknown>;
+}
+
+/** What JupyterLab's and Notebook's widget manager has, and others' may not. */
+interface ManagerLike {
+  readonly kernel?: KernelLike | null;
+  readonly context?: { readonly sessionContext?: SessionContextLike };
+}
+
+interface Context {
+  readonly model: { readonly widget_manager?: ManagerLike };
+  readonly el: HTMLElement;
+}
+
+function render({ model, el }: Context): () => void {
+  const manager = model.widget_manager;
+  const session = manager?.context?.sessionContext;
+  const host = element('div');
+  el.append(host);
+  let unmount = (): void => undefined;
+  let mounted: KernelLike | null = null;
+
+  const mount = (): void => {
+    const kernel = session ? (session.session?.kernel ?? null) : (manager?.kernel ?? null);
+    if (kernel === mounted && host.hasChildNodes()) {
+      return;
+    }
+    unmount();
+    mounted = kernel;
+    if (typeof kernel?.sendControlMessage !== 'function') {
+      host.replaceChildren(nothing(session !== undefined));
+      unmount = () => undefined;
+      return;
+    }
+    const source = new KernelSource(kernel);
+    const dashboard = mountDashboard(host, source);
+    unmount = () => {
+      dashboard.dispose();
+      source.dispose();
+    };
+  };
+
+  mount();
+  session?.kernelChanged.connect(mount);
+  return () => {
+    session?.kernelChanged.disconnect(mount);
+    unmount();
+    host.remove();
+  };
+}
+
+/** Where a widget has no kernel connection: what cannot be done here, and what can. */
+function nothing(hasSession: boolean): HTMLElement {
+  const text = hasSession
+    ? 'This notebook has no kernel now. When it has one again, %monitor shows the dashboard.'
+    : 'This front end gives a widget no connection to its kernel, so that the live charts and the loader switch ' +
+      'cannot work here. They do in JupyterLab and Jupyter Notebook. Here, use %monitor status, ' +
+      '%monitor switch NAME and %monitor export run.html in a cell.';
+  return element('p', 'km-dashboard km-nothing', text);
+}
+
+export default { render };

@@ -1,0 +1,268 @@
+import { beforeEach, describe, expect, it, vi } from 'vitest';
+
+import * as words from '../src/connection.js';
+import { Controls } from '../src/controls.js';
+import { counterText, wrongText } from '../src/loader.js';
+import { decodeSubscription, type LoaderState } from '../src/wire.js';
+import { golden } from './fakes.js';
+import { FakeSource } from './fakesource.js';
+
+const state = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
+const strip = decodeSubscription(golden('reply-subscribe').content).strip;
+
+let source: FakeSource;
+let controls: Controls;
+const windows: number[] = [];
+
+function mount(change: (source: FakeSource) => void = () => undefined): void {
+  source = new FakeSource();
+  change(source);
+  controls = new Controls(source, {
+    onWindow: seconds => windows.push(seconds),
+    onAsk: () => undefined
+  });
+  document.body.replaceChildren(controls.el);
+}
+
+const all = (role: string): HTMLElement[] => [
+  ...document.querySelectorAll<HTMLElement>(`[role=${role}]`)
+];
+const radio = (name: string): HTMLElement =>
+  all('radio').find(el => el.getAttribute('aria-label') === name)!;
+const press = (name: string): HTMLButtonElement =>
+  [...document.querySelectorAll('button')].find(el => el.textContent === name)!;
+const status = (): string => all('status')[0]!.textContent;
+const checked = (): (string | null)[] =>
+  all('radio')
+    .filter(el => el.getAttribute('aria-checked') === 'true')
+    .map(el => el.getAttribute('aria-label'));
+const key = (name: string): boolean =>
+  document.activeElement!.dispatchEvent(
+    new KeyboardEvent('keydown', { key: name, bubbles: true, cancelable: true })
+  );
+const settle = (): Promise<void> => new Promise(resolve => setTimeout(resolve, 5));
+
+beforeEach(() => {
+  windows.length = 0;
+  mount();
+});
+
+describe('the loader’s radios', () => {
+  it('have the names that assistive technology reads', () => {
+    const group = all('radiogroup')[0]!;
+    const label = document.getElementById(group.getAttribute('aria-labelledby')!);
+    expect(label?.textContent).toBe('Loader');
+    expect(all('radio').map(el => el.getAttribute('aria-label'))).toEqual([
+      'torchvision',
+      'dali-cpu',
+      'dali-gpu'
+    ]);
+    expect(checked()).toEqual(['torchvision']);
+    const gpu = radio('dali-gpu');
+    expect(gpu.getAttribute('aria-disabled')).toBe('true');
+    const why = document.getElementById(gpu.getAttribute('aria-describedby')!);
+    expect(why?.textContent).toBe('dali-gpu: NVML Shared Library Not Found');
+    expect(why?.hidden).toBe(false);
+  });
+
+  it('name the loader where there are several, and show the name as text', () => {
+    mount(one => (one.loaders = [state, { ...state, id: 'v', name: 'val' }]));
+    const labels = all('radiogroup').map(
+      group => document.getElementById(group.getAttribute('aria-labelledby')!)?.textContent
+    );
+    expect(labels).toEqual(['Loader train <b>', 'Loader val']);
+    expect(document.querySelector('b')).toBeNull();
+    expect(status()).toContain('train <b>: switching to dali-cpu…');
+  });
+
+  it('show a click at once, and its answer', async () => {
+    let answer: (state: LoaderState) => void = () => undefined;
+    source.answer = () => new Promise(resolve => (answer = resolve));
+    radio('dali-cpu').click();
+    expect(checked()).toEqual(['dali-cpu']);
+    expect(radio('dali-cpu').dataset.acknowledged).toBeUndefined();
+    expect(source.asked).toEqual([['loader-1', 'dali-cpu']]);
+    answer({ ...state, wanted: 'dali-cpu' });
+    await settle();
+    expect(Number(radio('dali-cpu').dataset.acknowledged)).toBeGreaterThanOrEqual(0);
+    // A frame that left the kernel before the click did.
+    controls.update();
+    expect(checked()).toEqual(['dali-cpu']);
+    source.loaders = [{ ...state, backend: 'dali-cpu', wanted: null }];
+    controls.update();
+    await new Promise(resolve => setTimeout(resolve, 350));
+    expect(checked()).toEqual(['dali-cpu']);
+  });
+
+  it('go back when the kernel refuses, and say why', async () => {
+    source.answer = () => Promise.reject(new Error('The <i>pipeline</i> is broken.'));
+    radio('dali-cpu').click();
+    await settle();
+    expect(checked()).toEqual(['torchvision']);
+    expect(radio('dali-cpu').dataset.acknowledged).toBeUndefined();
+    const alert = all('alert')[0]!;
+    expect(alert.hidden).toBe(false);
+    expect(alert.textContent).toContain('dali-cpu was not taken: The <i>pipeline</i> is broken.');
+    press('Dismiss').click();
+    expect(alert.hidden).toBe(true);
+  });
+
+  it('do nothing when disabled', () => {
+    radio('dali-gpu').click();
+    expect(source.asked).toEqual([]);
+  });
+
+  it('work by keyboard: arrows move, Space and Enter choose', () => {
+    expect(all('radio').map(el => el.tabIndex)).toEqual([0, -1, -1]);
+    radio('torchvision').focus();
+    key('ArrowRight');
+    expect(document.activeElement).toBe(radio('dali-cpu'));
+    expect(source.asked).toEqual([]);
+    key('ArrowDown');
+    key('Enter');
+    expect(document.activeElement).toBe(radio('dali-gpu'));
+    expect(source.asked).toEqual([]);
+    key('ArrowUp');
+    expect(key(' ')).toBe(false);
+    expect(source.asked).toEqual([['loader-1', 'dali-cpu']]);
+    key('Home');
+    key('ArrowLeft');
+    expect(document.activeElement).toBe(radio('dali-gpu'));
+    expect(key('a')).toBe(true);
+  });
+
+  it('are updated in place', () => {
+    const [before] = all('radio');
+    source.loaders = [{ ...state, samples: 1024 }];
+    controls.update();
+    expect(all('radio')[0]).toBe(before);
+    source.loaders = [];
+    controls.update();
+    expect(all('radiogroup')).toEqual([]);
+  });
+
+  it('are gone when the loader is, and its counter stays', () => {
+    source.loaders = [{ ...state, ended: true }];
+    controls.update();
+    expect(all('radiogroup')[0]!.hidden).toBe(true);
+    expect(document.querySelector('.km-label')?.textContent).toBe('Loader (ended)');
+    expect(document.querySelector('.km-counter')?.textContent).toContain('992 of 2,048');
+  });
+});
+
+describe('the counter', () => {
+  it('tells epoch, batch, samples and who decoded them', () => {
+    const decoded = { torchvision: 480, 'dali-cpu': 512, 'dali-gpu': 0 };
+    expect(counterText({ ...state, decoded })).toBe(
+      'epoch 2 · batch 31 of 64 · 992 of 2,048 samples, each once · 512 by dali-cpu, 480 by torchvision'
+    );
+    expect(counterText({ ...state, batches: null, planned: null, decoded })).toContain(
+      'batch 31 · 992 samples'
+    );
+    expect(counterText({ ...state, epoch: 0, batch: 0 })).toBe('No batch delivered yet.');
+  });
+
+  it('is loud when a sample is lost or doubled', () => {
+    expect(wrongText(state)).toBe('');
+    const wrong = { ...state, lost: 2, doubled: 1 };
+    expect(counterText(wrong)).not.toContain('each once');
+    expect(wrongText(wrong)).toBe('Samples of this epoch: 2 lost, 1 delivered twice.');
+  });
+});
+
+describe('status and buttons', () => {
+  const enabled = (): string[] =>
+    ['Start', 'Resume', 'Stop', 'Export'].filter(name => {
+      const button = press(name) as HTMLButtonElement | undefined;
+      return button !== undefined && !button.disabled;
+    });
+
+  it.each([
+    ['running', words.running(0.1), false, 'torchvision', ['Stop', 'Export']],
+    ['paused', words.paused(), false, 'Paused', ['Resume', 'Stop', 'Export']],
+    ['stopped', words.stopped('s'), true, 'Stopped', ['Start', 'Export']],
+    ['not loaded', words.notLoaded(), false, 'not loaded', []],
+    ['not loaded, but can be', words.notLoaded(), true, 'not loaded', ['Start']],
+    ['dead', words.dead(), false, 'The kernel is dead', []]
+  ])('%s', (_, connection, canStart, text, buttons) => {
+    mount(one => {
+      one.connection = connection;
+      one.canStart = canStart;
+    });
+    expect(status()).toContain(text);
+    expect(enabled()).toEqual(buttons);
+  });
+
+  it('say what to copy', () => {
+    mount(one => (one.connection = words.notLoaded()));
+    const codes = [...document.querySelectorAll('.km-copy')].filter(
+      el => el.closest('[hidden]') === null
+    );
+    expect(codes.map(el => el.querySelector('code')?.textContent)).toEqual([
+      '%load_ext kernel_monitor'
+    ]);
+  });
+
+  it('invite where there is no loader', () => {
+    mount(one => (one.loaders = []));
+    expect(status()).toBe('Measuring every 0.1 s.');
+    const invitation = document.querySelector<HTMLElement>('.km-invitation')!;
+    expect(invitation.hidden).toBe(false);
+    expect(invitation.textContent).toContain(
+      'loader = switchable(loader)  # from kernel_monitor import switchable'
+    );
+  });
+
+  it('work once at a time and show how they failed', async () => {
+    let fail: (error: Error) => void = () => undefined;
+    source.exportPage.mockImplementation(() => new Promise((_, reject) => (fail = reject)));
+    const button = press('Export');
+    button.click();
+    button.click();
+    expect(source.exportPage).toHaveBeenCalledTimes(1);
+    expect(button.getAttribute('aria-busy')).toBe('true');
+    fail(new Error('Nothing was measured yet.'));
+    await settle();
+    expect(button.hasAttribute('aria-busy')).toBe(false);
+    expect(all('alert')[0]!.textContent).toContain('Export failed: Nothing was measured yet.');
+  });
+
+  it('hand over the exported file', async () => {
+    const clicked: string[] = [];
+    URL.createObjectURL = () => 'blob:1';
+    URL.revokeObjectURL = () => undefined;
+    vi.spyOn(HTMLAnchorElement.prototype, 'click').mockImplementation(function (
+      this: HTMLAnchorElement
+    ) {
+      clicked.push(`${this.download} ${this.href}`);
+    });
+    press('Export').click();
+    await settle();
+    expect(clicked).toEqual(['run.html blob:1']);
+  });
+
+  it('choose the window', () => {
+    press('5 min').click();
+    expect(windows).toEqual([300]);
+    expect(press('5 min').getAttribute('aria-pressed')).toBe('true');
+    expect(press('1 min').getAttribute('aria-pressed')).toBe('false');
+  });
+});
+
+describe('the strip', () => {
+  it('says what changed, with a table behind it', () => {
+    const el = (): HTMLElement => document.querySelector('.km-strip')!;
+    expect(el().hidden).toBe(true);
+    source.strip = strip;
+    controls.update();
+    expect(el().hidden).toBe(false);
+    expect(el().querySelector('.km-strip-text')?.textContent).toBe(strip!.text);
+    expect(el().querySelector('.km-strip-heading')?.textContent).toBe('torchvision → dali-cpu');
+    const cells = [...el().querySelectorAll('tbody td')].map(cell => cell.textContent);
+    expect(cells).toEqual(['CPU p95', '100', '61', '%']);
+    source.strip = { ...strip!, text: 'measuring…', rows: [] };
+    controls.update();
+    expect(el().querySelector('.km-strip-text')?.textContent).toBe('measuring…');
+    expect(el().querySelectorAll('tbody tr')).toHaveLength(0);
+  });
+});

@@ -1,0 +1,303 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+
+import type { BokehApi, BokehDocument } from '../src/bokeh.js';
+import * as words from '../src/connection.js';
+import { mountDashboard } from '../src/dashboard.js';
+import type { DashboardElement } from '../src/handle.js';
+import widget from '../src/widget.js';
+import { fakeDocument, FakeModel, FakeMonitor, makeRows, makeSchema, range } from './fakes.js';
+import { FakeSource } from './fakesource.js';
+
+/** The place of an IntersectionObserver: what is on the screen is what a test says. */
+let onScreen: (visible: boolean) => void = () => undefined;
+let observers = 0;
+class FakeObserver {
+  constructor(callback: (entries: { isIntersecting: boolean }[]) => void) {
+    observers += 1;
+    onScreen = visible => callback([{ isIntersecting: visible }]);
+  }
+  observe = (): void => undefined;
+  disconnect = (): void => void (observers -= 1);
+}
+
+let embedded: { item: unknown; target: HTMLElement; document: BokehDocument }[] = [];
+let cleared: BokehDocument[] = [];
+
+function makeDocument(): BokehDocument {
+  const document: BokehDocument = {
+    ...fakeDocument([
+      new FakeModel('ColumnDataSource', 'cpu-tiles', [
+        { kind: 'tiles', rows: ['cpu/0/busy', 'cpu/1/busy'], slots: 10 }
+      ]),
+      new FakeModel('Range1d', 'time'),
+      new FakeModel('Title', null, [], { text: 'CPU' })
+    ]),
+    clear: () => void cleared.push(document)
+  };
+  return document;
+}
+
+class FakeImage extends Uint8Array {
+  constructor(
+    init: Uint8Array,
+    readonly shape: [number, number]
+  ) {
+    super(init);
+  }
+}
+
+const bokeh: BokehApi = {
+  version: '3.9.2',
+  documents: [],
+  embed: {
+    embed_item: (item, target) => {
+      expect(target.isConnected).toBe(true);
+      const document = makeDocument();
+      embedded.push({ item, target, document });
+      return Promise.resolve({ roots: [{ model: { document } }] });
+    }
+  },
+  require: () => ({ Uint8NDArray: FakeImage })
+};
+
+let el: DashboardElement;
+let source: FakeSource;
+const settle = (): Promise<void> => new Promise(resolve => setTimeout(resolve, 20));
+const drawn = (): Promise<void> => new Promise(resolve => setTimeout(resolve, 300));
+const note = (): HTMLElement => el.querySelector<HTMLElement>('.km-note')!;
+
+beforeEach(() => {
+  embedded = [];
+  cleared = [];
+  observers = 0;
+  vi.stubGlobal('IntersectionObserver', FakeObserver);
+  vi.stubGlobal('matchMedia', () => ({
+    matches: false,
+    addEventListener: () => undefined,
+    removeEventListener: () => undefined
+  }));
+  const page = globalThis as unknown as Record<symbol, unknown>;
+  page[Symbol.for('kernel_monitor.bokeh')] = new Map([['3.9.2', Promise.resolve(bokeh)]]);
+  el = document.createElement('div');
+  document.body.replaceChildren(el);
+  source = new FakeSource();
+  source.document.mockImplementation(() =>
+    Promise.resolve({ schema: source.schema!.version, bokeh: '3.9.2', item: { n: 1 } })
+  );
+});
+afterEach(() => vi.unstubAllGlobals());
+
+function open(version: number, rows: number): void {
+  source.schema = { ...makeSchema(), version };
+  source.opened.emit(source.schema);
+  source.arrived.emit(makeRows(source.schema, range(1, rows)));
+}
+
+describe('a dashboard', () => {
+  it('shows the history and what comes while its charts are built', async () => {
+    mountDashboard(el, source);
+    onScreen(true);
+    open(3, 10);
+    source.arrived.emit(makeRows(source.schema!, [11]));
+    await settle();
+    expect(el.classList.contains('km-dashboard')).toBe(true);
+    expect(embedded).toHaveLength(1);
+    expect(el.monitor?.feed?.newest?.seq).toBe(11);
+    source.arrived.emit(makeRows(source.schema!, [12]));
+    await drawn();
+    expect(el.monitor?.feed?.drawn?.seq).toBe(12);
+    expect(el.monitor?.newestTileColumn('cpu')).toEqual([12, 13]);
+    expect(el.monitor?.sourceData('cpu-tiles')?.image).toHaveLength(61);
+    expect(el.monitor?.sourceData('none')).toBeNull();
+    expect(el.monitor?.texts()).toEqual(['CPU']);
+    expect(note().hidden).toBe(true);
+  });
+
+  it('tells its source when it is seen, and draws only then', async () => {
+    const { dispose } = mountDashboard(el, source);
+    expect(source.setVisible).not.toHaveBeenCalled();
+    onScreen(true);
+    expect(source.setVisible).toHaveBeenLastCalledWith(true);
+    open(3, 5);
+    await drawn();
+    const draws = el.monitor!.feed!.draws;
+    onScreen(false);
+    expect(source.setVisible).toHaveBeenLastCalledWith(false);
+    const count = draws.count;
+    source.arrived.emit(makeRows(source.schema!, [6]));
+    await drawn();
+    expect(draws.count).toBe(count);
+    onScreen(true);
+    await drawn();
+    expect(draws.count).toBe(count + 1);
+    dispatchEvent(new Event('pagehide'));
+    expect(source.setVisible).toHaveBeenLastCalledWith(false);
+    dispatchEvent(new Event('pageshow'));
+    expect(source.setVisible).toHaveBeenLastCalledWith(true);
+    dispose();
+    expect(source.setVisible).toHaveBeenLastCalledWith(false);
+  });
+
+  it('keeps the old charts until those of another schema stand', async () => {
+    mountDashboard(el, source);
+    onScreen(true);
+    open(3, 5);
+    await settle();
+    let answer: () => void = () => undefined;
+    source.document.mockImplementation(
+      () =>
+        new Promise(resolve => {
+          answer = () => resolve({ schema: 4, bokeh: '3.9.2', item: { n: 2 } });
+        })
+    );
+    open(4, 6);
+    await settle();
+    expect(el.querySelectorAll('.km-pane')).toHaveLength(1);
+    expect(cleared).toEqual([]);
+    answer();
+    await settle();
+    expect(embedded).toHaveLength(2);
+    expect(cleared).toEqual([embedded[0]!.document]);
+    expect([...el.querySelectorAll('.km-pane')]).toEqual([embedded[1]!.target]);
+    expect(el.monitor?.feed?.newest?.seq).toBe(6);
+  });
+
+  it('does not show charts that a newer schema overtook', async () => {
+    mountDashboard(el, source);
+    onScreen(true);
+    open(3, 5);
+    open(4, 5);
+    await settle();
+    expect(embedded).toHaveLength(1);
+    expect(source.refresh).not.toHaveBeenCalled();
+    source.document.mockResolvedValue({ schema: 6, bokeh: '3.9.2', item: {} });
+    open(5, 5);
+    await settle();
+    expect(embedded).toHaveLength(1);
+    expect(source.refresh).toHaveBeenCalled();
+  });
+
+  it('says why there are no charts, and tries again with the whole history', async () => {
+    mountDashboard(el, source);
+    onScreen(true);
+    source.document.mockRejectedValueOnce(new Error('bokeh is not installed'));
+    open(3, 5);
+    await settle();
+    expect(note().textContent).toContain('bokeh is not installed');
+    source.arrived.emit(makeRows(source.schema!, [6]));
+    const rows = makeRows(source.schema!, range(1, 6));
+    source.history.mockResolvedValue({ rows, events: [] });
+    note().querySelector('button')!.click();
+    await settle();
+    expect(note().hidden).toBe(true);
+    expect(el.monitor?.feed?.newest?.seq).toBe(6);
+  });
+
+  it('asks for no charts before the sampler has said what it measures', async () => {
+    mountDashboard(el, source);
+    onScreen(true);
+    source.schema = makeSchema([]);
+    source.opened.emit(source.schema);
+    await settle();
+    expect(source.document).not.toHaveBeenCalled();
+  });
+
+  it('shows what a click waits for at once, counters with the next drawing', async () => {
+    mountDashboard(el, source);
+    onScreen(true);
+    open(3, 5);
+    await drawn();
+    const text = (selector: string): string => el.querySelector(selector)!.textContent;
+    source.changed.emit();
+    source.loaders = [{ ...source.loaders[0]!, samples: 1024 }];
+    source.changed.emit();
+    expect(text('.km-counter')).not.toContain('1,024');
+    source.loaders = [{ ...source.loaders[0]!, status: 'switching to dali-cpu…' }];
+    source.changed.emit();
+    expect(text('[role=status]')).toBe('switching to dali-cpu…');
+    expect(text('.km-counter')).toContain('1,024');
+    source.loaders = [{ ...source.loaders[0]!, samples: 1056 }];
+    source.changed.emit();
+    await new Promise(resolve => setTimeout(resolve, 550));
+    expect(text('.km-counter')).toContain('1,056');
+    source.connection = words.dead();
+    source.connectionChanged.emit(source.connection);
+    expect(el.dataset.state).toBe('dead');
+  });
+
+  it('draws nothing while a click of another dashboard waits', async () => {
+    mountDashboard(el, source);
+    onScreen(true);
+    open(3, 5);
+    await drawn();
+    const { draws } = el.monitor!.feed!;
+    const other = document.createElement('div');
+    document.body.append(other);
+    mountDashboard(other, new FakeSource());
+    await drawn();
+    const count = draws.count;
+    source.arrived.emit(makeRows(source.schema!, [6]));
+    other.querySelector<HTMLElement>('[role=radio][aria-label=dali-cpu]')!.click();
+    await new Promise(resolve => setTimeout(resolve, 100));
+    expect(draws.count).toBe(count);
+    await drawn();
+    expect(draws.count).toBe(count + 1);
+  });
+
+  it('leaves nothing behind', async () => {
+    const { dispose } = mountDashboard(el, source, { compact: true });
+    onScreen(true);
+    open(3, 5);
+    await settle();
+    dispose();
+    expect(cleared).toHaveLength(1);
+    expect(el.outerHTML).toBe('<div class=""></div>');
+    expect(el.monitor).toBeUndefined();
+    expect(observers).toBe(0);
+    source.arrived.emit(makeRows(source.schema!, [6]));
+    open(4, 5);
+    await settle();
+    expect(embedded).toHaveLength(1);
+  });
+});
+
+describe('the widget', () => {
+  it('says what to use where a front end gives no kernel', () => {
+    const clean = widget.render({ model: {}, el });
+    expect(el.textContent).toContain('%monitor export run.html');
+    clean();
+    expect(el.childNodes).toHaveLength(0);
+  });
+
+  it('follows the kernel of its notebook', async () => {
+    const [first, second] = [new FakeMonitor(), new FakeMonitor()];
+    const slots = new Set<() => void>();
+    const session = {
+      session: { kernel: first.kernel as FakeMonitor['kernel'] | null },
+      kernelChanged: {
+        connect: (slot: never) => slots.add(slot).has(slot),
+        disconnect: (slot: never) => slots.delete(slot)
+      }
+    };
+    const model = {
+      widget_manager: { kernel: first.kernel, context: { sessionContext: session } }
+    };
+    const clean = widget.render({ model, el });
+    onScreen(true);
+    await settle();
+    expect(first.kernel.commands()).toContain('subscribe');
+    session.session.kernel = second.kernel;
+    slots.forEach(slot => slot());
+    onScreen(true);
+    await settle();
+    expect(first.kernel.commands().at(-1)).toBe('unsubscribe');
+    expect(first.kernel.iopubMessage.slots.size).toBe(0);
+    expect(second.kernel.commands()).toContain('subscribe');
+    session.session.kernel = null;
+    slots.forEach(slot => slot());
+    expect(el.textContent).toContain('no kernel');
+    clean();
+    expect(slots.size).toBe(0);
+    expect(second.kernel.commands().at(-1)).toBe('unsubscribe');
+  });
+});

@@ -1,0 +1,56 @@
+/** A source that does as a test tells it. */
+
+import { vi } from 'vitest';
+
+import type { StreamStats } from '../src/accounts.js';
+import type { ChartDocument } from '../src/commands.js';
+import * as words from '../src/connection.js';
+import { Emitter } from '../src/emitter.js';
+import type { MonitorSource } from '../src/source.js';
+import {
+  decodeSubscription,
+  type History,
+  type LoaderState,
+  type MonitorEvent,
+  type Rows,
+  type Schema
+} from '../src/wire.js';
+import { golden } from './fakes.js';
+
+const state = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
+
+export class FakeSource implements MonitorSource {
+  connection = words.running(0.1);
+  session: string | null = 's';
+  schema: Schema | null = null;
+  loaders: readonly LoaderState[] = [{ ...state, wanted: null, status: 'torchvision' }];
+  strip: MonitorSource['strip'] = null;
+  events: readonly MonitorEvent[] = [];
+  stats = {} as StreamStats;
+  canStart = false;
+  readonly connectionChanged = new Emitter<words.Connection>();
+  readonly opened = new Emitter<Schema>();
+  readonly arrived = new Emitter<Rows>();
+  readonly changed = new Emitter<void>();
+  resetStats = vi.fn();
+  setVisible = vi.fn();
+  start = vi.fn(() => Promise.resolve());
+  stop = vi.fn(() => Promise.resolve());
+  resume = vi.fn(() => Promise.resolve());
+  refresh = vi.fn();
+  history = vi.fn((): Promise<History> => Promise.reject(new Error('unused')));
+  document = vi.fn((): Promise<ChartDocument> => Promise.reject(new Error('unused')));
+  bokehjs = vi.fn((): Promise<{ version: string; text: string }> =>
+    Promise.reject(new Error('unused'))
+  );
+  exportPage = vi.fn(() => Promise.resolve({ filename: 'run.html', html: '<p>' }));
+  dispose = vi.fn();
+  readonly asked: [string, string][] = [];
+  answer: (backend: string) => Promise<LoaderState> = backend =>
+    Promise.resolve({ ...state, wanted: backend });
+
+  switchTo(loader: string, backend: string): Promise<LoaderState> {
+    this.asked.push([loader, backend]);
+    return this.answer(backend);
+  }
+}

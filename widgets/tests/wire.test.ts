@@ -1,0 +1,118 @@
+import { describe, expect, it } from 'vitest';
+
+import { Channel } from '../src/channel.js';
+import { Commands } from '../src/commands.js';
+import * as wire from '../src/wire.js';
+import { FakeKernel, golden } from './fakes.js';
+
+describe('golden messages', () => {
+  it('have the names of this half', () => {
+    expect(golden('request-hello').msg_type).toBe(wire.REQUEST);
+    expect(golden('reply-hello').msg_type).toBe(wire.REPLY);
+    expect(golden('frame').msg_type).toBe(wire.FRAME);
+    expect(golden('notice').msg_type).toBe(wire.NOTICE);
+    expect(golden('request-hello').content.protocol).toBe(wire.PROTOCOL);
+  });
+
+  it('decode: hello', () => {
+    const hello = wire.decodeHello(golden('reply-hello').content);
+    expect(hello).toMatchObject({ protocol: 1, environment: 'train', running: true });
+    expect(hello.version).toBe(wire.VERSION);
+  });
+
+  it('decode: subscription', () => {
+    const subscription = wire.decodeSubscription(golden('reply-subscribe').content);
+    expect(subscription).toMatchObject({ lease: 20, seq: 17, paused: false, running: true });
+    expect(subscription.schema.series[3]).toEqual({ name: 'gpu/0/utilisation', unit: '%' });
+    expect(subscription.loaders[0]?.name).toBe('train <b>');
+    expect(subscription.strip?.rows[0]).toMatchObject({ label: 'CPU p95', before: 100, after: 61 });
+    expect(subscription.events.map(event => event.kind)).toEqual(['switch-asked', 'switch']);
+  });
+
+  it('decode: switch', () => {
+    const state = wire.decodeSwitch(golden('reply-switch').content);
+    expect(state).toMatchObject({ backend: 'torchvision', wanted: 'dali-cpu', planned: 2048 });
+  });
+
+  it('decode: frame, NaN where nothing was measured', () => {
+    const { content, buffers } = golden('frame');
+    const frame = wire.decodeFrame(content, buffers);
+    expect([...frame.values]).toEqual([50, 99.5, 8606711808, 31, 0, 12.25, 80.5]);
+    expect(frame).toMatchObject({ seq: 17, time: 1.7, schema: 3 });
+  });
+
+  it('decode: history', () => {
+    const { content, buffers } = golden('reply-history');
+    const { rows, events } = wire.decodeHistory(content, buffers);
+    expect([...rows.seq]).toEqual([15, 16, 17]);
+    expect([...rows.time]).toEqual([1.5, 1.6, 1.7]);
+    expect([...rows.values.slice(0, 5)]).toEqual([12.5, 100, 8589934592, NaN, 320]);
+    expect(rows.values).toHaveLength(3 * rows.schema.series.length);
+    expect(events).toHaveLength(2);
+  });
+
+  it('are what the commands send', async () => {
+    const client = '7c9e6679-7425-40de-944b-e07fc1f90ae7';
+    const kernel = new FakeKernel();
+    const commands = new Commands(new Channel(kernel), client);
+    for (const name of ['hello', 'subscribe', 'history', 'switch', 'document', 'bokehjs']) {
+      const { content, buffers } = golden(`reply-${name}`);
+      kernel.answers[name] = request => request.reply(content, buffers);
+    }
+    kernel.answers.start = kernel.answers.stop = kernel.answers.hello!;
+    kernel.answers.export = request =>
+      request.reply(golden('reply-export').content, golden('reply-export').buffers);
+    await commands.hello();
+    await commands.start();
+    await commands.stop();
+    await commands.subscribe();
+    await commands.subscribe(true);
+    await commands.switchTo('loader-1', 'dali-cpu');
+    await commands.history(14);
+    const document = await commands.document();
+    const bokeh = await commands.bokehjs();
+    const page = await commands.exportPage();
+    commands.unsubscribe();
+    const sent = kernel.requests.map(request => request.message.content);
+    const names =
+      'hello start stop subscribe subscribe-touch switch history document bokehjs export';
+    expect(sent).toEqual(
+      [...names.split(' '), 'unsubscribe'].map(name => golden(`request-${name}`).content)
+    );
+    expect(document).toMatchObject({ schema: 3, bokeh: '3.9.2', item: { root_id: 'p1' } });
+    expect(JSON.stringify(document.item)).toContain('Wärme');
+    expect(bokeh).toEqual({ version: '3.9.2', text: "this.Bokeh = {version: '3.9.2'};" });
+    expect(page.html).toContain('Bericht · ü');
+  });
+});
+
+describe('what does not have the form is refused by name', () => {
+  it.each([
+    ['frame: seq is not a number.', () => wire.decodeFrame(without('frame', 'seq'), [])],
+    ['frame: a buffer is missing.', () => wire.decodeFrame(golden('frame').content, [])],
+    [
+      'frame: 7 bytes are no float32 values.',
+      () => wire.decodeFrame(golden('frame').content, [new ArrayBuffer(7)])
+    ],
+    [
+      'history: seq: 8 bytes where 24 are due.',
+      () => wire.decodeHistory(golden('reply-history').content, [new ArrayBuffer(8)])
+    ],
+    [
+      'subscription: lease is not a number.',
+      () => wire.decodeSubscription(without('reply-subscribe', 'lease'))
+    ],
+    [
+      'schema is not an object.',
+      () => wire.decodeSubscription(without('reply-subscribe', 'schema'))
+    ],
+    ['hello is not an object.', () => wire.decodeHello(null)]
+  ])('%s', (message, decode) => {
+    expect(decode).toThrow(new wire.WireError(message));
+  });
+});
+
+function without(name: string, field: string): Record<string, unknown> {
+  const { content } = golden(name);
+  return { ...content, [field]: undefined };
+}
