@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import threading
 from collections import deque
@@ -19,6 +20,8 @@ from .keyed import BadSample, Fetched, KeyedCollate, KeyedDataset, own_generator
 from .plan import Take
 
 NAME = "torchvision"
+
+log = logging.getLogger(__name__)
 
 _dali_runs = threading.Event()  # set once a DALI pipeline was built in this process
 
@@ -172,9 +175,19 @@ class WorkersEngine:
         self.broken = True  # until it has started: an interrupt in here leaves the queues in an unknown state
         self._sampler.taken.clear()
         self._sampler.pull = pull
-        if self._inner is None:
-            self._inner = self._build()
-        self._iterator = iter(self._inner)  # the first time forks the workers; later only tells them to go on
+        if self._inner is not None:
+            try:
+                self._iterator = iter(self._inner)  # only tells the workers to go on
+                self.broken = False
+                return
+            except Exception as error:  # noqa: BLE001 - whatever a worker that is just ending leaves in the queues
+                # A process counts as alive until its last thread has ended; by then its shared memory is gone.
+                log.warning("the workers do not go on (%s); starting new ones", error)
+                self.release()
+                self.broken = True
+                self._sampler.pull = pull
+        self._inner = self._build()
+        self._iterator = iter(self._inner)  # starts the workers
         self.broken = False
 
     def _build(self) -> DataLoader[Any]:

@@ -124,6 +124,24 @@ def test_workers_ended_by_a_notebooks_interrupt_are_replaced(make: Make) -> None
     assert deliver(loader)[1].tolist() == labels(loader)
 
 
+def test_workers_that_still_count_as_alive_while_they_end_are_replaced(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = make(shuffle=True)
+    iterator = iter(loader)
+    next(iterator)
+    del iterator
+    monkeypatch.setattr(torch_engine, "fork_is_safe", lambda: False)  # workers are kept from one iteration to the next
+    current = children()
+    for pid in current:
+        os.kill(pid, signal.SIGINT)
+    assert gone(current)
+    monkeypatch.setattr(torch_engine.WorkersEngine, "_alive", lambda _: True)
+    assert deliver(loader)[1].tolist() == labels(loader)
+    assert not current & children()
+    assert loader.state()["lost"] == 0
+
+
 def test_a_killed_worker_raises_as_torch_does_and_the_next_iteration_is_whole(make: Make) -> None:
     loader = make(shuffle=True, batch_size=4)
     iterator = iter(loader)
