@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from .backends import Backend
+from .engines.backends import Backend
 from .events import listen
 from .loader import SwitchableLoader, switchable
 from .meter import Totals

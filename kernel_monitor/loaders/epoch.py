@@ -6,11 +6,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from .engine import Delivery
+from .engines.base import Delivery
+from .engines.torch_engine import NAME as TORCHVISION
 from .meter import StepClock
 from .plan import Cursor
 from .segment import Segment
-from .torch_engine import NAME as TORCHVISION
 
 if TYPE_CHECKING:
     from .loader import SwitchableLoader

@@ -12,20 +12,20 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from ..errors import MonitorError, NotSwitchable
-from . import backends as registry_of_backends
-from .backends import SPECS, Backend, Setting, availability, resolve
+from .data.keyed import KeyedDataset
+from .data.sources import find_source
+from .engines import backends as registry_of_backends
+from .engines.backends import SPECS, Backend, Setting, availability, resolve
+from .engines.torch_engine import NAME as TORCHVISION
+from .engines.torch_engine import WorkersEngine
 from .epoch import EpochIterator
-from .keyed import KeyedDataset
 from .meter import Meter
 from .parity import Parity, compare
 from .plan import Cursor, EpochRecord, Fallback
 from .registry import register
 from .segment import Slot
-from .sources import find_source
 from .state import EpochCounts, LoaderState
 from .switch import Switch, Switchboard, Wish, prepare, prepare_in_background
-from .torch_engine import NAME as TORCHVISION
-from .torch_engine import WorkersEngine
 
 EPOCHS_KEPT = 4  # epochs whose plan and decoders can still be asked for
 

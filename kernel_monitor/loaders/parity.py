@@ -13,14 +13,14 @@ from torch.utils.dlpack import from_dlpack
 from torchvision import transforms as v1
 from torchvision.transforms import functional
 
-from . import dali_graph, torch_engine
-from .backends import Setting, gpu
-from .draws import sample_keys, uniforms
-from .files import FileTable
-from .inject import Injected
-from .keyed import own_generators
-from .program import CropResize, Mirror, Program, arrays
-from .translate import flatten, name_of, translate
+from .data.files import FileTable
+from .data.keyed import own_generators
+from .engines import dali_graph, torch_engine
+from .engines.backends import Setting, gpu
+from .transforms.draws import sample_keys, uniforms
+from .transforms.inject import Injected
+from .transforms.program import CropResize, Mirror, Program, arrays
+from .transforms.translate import flatten, name_of, translate
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..errors import MonitorError
-from .engine import Delivery, Engine
+from .engines.base import Delivery, Engine
 from .plan import Cursor, Take
 
 log = logging.getLogger(__name__)

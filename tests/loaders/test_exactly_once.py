@@ -158,7 +158,7 @@ def test_status_and_events_of_one_switch(make: Make) -> None:
 
 
 def test_an_engine_that_cannot_be_built_leaves_the_other_at_work(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernel_monitor.loaders import dali_graph
+    from kernel_monitor.loaders.engines import dali_graph
 
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no such decoder here")

@@ -20,7 +20,8 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import BackendUnavailable, MonitorError, NotSwitchable
-from kernel_monitor.loaders import listen, live, switchable, torch_engine
+from kernel_monitor.loaders import listen, live, switchable
+from kernel_monitor.loaders.engines import torch_engine
 
 from .conftest import Make, augmented, deliver, settle
 

@@ -62,7 +62,7 @@ def test_engines_deliver_the_same_pixels(make: Make, name: str) -> None:
 
 
 def test_parity_notices_a_different_crop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernel_monitor.loaders import params, program
+    from kernel_monitor.loaders.transforms import params, program
 
     real = params.crop_boxes
     monkeypatch.setattr(program, "crop_boxes", lambda *args: np.maximum(real(*args) - [2, 0, 0, 0], 0))

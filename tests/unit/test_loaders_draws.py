@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import RandomResizedCrop
 
-from kernel_monitor.loaders.draws import generator_seed, sample_keys, uniforms
-from kernel_monitor.loaders.params import CROP_DRAWS, center_start, crop_box, crop_boxes, resized
+from kernel_monitor.loaders.transforms.draws import generator_seed, sample_keys, uniforms
+from kernel_monitor.loaders.transforms.params import CROP_DRAWS, center_start, crop_box, crop_boxes, resized
 
 RATIO = (3 / 4, 4 / 3)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kernel_monitor.loaders.files import FileTable
+from kernel_monitor.loaders.data.files import FileTable
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from kernel_monitor.errors import TransformNotTranslatable
-from kernel_monitor.loaders.program import CropCenter, CropResize, Mirror, Scale
-from kernel_monitor.loaders.translate import translate
+from kernel_monitor.loaders.transforms.program import CropCenter, CropResize, Mirror, Scale
+from kernel_monitor.loaders.transforms.translate import translate
 
 HALF = ([0.5] * 3, [0.5] * 3)
 

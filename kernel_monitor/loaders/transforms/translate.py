@@ -14,7 +14,7 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from ..errors import TransformNotTranslatable
+from ...errors import TransformNotTranslatable
 from .program import CropCenter, CropResize, Mirror, Program, Scale, Step
 
 COMPOSES = (v1.Compose, v2.Compose)

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .program import CropCenter, CropResize, Mirror, Program, Scale
+from ..transforms.program import CropCenter, CropResize, Mirror, Program, Scale
 
 _LIBRARIES = ("libdali_core.so", "libdali_kernels.so", "libdali.so", "libdali_operators.so")  # each needs those before
 

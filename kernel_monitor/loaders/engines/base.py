@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import MonitorError
-from .plan import Fallback, Take
+from ...errors import MonitorError
+from ..plan import Fallback, Take
 
 Pull = Callable[[], Take | None]
 

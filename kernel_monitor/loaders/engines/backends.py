@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader
 
-from ..errors import BackendUnavailable, TransformNotTranslatable
+from ...errors import BackendUnavailable, TransformNotTranslatable
+from ..data.keyed import KeyedDataset
+from ..transforms.program import Program
+from ..transforms.translate import translate
+from .base import Engine
 from .dali_engine import DaliEngine
-from .engine import Engine
-from .keyed import KeyedDataset
-from .program import Program
 from .torch_engine import NAME, InlineEngine, WorkersEngine
-from .translate import translate
 
 DALI_BATCH = 64  # samples, where the wrapped loader has no batch size; the pipeline grows
 

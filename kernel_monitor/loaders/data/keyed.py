@@ -20,10 +20,10 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
 
-from ..errors import SampleError
-from .draws import UInt64s, sample_keys
-from .inject import Injected
-from .plan import Take
+from ...errors import SampleError
+from ..plan import Take
+from ..transforms.draws import UInt64s, sample_keys
+from ..transforms.inject import Injected
 from .sources import FileSource
 
 

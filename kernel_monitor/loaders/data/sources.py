@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset
 from torchvision import datasets, get_image_backend
 from torchvision.datasets.folder import default_loader, pil_loader
 
-from ..errors import NotSwitchable
+from ...errors import NotSwitchable
 
 _SAMPLES: dict[Any, str] = {datasets.DatasetFolder.__getitem__: "samples", datasets.Imagenette.__getitem__: "_samples"}
 

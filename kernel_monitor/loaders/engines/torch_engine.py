@@ -15,9 +15,9 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from .engine import Delivery, EngineFailed, Pull
-from .keyed import BadSample, Fetched, KeyedCollate, KeyedDataset, own_generators
-from .plan import Take
+from ..data.keyed import BadSample, Fetched, KeyedCollate, KeyedDataset, own_generators
+from ..plan import Take
+from .base import Delivery, EngineFailed, Pull
 
 NAME = "torchvision"
 

@@ -20,13 +20,13 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.dlpack import from_dlpack
 
+from ..data.files import Facts, FileTable
+from ..data.keyed import BadSample, KeyedDataset, own_generators
+from ..data.sources import Located
+from ..plan import Fallback, Take
+from ..transforms.program import Program, arrays
 from . import dali_graph, torch_engine
-from .engine import Delivery, EngineFailed, Pull
-from .files import Facts, FileTable
-from .keyed import BadSample, KeyedDataset, own_generators
-from .plan import Fallback, Take
-from .program import Program, arrays
-from .sources import Located
+from .base import Delivery, EngineFailed, Pull
 
 DEPTH = 4  # batches in flight
 FAILURES = 3  # errors of DALI in a row before the engine gives up

@@ -1,0 +1,1 @@
+"""What computes the batches of a plan: the engines, and which of them can run here."""

@@ -1,0 +1,1 @@
+"""What happens to each image: the user's transforms, their random numbers, their translation."""
