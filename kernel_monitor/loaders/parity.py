@@ -1,4 +1,4 @@
-"""How close the engines' pixels are: the whole chain, and after each step, on the same samples and parameters."""
+"""How close the engines' pixels are: the whole chain, and after each transform, on the same samples and parameters."""
 
 from __future__ import annotations
 
@@ -9,25 +9,38 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch.utils.dlpack import from_dlpack
 from torchvision import transforms as v1
-from torchvision.transforms import functional
+from torchvision import tv_tensors
 
-from .data.files import FileTable
+from ..errors import MonitorError
+from .data.files import FileTable, look_bytes
 from .data.keyed import own_generators
+from .data.sources import FileSource, Located
 from .engines import dali_graph, torch_engine
 from .engines.backends import Setting, gpu
-from .transforms.draws import sample_keys, uniforms
+from .transforms.chain import flatten, name_of, operations
+from .transforms.draws import UInt64s, sample_keys
 from .transforms.inject import Injected
-from .transforms.program import CropResize, Mirror, Program, arrays
-from .transforms.translate import flatten, name_of, translate
+from .transforms.program import Program, arrays, drawn
+from .transforms.translate import scaling, translate
+
+Pixels = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class StepParity:
-    """Difference after one transform of the chain, pixels 0 to 255: mean and greatest."""
+    """Difference after one transform of the chain.
+
+    Attributes:
+        name: of the transform.
+        how: `direct` where DALI does it, `after DALI` where torchvision does it on DALI's images.
+        mean, greatest: absolute difference of the images at that point, pixel values 0 to 255.
+    """
 
     name: str
+    how: str
     mean: float
     greatest: float
 
@@ -41,8 +54,9 @@ class Parity:
         samples: how many were compared.
         skipped: how many were not, because DALI is not given their files.
         mean, greatest: absolute difference of the whole chain, in pixel values 0 to 255.
-        parameters_equal: whether every crop and flip was the same in both.
-        steps: differences after each transform that changes pixels.
+        parameters_equal: whether every crop, flip, angle, factor and box that DALI is told was torchvision's.
+        steps: differences after each transform.
+        reason: why some transforms run after DALI, a sentence; None where none does.
     """
 
     backends: tuple[str, str]
@@ -52,24 +66,64 @@ class Parity:
     greatest: float
     parameters_equal: bool
     steps: tuple[StepParity, ...]
+    reason: str | None = None
 
 
-class _Dali:
-    """One-image pipeline of a program, by itself: a comparison must not disturb an engine at work."""
+class Stage:
+    """The beginning of a chain in both engines, one image at a time: a comparison must not disturb an engine at work.
 
-    def __init__(self, program: Program, device: int | None) -> None:
-        self._program = program
-        self._pipeline = dali_graph.build(program, batch_size=1, threads=1, device=device)
+    Args:
+        transforms: flat.
+        device: number of the CUDA device, None for the CPU.
+        encoded: whether files come as bytes, else as paths.
+    """
 
-    def run(self, path: str, keys: Any, height: int, width: int) -> npt.NDArray[np.float64]:
-        """float64[3, h, w] of one file."""
-        self._pipeline.feed_input("name", [np.frombuffer(os.fsencode(path), dtype=np.uint8)])
-        fed = arrays(self._program, keys, np.array([height]), np.array([width]))
-        for name, values in fed.items():
+    def __init__(self, transforms: list[Any], device: int | None, encoded: bool) -> None:
+        chain = v1.Compose(transforms)
+        self.program: Program = translate(chain)
+        self._unit = np.abs(np.array(scaling(transforms)))[:, None, None]
+        self._input = dali_graph.ENCODED if encoded else dali_graph.NAME
+        self._pipeline = dali_graph.build(self.program, batch_size=1, threads=1, device=device, encoded=encoded)
+        self._injected = Injected(chain)
+        rest = len(transforms) if self.program.rest is None else self.program.rest
+        self._directly = sum(operations(one) for one in transforms[:rest])
+
+    def difference(self, image: Any, file: bytes, keys: UInt64s, size: tuple[int, int]) -> tuple[Pixels, bool]:
+        """Return the absolute difference, float64[channels, h, w] in pixel values, and whether parameters were equal.
+
+        Args:
+            image: as the data set opens it.
+            file: its path or its bytes, as DALI gets it.
+            keys: uint64[1].
+            size: height and width of the file's image, pixels.
+        """
+        self._injected.begin(keys)
+        ours = _array(self._injected.run(image, 0))
+        told = {k: value for k, value in self._injected.drawn().items() if k < self._directly}
+        theirs = _array(self._dali(file, keys, size))
+        if ours.shape != theirs.shape:
+            raise MonitorError(f"The engines' images have different shapes: {ours.shape} and {theirs.shape}.")
+        (fed,) = drawn(self.program, keys, np.array([size[0]]), np.array([size[1]]))
+        unit = self._unit if np.issubdtype(ours.dtype, np.floating) else 1.0
+        return np.abs(ours.astype(np.float64) - theirs) / unit, told == fed
+
+    def _dali(self, file: bytes, keys: UInt64s, size: tuple[int, int]) -> Any:
+        self._pipeline.feed_input(self._input, [np.frombuffer(file, dtype=np.uint8)])
+        for name, values in arrays(self.program, keys, np.array([size[0]]), np.array([size[1]])).items():
             self._pipeline.feed_input(name, values)
         (out,) = self._pipeline.run()
-        tensor = from_dlpack(out.as_tensor())[0]
-        return tensor.cpu().double().numpy()
+        image = from_dlpack(out.as_tensor())[0].cpu()
+        if self.program.rest is None:
+            return image
+        return self._injected.run(as_kind(self.program.rest_kind, image), 0, start=self.program.rest)
+
+
+def as_kind(kind: str, image: torch.Tensor) -> Any:
+    """A decoded image, uint8[height, width, 3], as `Program.rest_kind` says."""
+    if kind == "pil":
+        return Image.fromarray(image.numpy())
+    planes = image.permute(2, 0, 1)
+    return planes if kind == "tensor" else tv_tensors.Image(planes)
 
 
 def compare(setting: Setting, backend: str, n: int) -> Parity:
@@ -79,90 +133,85 @@ def compare(setting: Setting, backend: str, n: int) -> Parity:
         setting: of the loader.
         backend: `dali-cpu` or `dali-gpu`.
         n: number of samples.
+
+    Raises:
+        MonitorError: the loader has a DALI pipeline of the user's, or its transform gives no images.
     """
+    if setting.own is not None:
+        raise MonitorError("parity() compares translated transforms; this loader has a pipeline of its own (dali=).")
     torch_engine.note_dali()
-    source, seed = setting.keyed.source, setting.keyed.seed
-    program, chain = translate(source.transform), list(flatten(source.transform))
+    source = setting.keyed.source
+    chain = list(flatten(source.transform))
     device = None
     if backend == "dali-gpu":
         device = gpu(setting)
-    stages = _stages(program, chain)
-    pipelines = [_Dali(stage, device) for _, stage in stages]
-    copies = [Injected(v1.Compose(chain[: position + 1])) for position, _ in stages]
-    whole = [_Dali(program, device)], [Injected(source.transform)]
-    factor = np.array(program.factor)[:, None, None]
+    positions = _positions(chain)
+    stages = [Stage(chain[: position + 1], device, source.encoded) for position in positions]
+    program = translate(source.transform)
     table = FileTable(source.files)
     indices = np.unique(np.linspace(0, len(source) - 1, num=min(n, len(source))).round().astype(int)).tolist()
-    totals = np.zeros((len(stages) + 1, 2))
-    greatest = np.zeros(len(stages) + 1)
+    totals, greatest = np.zeros((len(stages), 2)), np.zeros(len(stages))
     compared, same = 0, True
     with own_generators():
         for index in indices:
             located = source.locate(index)
-            path = source.absolute(located.path)
-            facts = table.look(located.number, path)
+            facts, file = _looked_at(source, table, located)
             if facts.reason is not None:
                 continue
-            keys = sample_keys(seed, 0, [index], [0])
+            keys = sample_keys(setting.keyed.seed, 0, [index], [0])
             compared += 1
-            runs = zip([*pipelines, *whole[0]], [*copies, *whole[1]], strict=True)
-            for row, (pipeline, copy) in enumerate(runs):
-                copy.begin(keys)
-                image = copy.run(source.loader(path), 0)
-                theirs = pipeline.run(path, keys, facts.height, facts.width)
-                difference = np.abs(_pixels(image) - theirs)
-                if row == len(stages):
-                    difference = difference / np.abs(factor)
-                    same = same and copy.drawn() == _drawn(program, keys, facts.height, facts.width)
-                totals[row] += difference.sum(), difference.size
-                greatest[row] = max(greatest[row], difference.max())
-    means = totals[:, 0] / np.maximum(totals[:, 1], 1)
+            for row, stage in enumerate(stages):
+                found, equal = stage.difference(source.open(located), file, keys, (facts.height, facts.width))
+                totals[row] += found.sum(), found.size
+                greatest[row] = max(greatest[row], found.max())
+                same = same and equal
+    means = totals[:, 0] / np.where(totals[:, 1], totals[:, 1], np.nan)
+    directly = len(chain) if program.rest is None else program.rest
     steps = [
-        StepParity(name_of(chain[position]), float(means[row]), float(greatest[row]))
-        for row, (position, _) in enumerate(stages)
+        StepParity(
+            name_of(chain[position]),
+            "direct" if position < directly else "after DALI",
+            float(means[row]),
+            float(greatest[row]),
+        )
+        for row, position in enumerate(positions)
     ]
     return Parity(
         (torch_engine.NAME, backend),
         compared,
         len(indices) - compared,
-        float(means[-1]) if compared else float("nan"),
-        float(greatest[-1]) if compared else float("nan"),
+        float(means[-1]) if stages else 0.0,
+        float(greatest[-1]) if stages else 0.0,
         same,
         tuple(steps),
+        program.reason,
     )
 
 
-def _stages(program: Program, chain: list[Any]) -> list[tuple[int, Program]]:
-    """The chain cut off after each transform that changes pixels: its position, and the program up to there."""
-    spatial = [position for position, one in enumerate(chain) if _is_spatial(one)]
-    unity = (1.0, 1.0, 1.0)
-    return [
-        (position, Program(program.steps[: count + 1], program.size, False, unity, (0.0, 0.0, 0.0)))
-        for count, position in enumerate(spatial)
-        if all(not _makes_floats(one) for one in chain[:position])
-    ]
+def _positions(chain: list[Any]) -> list[int]:
+    """Where to compare: after each transform that DALI does not merely fuse into its scaling, and at the end."""
+    fused = ("ToTensor", "PILToTensor", "ToImage", "ToPureTensor", "ToDtype", "ConvertImageDtype", "Identity")
+    last = len(chain) - 1
+    return [position for position, one in enumerate(chain) if position == last or type(one).__name__ not in fused]
 
 
-def _is_spatial(one: Any) -> bool:
-    return type(one).__name__ in ("RandomResizedCrop", "Resize", "CenterCrop", "RandomHorizontalFlip")
+def _looked_at(source: FileSource, table: FileTable, located: Located) -> tuple[Any, bytes]:
+    """The facts of a file, and what DALI is fed of it."""
+    if located.data is not None:
+        return look_bytes(located.data), located.data
+    path = source.absolute(located.path)
+    return table.look(located.number, path), os.fsencode(path)
 
 
-def _makes_floats(one: Any) -> bool:
-    return type(one).__name__ in ("ToTensor", "ToDtype", "ConvertImageDtype")
+def _array(image: Any) -> npt.NDArray[Any]:
+    """[channels, height, width] of an image.
 
-
-def _pixels(image: Any) -> npt.NDArray[np.float64]:
-    tensor = image if isinstance(image, torch.Tensor) else functional.pil_to_tensor(image)
-    return tensor.double().numpy()
-
-
-def _drawn(program: Program, keys: Any, height: int, width: int) -> dict[int, Any]:
-    """What DALI is fed for one sample, in the form of `Injected.drawn`: boxes and flips by position."""
-    fed = arrays(program, keys, np.array([height]), np.array([width]))
-    found: dict[int, Any] = {}
-    for k, step in enumerate(program.steps):
-        if isinstance(step, CropResize):
-            found[step.operation] = (*fed[f"start{k}"][0].tolist(), *fed[f"shape{k}"][0].tolist())
-        elif isinstance(step, Mirror):
-            found[step.operation] = bool(uniforms(keys, step.operation, 1)[0, 0] < step.p)
-    return found
+    Raises:
+        MonitorError: it is no image.
+    """
+    if isinstance(image, torch.Tensor) and image.ndim == 3:
+        return image.numpy()
+    if isinstance(image, Image.Image):
+        array = np.asarray(image)
+        return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+    raise MonitorError(f"parity() compares images; the transform gives {type(image).__name__}.")

@@ -1,26 +1,22 @@
 """The user's own transform objects, copied, with their random numbers taken from the plan.
 
-Recognised random transforms get their parameters put in: RandomResizedCrop by replacing, in the copy, the method
-that draws the box; flips by a probability of 0 or 1. A transform that is not recognised draws from torch's and
-Python's default generators, which are seeded for it from the sample's key.
+Known random transforms get their parameters put in (see `catalogue`). Any other callable draws from the default
+generators of torch, Python and numpy, which are seeded for it from the sample's key.
 """
 
 from __future__ import annotations
 
-import copy
-import random
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
-import torch
-from torchvision import transforms as v1
-from torchvision.transforms import functional, v2
+import numpy as np
 
-from .draws import UInt64s, generator_seed, uniforms
-from .params import CROP_DRAWS, crop_box
-from .translate import COMPOSES, translatable
-
-CROPS = (v1.RandomResizedCrop, v2.RandomResizedCrop)
-FLIPS = (v1.RandomHorizontalFlip, v2.RandomHorizontalFlip)
+from .catalogue import find
+from .chain import APPLY, CHOICE, branches, flatten, operations, shares
+from .draws import UInt64s, uniforms
+from .ops.base import Gate
+from .ops.injection import Cursor, Injection, Seeded
 
 
 class Injected:
@@ -30,116 +26,98 @@ class Injected:
     """
 
     def __init__(self, transform: Any) -> None:
-        self._operations: list[_Crop | _Flip | _Seeded] = []
-        self._count = 0
-        self._transform = self._copy(transform)
+        self._cursor = Cursor()
+        self._injections: list[Injection] = []
+        self._chain: list[Callable[[Any], Any]] = []
+        first = 0
+        for one in flatten(transform):
+            self._chain.append(self._copy(one, first))
+            first += operations(one)
 
     def begin(self, keys: UInt64s) -> None:
         """Draw the numbers of n samples, uint64[n]."""
-        for operation in self._operations:
-            operation.begin(keys)
+        for injection in self._injections:
+            injection.begin(keys)
 
-    def run(self, image: Any, row: int) -> Any:
-        """Transform one image as sample `row` of the batch begun last."""
-        for operation in self._operations:
-            operation.row = row
-            operation.set()
-        return self._transform(image)
+    def run(self, image: Any, row: int, start: int = 0) -> Any:
+        """Transform one image as sample `row` of the batch begun last, from position `start` of the flat chain."""
+        self._cursor.row = row
+        for injection in self._injections:
+            injection.drawn = None
+        for one in self._chain[start:]:
+            image = one(image)
+        return image
 
     def drawn(self) -> dict[int, Any]:
-        """What the last sample drew, by position in the chain: boxes (top, left, height, width) and flips."""
-        return {op.position: op.drawn for op in self._operations if not isinstance(op, _Seeded)}
+        """What the last sample drew, by operation; transforms that were not applied to it are left out."""
+        return {one.operation: one.drawn for one in self._injections if one.drawn is not None}
 
-    def _copy(self, transform: Any) -> Any:
-        if type(transform) in COMPOSES:
-            compose = copy.copy(transform)
-            compose.transforms = [self._copy(inner) for inner in transform.transforms]
-            return compose
-        position = self._count
-        self._count += 1
-        if not translatable(transform):
-            operation: _Crop | _Flip | _Seeded = _Seeded(position, transform)
-        elif type(transform) in CROPS:
-            operation = _Crop(position, copy.copy(transform))
-        elif type(transform) in FLIPS:
-            operation = _Flip(position, copy.copy(transform))
+    def _copy(self, one: Any, operation: int) -> Callable[[Any], Any]:
+        op = find(one)
+        if op is not None and op.inject is None:
+            known: Callable[[Any], Any] = one
+            return known
+        injection: Injection
+        if inside := branches(one):
+            copies, first = [], operation + 1
+            for branch in inside:
+                copies.append(self._branch(branch, first))
+                first += sum(operations(inner) for inner in branch)
+            kind = _Apply if type(one) in APPLY else _Choice if type(one) in CHOICE else _Order
+            injection = kind(operation, one, self._cursor, copies)
+        elif op is not None and op.inject is not None:
+            injection = op.inject(operation, one, self._cursor)
         else:
-            return transform
-        self._operations.append(operation)
-        return operation.transform
+            injection = Seeded(operation, one, self._cursor)
+        self._injections.append(injection)
+        return injection
+
+    def _branch(self, transforms: list[Any], first: int) -> list[Callable[[Any], Any]]:
+        copies = []
+        for inner in transforms:
+            copies.append(self._copy(inner, first))
+            first += operations(inner)
+        return copies
 
 
-class _Crop:
-    """RandomResizedCrop: v2 asks the instance's `make_params`, v1 its `get_params`."""
+class _Container(Injection):
+    """Transforms of which the plan says which are applied, and in which order. What it draws is not reported."""
 
-    def __init__(self, position: int, transform: Any) -> None:
-        self.position = position
-        self.row = 0
-        self.drawn: tuple[int, int, int, int] | None = None
-        self._draws: list[list[float]] = []
-        self._scale, self._ratio = tuple(transform.scale), tuple(transform.ratio)
-        if isinstance(transform, v2.Transform):
-            transform.make_params = self._make_params
-        else:
-            transform.get_params = self._get_params
-        self.transform = transform
+    def __init__(
+        self, operation: int, transform: Any, cursor: Cursor, branches: list[list[Callable[[Any], Any]]]
+    ) -> None:
+        super().__init__(operation, transform, cursor)
+        self._branches = branches
+        self._chosen: list[list[int]] = []
 
-    def begin(self, keys: UInt64s) -> None:
-        self._draws = uniforms(keys, self.position, CROP_DRAWS).tolist()
-
-    def set(self) -> None:
-        self.drawn = None
-
-    def _box(self, image: Any) -> tuple[int, int, int, int]:
-        _, height, width = functional.get_dimensions(image)
-        self.drawn = crop_box(height, width, self._draws[self.row], self._scale, self._ratio)
-        return self.drawn
-
-    def _make_params(self, images: list[Any]) -> dict[str, Any]:
-        top, left, height, width = self._box(images[0])
-        return {"top": top, "left": left, "height": height, "width": width}
-
-    def _get_params(self, image: Any, *_: Any) -> tuple[int, int, int, int]:
-        return self._box(image)
+    def __call__(self, image: Any) -> Any:
+        for number in self._chosen[self.cursor.row]:
+            for one in self._branches[number]:
+                image = one(image)
+        return image
 
 
-class _Flip:
-    """RandomHorizontalFlip: certain or impossible, as the plan says."""
-
-    def __init__(self, position: int, transform: Any) -> None:
-        self.position = position
-        self.row = 0
-        self.drawn = False
-        self._flips: list[bool] = []
-        self._p = float(transform.p)
-        self.transform = transform
+class _Apply(_Container):
+    """RandomApply: all or none."""
 
     def begin(self, keys: UInt64s) -> None:
-        self._flips = (uniforms(keys, self.position, 1)[:, 0] < self._p).tolist()
-
-    def set(self) -> None:
-        self.drawn = self._flips[self.row]
-        self.transform.p = float(self.drawn)
+        applied = Gate(self.operation, 0.0, float(self.transform.p)).open(keys).tolist()
+        everything = list(range(len(self._branches)))
+        self._chosen = [everything if one else [] for one in applied]
 
 
-class _Seeded:
-    """Any other transform: called with the default generators seeded for this sample."""
-
-    def __init__(self, position: int, transform: Any) -> None:
-        self.position = position
-        self.row = 0
-        self._keys: list[int] = []
-        self._inner = transform
-        self.transform = self
+class _Choice(_Container):
+    """RandomChoice: one."""
 
     def begin(self, keys: UInt64s) -> None:
-        self._keys = keys.tolist()
+        sums = shares(self.transform)
+        gates = [Gate(self.operation, low, high).open(keys) for low, high in pairwise(sums)]
+        self._chosen = [[number] for number in np.argmax(gates, axis=0).tolist()]
 
-    def set(self) -> None:
-        """Nothing to prepare: the seed is set when the chain arrives here."""
 
-    def __call__(self, *inputs: Any) -> Any:
-        seed = generator_seed(self._keys[self.row], self.position)
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        return self._inner(*inputs)
+class _Order(_Container):
+    """RandomOrder: all, in an order of its own."""
+
+    def begin(self, keys: UInt64s) -> None:
+        numbers = uniforms(keys, self.operation, len(self._branches))
+        self._chosen = np.argsort(numbers, axis=1, kind="stable").tolist()

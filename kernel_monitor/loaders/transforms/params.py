@@ -2,7 +2,8 @@
 
 Both forms give the same integers bit for bit: every operation is exact or correctly rounded in IEEE doubles, and
 the exponential, which is not, is `math.exp` in both (NumPy's differs in the last bit on some processors).
-Sources: torchvision's `RandomResizedCrop.get_params`, `_compute_resized_output_size` and `center_crop`.
+Sources: torchvision's `RandomResizedCrop.get_params`, `RandomErasing.get_params`,
+`_compute_resized_output_size` and `center_crop`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 ATTEMPTS = 10
-CROP_DRAWS = 4 * ATTEMPTS  # area, aspect, top, left for each attempt
+CROP_DRAWS = ERASE_DRAWS = 4 * ATTEMPTS  # area, aspect, top, left for each attempt
 
 
 def crop_box(
@@ -81,6 +82,29 @@ def crop_boxes(heights: Ints, widths: Ints, draws: Floats, scale: Sequence[float
     for row in left.tolist():
         boxes[row] = _central(int(heights[row]), int(widths[row]), ratio)
     return boxes
+
+
+def erase_box(
+    height: int, width: int, draws: Sequence[float], scale: Sequence[float], ratio: Sequence[float]
+) -> tuple[int, int, int, int]:
+    """Return the box (top, left, height, width) in pixels that RandomErasing fills; all 0 where no attempt fits.
+
+    Args:
+        height, width: of the image, pixels.
+        draws: `ERASE_DRAWS` uniform numbers in [0, 1).
+        scale: least and greatest share of the area.
+        ratio: least and greatest height / width.
+    """
+    area = height * width
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for first in range(0, ERASE_DRAWS, 4):
+        target = area * (scale[0] + (scale[1] - scale[0]) * draws[first])
+        aspect = math.exp(low + (high - low) * draws[first + 1])
+        h = round(math.sqrt(target * aspect))
+        w = round(math.sqrt(target / aspect))
+        if h < height and w < width:
+            return int(draws[first + 2] * (height - h + 1)), int(draws[first + 3] * (width - w + 1)), h, w
+    return 0, 0, 0, 0
 
 
 def resized(height: int, width: int, size: Sequence[int] | None, max_size: int | None) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What a chain of transforms amounts to: steps on pixels, then one scaling. And the numbers each step needs.
+"""What a chain of transforms amounts to: steps on pixels, then one scaling, then what is left to torchvision.
 
 A `Program` is the meeting point of the engines: `translate` writes it, `dali_graph` builds a pipeline from it,
 `arrays` computes a batch's parameters for it with the functions that the torchvision engine uses as well.
@@ -7,50 +7,13 @@ A `Program` is the meeting point of the engines: `translate` writes it, `dali_gr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from .draws import UInt64s, uniforms
-from .params import CROP_DRAWS, center_start, crop_boxes, resized
-
-Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class CropResize:
-    """RandomResizedCrop. `operation` is its position in the chain; `size` is (height, width) in pixels."""
-
-    operation: int
-    size: tuple[int, int]
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Resize. `size` is (shorter edge,), (height, width) or None with `max_size`; pixels."""
-
-    size: tuple[int, ...] | None
-    max_size: int | None
-
-
-@dataclass(frozen=True)
-class CropCenter:
-    """CenterCrop to `size` (height, width) in pixels; smaller images are padded with black."""
-
-    size: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Mirror:
-    """RandomHorizontalFlip with probability `p`."""
-
-    operation: int
-    p: float
-
-
-Step = CropResize | Scale | CropCenter | Mirror
+from .draws import UInt64s
+from .ops.base import Fed, Ints, Step, int32
+from .ops.flip import Mirror
 
 
 @dataclass(frozen=True)
@@ -59,32 +22,47 @@ class Program:
 
     Attributes:
         steps: on 8-bit RGB pixels, in order.
-        size: (height, width) of every image at the end, pixels.
-        floating: whether the result is float32; else uint8.
+        size: (height, width) of every image at the end, pixels; None where it is not the same for all, which only
+            a program with `rest` may have.
+        floating: whether DALI's result is float32, else uint8.
         factor, offset: per channel, result = pixel (0 to 255) * factor + offset.
+        rest: position in the flattened chain from which the user's own transforms are run, in this process, on
+            DALI's 8-bit RGB images [height, width, 3]; None where DALI does everything, and gives [3, height, width].
+        rest_kind: what the transform at `rest` expects: `pil`, `tensor` (uint8 [3, height, width]) or `image`
+            (that as torchvision's `tv_tensors.Image`).
+        tail: steps on the scaled result, [3, height, width].
+        reason: why there is a rest, a sentence; None where there is none.
     """
 
     steps: tuple[Step, ...]
-    size: tuple[int, int]
+    size: tuple[int, int] | None
     floating: bool
-    factor: tuple[float, float, float]
-    offset: tuple[float, float, float]
+    factor: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    rest: int | None = None
+    rest_kind: str = "pil"
+    tail: tuple[Step, ...] = ()
+    reason: str | None = None
 
     @property
     def body(self) -> tuple[Step, ...]:
-        """The steps without the flips at the end, which are fused into the scaling."""
+        """The steps without the mirrorings at the end that are fused into the scaling."""
         last = len(self.steps)
-        while last and isinstance(self.steps[last - 1], Mirror):
+        while self.rest is None and last and _fusible(self.steps[last - 1]):
             last -= 1
         return self.steps[:last]
 
     @property
     def mirrors(self) -> tuple[Mirror, ...]:
-        """The flips at the end."""
+        """The mirrorings at the end that are fused into the scaling."""
         return tuple(step for step in self.steps[len(self.body) :] if isinstance(step, Mirror))
 
 
-def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> dict[str, npt.NDArray[np.int32]]:
+def _fusible(step: Step) -> bool:
+    return isinstance(step, Mirror) and not step.vertical
+
+
+def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:
     """Return what a pipeline of `program` is fed for n samples, by the name of its input.
 
     Args:
@@ -93,36 +71,32 @@ def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> dict
         heights, widths: int64[n], of the files' images, pixels.
 
     Returns:
-        `start<k>` and `shape<k>` int32[n, 2] (top, left / height, width), `size<k>` int32[n, 2],
-        `mirror<k>` int32[n] for step k of the body, and `mirror` int32[n] where flips end the chain.
+        Arrays of n rows, int32 or float32: those of step k of the body and, numbered on from there, of the tail;
+        and `mirror` int32[n] where fused mirrorings end the steps.
     """
-    fed: dict[str, npt.NDArray[np.int64]] = {}
-    for k, step in enumerate(program.body):
-        if isinstance(step, CropResize):
-            boxes = crop_boxes(heights, widths, uniforms(keys, step.operation, CROP_DRAWS), step.scale, step.ratio)
-            fed[f"start{k}"], fed[f"shape{k}"] = boxes[:, :2], boxes[:, 2:]
-            heights, widths = np.full_like(heights, step.size[0]), np.full_like(widths, step.size[1])
-        elif isinstance(step, Scale):
-            pairs = zip(heights.tolist(), widths.tolist(), strict=True)
-            sizes = np.array([resized(h, w, step.size, step.max_size) for h, w in pairs], dtype=np.int64)
-            fed[f"size{k}"] = sizes.reshape(-1, 2)
-            heights, widths = fed[f"size{k}"][:, 0], fed[f"size{k}"][:, 1]
-        elif isinstance(step, CropCenter):
-            starts = [
-                [center_start(h, step.size[0]), center_start(w, step.size[1])]
-                for h, w in zip(heights.tolist(), widths.tolist(), strict=True)
-            ]
-            fed[f"start{k}"] = np.array(starts, dtype=np.int64).reshape(-1, 2)
-            heights, widths = np.full_like(heights, step.size[0]), np.full_like(widths, step.size[1])
-        else:
-            fed[f"mirror{k}"] = _flipped(step, keys)
+    fed: Fed = {}
+    sizes = np.stack([heights, widths], axis=1)
+    for k, step in enumerate((*program.body, *program.tail)):
+        inputs, sizes = step.arrays(k, keys, sizes)
+        fed.update(inputs)
     if program.mirrors:
-        mirror = np.zeros(len(keys), dtype=np.int64)
-        for step in program.mirrors:
-            mirror ^= _flipped(step, keys)
-        fed["mirror"] = mirror
-    return {name: np.ascontiguousarray(values, dtype=np.int32) for name, values in fed.items()}
+        mirror = np.zeros(len(keys), dtype=np.bool_)
+        for flip in program.mirrors:
+            mirror ^= flip.flipped(keys)
+        fed["mirror"] = int32(mirror)
+    return fed
 
 
-def _flipped(step: Mirror, keys: UInt64s) -> Ints:
-    return (uniforms(keys, step.operation, 1)[:, 0] < step.p).astype(np.int64)
+def drawn(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> list[dict[int, Any]]:
+    """Return what each sample draws for the part that DALI does, by operation, in the form of `Injected.drawn`.
+
+    Args: as `arrays`.
+    """
+    found: list[dict[int, Any]] = [{} for _ in keys]
+    sizes = np.stack([heights, widths], axis=1)
+    for step in (*program.steps, *program.tail):
+        for row, value in enumerate(step.drawn(keys, sizes)):
+            if value is not None:
+                found[row][step.operation] = value
+        _, sizes = step.arrays(0, keys, sizes)
+    return found

@@ -1,0 +1,358 @@
+"""The transforms that are known by name: how each is read into DALI's steps, and how its numbers are put in.
+
+Both versions of torchvision's classes are listed; recognised is the exact class, as a subclass may do something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+from torchvision.transforms._presets import ImageClassification
+
+from .chain import Chain, Refused, interpolation_of
+from .ops.base import Gate
+from .ops.blur import Blur, BlurInjection
+from .ops.colour import Gray, Jitter, JitterInjection
+from .ops.crop import (
+    CropCenter,
+    Padded,
+    RandomBox,
+    RandomBoxInjection,
+    RandomWindow,
+    RandomWindowInjection,
+    padding_of,
+    sides_of,
+)
+from .ops.erase import Erase, EraseInjection, filling
+from .ops.flip import Mirror
+from .ops.injection import Coin, Cursor, Injection, Seeded
+from .ops.resize import FILTERS, NEAREST, Scale
+from .ops.warp import AffineInjection, Ranges, RotationInjection, Warp, affine_ranges, rotation_ranges
+
+
+@dataclass(frozen=True)
+class Op:
+    """One transform.
+
+    Attributes:
+        read: adds it to a chain; raises `Refused` where DALI cannot do it with these arguments, at this place.
+        inject: what puts the plan's numbers into a copy; None where it draws none.
+        limits: when it is left to torchvision, for people; empty where it never is.
+        scales: whether it changes the type or the scale of values.
+    """
+
+    read: Callable[[Chain, Any], None]
+    inject: Callable[[int, Any, Cursor], Injection] | None = None
+    limits: str = ""
+    scales: bool = False
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    values = [size] if isinstance(size, int) else list(size)
+    return int(values[0]), int(values[-1])
+
+
+def _filter(chain: Chain, one: Any) -> str:
+    """The interpolation of a resize, where DALI's gives the same pixels."""
+    chain.resized()
+    name = interpolation_of(one)
+    if chain.kind == "pil":
+        if name not in FILTERS:
+            raise Refused(f"its interpolation is {name}, and Pillow's places differ from DALI's")
+    elif name in NEAREST:
+        chain.spatial()
+        return name
+    elif name == "lanczos" or (name == "bicubic" and not chain.whole) or name not in FILTERS:
+        raise Refused(f"its interpolation is {name}, on {'floats' if not chain.whole else 'a tensor'}")
+    elif one.antialias is not True:
+        raise Refused("it resizes a tensor without antialiasing; use antialias=True")
+    chain.pixels()
+    return name
+
+
+def _random_resized_crop(chain: Chain, one: Any) -> None:
+    name = _filter(chain, one)
+    if min(one.scale) <= 0 or min(one.ratio) <= 0:
+        raise Refused("its scale and ratio must be positive")
+    size = _pair(one.size)
+    scale, ratio = (one.scale[0], one.scale[1]), (one.ratio[0], one.ratio[1])
+    chain.steps += [RandomBox(chain.operation, scale, ratio), Scale(chain.operation, size, None, name)]
+    chain.size = size
+
+
+def _resize(chain: Chain, one: Any) -> None:
+    name = _filter(chain, one)
+    size = None if one.size is None else (one.size,) if isinstance(one.size, int) else tuple(one.size)
+    if size is not None and len(size) == 1 and one.max_size is not None and one.max_size <= size[0]:
+        raise Refused(f"its max_size {one.max_size} must be greater than its size {size[0]}")
+    chain.steps.append(Scale(chain.operation, size, one.max_size, name))
+    chain.size = (size[0], size[1]) if size is not None and len(size) == 2 else None
+
+
+def _center_crop(chain: Chain, one: Any) -> None:
+    _window(chain)
+    chain.size = _pair(one.size)
+    chain.steps.append(CropCenter(chain.operation, chain.size))
+
+
+def _window(chain: Chain) -> None:
+    chain.spatial()
+    chain.resized()
+    if chain.normalised:
+        raise Refused("it comes after Normalize")  # what it fills with would be normalised too
+
+
+def _constant(one: Any) -> None:
+    if one.padding_mode != "constant":
+        raise Refused(f"its padding_mode is {one.padding_mode}")
+
+
+def _random_crop(chain: Chain, one: Any) -> None:
+    _window(chain)
+    padding, fill = padding_of(one), (0, 0, 0)
+    if any(padding) or one.pad_if_needed:
+        _constant(one)
+        fill = chain.fill(one.fill)
+    if min(padding) < 0:
+        raise Refused("its padding is negative")
+    chain.size = _pair(one.size)
+    chain.steps.append(RandomWindow(chain.operation, chain.size, padding, bool(one.pad_if_needed), fill))
+
+
+def _pad(chain: Chain, one: Any) -> None:
+    _window(chain)
+    _constant(one)
+    sides = sides_of(one.padding)
+    if min(sides) < 0:
+        raise Refused("its padding is negative")
+    chain.steps.append(Padded(chain.operation, sides, chain.fill(one.fill)))
+    if chain.size is not None:
+        chain.size = chain.size[0] + sides[1] + sides[3], chain.size[1] + sides[0] + sides[2]
+
+
+def _coin(chain: Chain, one: Any) -> tuple[Gate, ...]:
+    return (*chain.gates, Gate(chain.operation, 0.0, float(one.p)))
+
+
+def _horizontal_flip(chain: Chain, one: Any) -> None:
+    chain.spatial()
+    chain.steps.append(Mirror(chain.operation, _coin(chain, one)))
+
+
+def _vertical_flip(chain: Chain, one: Any) -> None:
+    chain.spatial()
+    chain.steps.append(Mirror(chain.operation, _coin(chain, one), vertical=True))
+
+
+def _warp(chain: Chain, one: Any, ranges: Ranges, rotation: bool) -> None:
+    name = interpolation_of(one)
+    if name != "nearest":
+        raise Refused(f"its interpolation is {name}, whose borders DALI does otherwise")
+    if chain.normalised:
+        raise Refused("it comes after Normalize")
+    chain.spatial()
+    fill = chain.fill(one.fill)
+    if len(set(fill)) > 1:
+        raise Refused("its fill has a value for each channel")
+    center = None if one.center is None else (float(one.center[0]), float(one.center[1]))
+    chain.steps.append(Warp(chain.operation, ranges, rotation, center, fill[0], chain.gates))
+
+
+def _rotation(chain: Chain, one: Any) -> None:
+    if one.expand:
+        raise Refused("it expands the image")
+    _warp(chain, one, rotation_ranges(one), rotation=True)
+
+
+def _affine(chain: Chain, one: Any) -> None:
+    _warp(chain, one, affine_ranges(one), rotation=False)
+
+
+def _grayscale(chain: Chain, one: Any) -> None:
+    if one.num_output_channels != 3:
+        raise Refused("it leaves one channel")
+    chain.pixels()
+    chain.steps.append(Gray(chain.operation, chain.gates, _cut(chain), coin=False))
+
+
+def _random_grayscale(chain: Chain, one: Any) -> None:
+    chain.pixels()
+    chain.steps.append(Gray(chain.operation, _coin(chain, one), _cut(chain), coin=True))
+
+
+def _cut(chain: Chain) -> bool:
+    return chain.kind in ("tensor", "image")
+
+
+def _jitter(chain: Chain, one: Any) -> None:
+    if one.hue is not None:
+        raise Refused("it changes the hue, which DALI does in another colour space")
+    if not chain.whole:
+        raise Refused("it computes on floating-point pixels; put it before ToTensor")
+    chain.pixels()
+    chain.steps.append(Jitter(chain.operation, one.brightness, one.contrast, one.saturation, _cut(chain), chain.gates))
+
+
+def _blur(chain: Chain, one: Any) -> None:
+    chain.pixels()
+    low, high = float(one.sigma[0]), float(one.sigma[-1])
+    chain.steps.append(Blur(chain.operation, _pair(one.kernel_size), low, high, chain.gates))
+
+
+def _erasing(chain: Chain, one: Any) -> None:
+    if chain.kind == "pil":
+        raise Refused("it is applied to a PIL image")
+    if _noisy(one):
+        raise Refused("it fills with random values")
+    values = filling(one)
+    values = values * 3 if len(values) == 1 else values
+    if len(values) != 3:
+        raise Refused(f"its value has {len(values)} channels")
+    if chain.whole and any(int(value) != value or not 0 <= value <= 255 for value in values):
+        raise Refused(f"it fills 8-bit pixels with {one.value}")
+    if min(one.ratio) <= 0:
+        raise Refused("its ratio must be positive")
+    fill = values[0], values[1], values[2]
+    scale, ratio = (one.scale[0], one.scale[1]), (one.ratio[0], one.ratio[1])
+    chain.tail.append(Erase(chain.operation, scale, ratio, fill, _coin(chain, one)))
+
+
+def _noisy(one: Any) -> bool:
+    """Whether RandomErasing fills with noise; v2 keeps None for "random"."""
+    return one.value is None or isinstance(one.value, str)
+
+
+def _erase_injection(operation: int, one: Any, cursor: Cursor) -> Injection:
+    return Seeded(operation, one, cursor) if _noisy(one) else EraseInjection(operation, one, cursor)
+
+
+def _identity(_chain: Chain, _one: Any) -> None:
+    """Nothing to do."""
+
+
+def _certain(chain: Chain) -> None:
+    if chain.gates:
+        raise Refused("it is applied by chance and changes the type")
+
+
+def _to_tensor(chain: Chain, _one: Any) -> None:
+    _certain(chain)
+    if chain.kind != "pil":
+        raise Refused("it is applied to a tensor")
+    _floats(chain, 1 / 255)
+
+
+def _floats(chain: Chain, factor: float) -> None:
+    chain.kind = "floats"
+    chain.scale([factor] * 3, [0.0] * 3)
+
+
+def _pil_to_tensor(chain: Chain, _one: Any) -> None:
+    _certain(chain)
+    if chain.kind != "pil":
+        raise Refused("it is applied to a tensor")
+    chain.kind = "tensor"
+
+
+def _to_image(chain: Chain, _one: Any) -> None:
+    _certain(chain)
+    if chain.kind in ("pil", "tensor"):
+        chain.kind = "image"
+
+
+def _to_pure_tensor(chain: Chain, _one: Any) -> None:
+    _certain(chain)
+    if chain.kind == "image":
+        chain.kind = "tensor"
+
+
+def _convert(chain: Chain, dtype: Any, scale: bool) -> None:
+    _certain(chain)
+    if dtype not in (torch.float32, torch.uint8):
+        raise Refused(f"it converts to {dtype}" if isinstance(dtype, torch.dtype) else "it has a type for each kind")
+    if chain.whole and dtype is torch.float32:
+        _floats(chain, 1 / 255 if scale else 1.0)
+    elif not chain.whole and dtype is torch.uint8:
+        raise Refused("it turns floating-point pixels back into torch.uint8")
+
+
+def _to_dtype(chain: Chain, one: Any) -> None:
+    if chain.kind != "pil":  # torchvision passes PIL images through
+        _convert(chain, one.dtype, one.scale)
+
+
+def _convert_image_dtype(chain: Chain, one: Any) -> None:
+    if chain.kind == "pil":
+        raise Refused("it is applied to a PIL image; put PILToTensor() before it")
+    _convert(chain, one.dtype, True)
+
+
+def _normalize(chain: Chain, one: Any) -> None:
+    _certain(chain)
+    if chain.whole:
+        raise Refused("it needs floating-point pixels; put ToTensor() or ToDtype(torch.float32) before it")
+    mean, std = [float(x) for x in one.mean], [float(x) for x in one.std]
+    if len(mean) not in (1, 3) or len(std) not in (1, 3) or not all(std):
+        raise Refused("it needs one or three means and as many standard deviations, none of them zero")
+    mean, std = (mean * 3)[:3], (std * 3)[:3]
+    chain.scale([1 / s for s in std], [-m / s for m, s in zip(mean, std, strict=True)])
+    chain.normalised = True
+
+
+def _preset(chain: Chain, one: Any) -> None:
+    """What `weights.transforms()` of a classification model does, part by part."""
+    # It has no class of its own for each part; `Resize` and the others take the same arguments.
+    _resize(chain, v1.Resize(one.resize_size, one.interpolation, antialias=one.antialias))
+    _center_crop(chain, v1.CenterCrop(one.crop_size))
+    if chain.kind == "pil":
+        chain.kind = "tensor"
+    _convert(chain, torch.float32, True)
+    _normalize(chain, v1.Normalize(one.mean, one.std))
+
+
+_NO_FILTER = "box, hamming; nearest on a PIL image; lanczos on a tensor; bicubic on floats; antialias=False on a tensor"
+
+OPS: dict[str, Op] = {
+    "RandomResizedCrop": Op(_random_resized_crop, RandomBoxInjection, _NO_FILTER),
+    "Resize": Op(_resize, None, _NO_FILTER),
+    "CenterCrop": Op(_center_crop, None, "after Normalize"),
+    "RandomCrop": Op(_random_crop, RandomWindowInjection, "padding_mode other than constant; after Normalize"),
+    "Pad": Op(_pad, None, "padding_mode other than constant; after Normalize"),
+    "RandomHorizontalFlip": Op(_horizontal_flip, Coin),
+    "RandomVerticalFlip": Op(_vertical_flip, Coin),
+    "RandomRotation": Op(
+        _rotation, RotationInjection, "expand; interpolation other than nearest; a fill for each channel"
+    ),
+    "RandomAffine": Op(_affine, AffineInjection, "interpolation other than nearest; a fill for each channel"),
+    "Grayscale": Op(_grayscale, None, "one output channel"),
+    "RandomGrayscale": Op(_random_grayscale, Coin),
+    "ColorJitter": Op(_jitter, JitterInjection, "hue; on floats"),
+    "GaussianBlur": Op(_blur, BlurInjection),
+    "RandomErasing": Op(_erasing, _erase_injection, "value='random'"),
+    "Identity": Op(_identity),
+    "ToTensor": Op(_to_tensor, scales=True),
+    "PILToTensor": Op(_pil_to_tensor, scales=True),
+    "ToImage": Op(_to_image, scales=True),
+    "ToPureTensor": Op(_to_pure_tensor, scales=True),
+    "ToDtype": Op(_to_dtype, None, "types other than float32 and uint8", scales=True),
+    "ConvertImageDtype": Op(_convert_image_dtype, None, "types other than float32 and uint8", scales=True),
+    "Normalize": Op(_normalize, scales=True),
+    "ImageClassification": Op(_preset, scales=True),
+}
+
+
+@cache
+def _by_class() -> dict[type, Op]:
+    known = {getattr(m, name): op for name, op in OPS.items() for m in (v1, v2) if hasattr(m, name)}
+    return {**known, ImageClassification: OPS["ImageClassification"], torch.nn.Identity: OPS["Identity"]}
+
+
+def find(transform: Any) -> Op | None:
+    """Return the entry of a transform's exact class."""
+    return _by_class().get(type(transform))

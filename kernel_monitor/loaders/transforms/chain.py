@@ -1,0 +1,179 @@
+"""A chain of transforms: its flat form, the numbers of its operations, and the image's state while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
+
+from .ops.base import Gate, Step
+from .ops.erase import Erase
+from .program import Program
+
+COMPOSES = (v1.Compose, v2.Compose)
+APPLY, CHOICE, ORDER = (
+    (v1.RandomApply, v2.RandomApply),
+    (v1.RandomChoice, v2.RandomChoice),
+    (v1.RandomOrder, v2.RandomOrder),
+)
+_PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Image.Resampling
+FLOAT_ROUNDINGS = 2  # each adds about 0.25 of 255 to what torchvision, which does not round floats, gives
+
+
+class Refused(Exception):
+    """Why DALI cannot do one transform; `translate` adds its name and position."""
+
+
+def flatten(transform: Any) -> Iterator[Any]:
+    """Yield the transforms of a chain in the order in which they run, nested `Compose` and `Sequential` opened."""
+    if type(transform) in COMPOSES:
+        for inner in transform.transforms:
+            yield from flatten(inner)
+    elif type(transform) is nn.Sequential:
+        for inner in transform:
+            yield from flatten(inner)
+    elif transform is not None:
+        yield transform
+
+
+def branches(transform: Any) -> list[list[Any]]:
+    """The transforms inside RandomApply, RandomChoice or RandomOrder, each one flattened; none for all others."""
+    if type(transform) in (*APPLY, *CHOICE, *ORDER):
+        return [list(flatten(inner)) for inner in transform.transforms]
+    return []
+
+
+def operations(transform: Any) -> int:
+    """How many operation numbers a transform takes: itself and what is inside it."""
+    return 1 + sum(operations(inner) for branch in branches(transform) for inner in branch)
+
+
+def shares(transform: Any) -> list[float]:
+    """Cumulative probabilities of RandomChoice's branches, from 0.0, one more than there are branches."""
+    weights = [1.0] * len(transform.transforms) if transform.p is None else [float(p) for p in transform.p]
+    total, sums = sum(weights), [0.0]
+    for weight in weights:
+        sums.append(sums[-1] + weight / total)
+    sums[-1] = 1.0
+    return sums
+
+
+def name_of(transform: Any) -> str:
+    """Name of a transform for people: its class's, a function's own."""
+    if type(transform).__module__ == "builtins" and hasattr(transform, "__name__"):
+        return str(transform.__name__)
+    return type(transform).__name__
+
+
+def interpolation_of(transform: Any) -> str:
+    """torchvision's name of a transform's interpolation, however it was given."""
+    given = transform.interpolation
+    if isinstance(given, InterpolationMode):
+        return str(given.value)
+    return _PILLOW.get(given, str(given)) if isinstance(given, int) else str(given)
+
+
+class Chain:
+    """The image's state while a chain is read, and what has piled up.
+
+    Attributes:
+        kind: `pil`, `tensor` (uint8), `image` (uint8 tv_tensors.Image) or `floats` (float32).
+        operation: number of the transform that is being read.
+        gates: chances that decide whether it is applied.
+        size: (height, width), pixels, where it is known to be the same for all images.
+        steps: on 8-bit pixels, so far; `tail` on what comes after the scaling.
+        factor, offset: the scaling, per channel.
+        normalised: whether Normalize has been read.
+    """
+
+    def __init__(self) -> None:
+        self.kind = "pil"
+        self.operation = 0
+        self.gates: tuple[Gate, ...] = ()
+        self.size: tuple[int, int] | None = None
+        self.steps: list[Step] = []
+        self.tail: list[Erase] = []
+        self.factor = [1.0, 1.0, 1.0]
+        self.offset = [0.0, 0.0, 0.0]
+        self.normalised = False
+        self._roundings = 0
+
+    def copy(self) -> Chain:
+        """As it is now: what is read into the copy does not change this one."""
+        other = copy(self)
+        other.steps, other.tail = list(self.steps), list(self.tail)
+        return other
+
+    @property
+    def whole(self) -> bool:
+        """Whether pixels are 8-bit integers, as DALI's are until the scaling."""
+        return self.kind != "floats"
+
+    def spatial(self) -> None:
+        """Refuse what moves pixels where DALI would have to do it after the scaling."""
+        if self.tail:
+            raise Refused("it comes after RandomErasing")
+
+    def pixels(self) -> None:
+        """Refuse what computes new pixel values where DALI's 8-bit ones would differ too much."""
+        self.spatial()
+        if self.normalised:
+            raise Refused("it comes after Normalize")
+        if not self.whole:
+            self._roundings += 1
+            if self._roundings > FLOAT_ROUNDINGS:
+                raise Refused("too many transforms compute on floating-point pixels; put them before ToTensor")
+
+    def resized(self) -> None:
+        """Refuse a change of size that only some samples would get."""
+        if self.gates:
+            raise Refused("it is applied by chance and changes the size")
+
+    def fill(self, given: Any) -> tuple[int, int, int]:
+        """An 8-bit RGB colour that a transform fills with."""
+        given = 0 if given is None else given
+        values = [given] * 3 if isinstance(given, (int, float)) else list(given) if type(given) in (tuple, list) else []
+        values = values * 3 if len(values) == 1 else values
+        if self.kind != "pil" and len(set(values)) > 1:
+            raise Refused("its fill has a value for each channel")
+        if not self.whole and any(values):
+            raise Refused("it fills floating-point pixels with something else than 0")
+        if len(values) != 3 or any(int(value) != value or not 0 <= value <= 255 for value in values):
+            raise Refused(f"its fill is {given}")
+        return int(values[0]), int(values[1]), int(values[2])
+
+    def scale(self, factor: list[float], offset: list[float]) -> None:
+        """Let every value be multiplied, and added to, per channel."""
+        self.factor = [f * by for f, by in zip(self.factor, factor, strict=True)]
+        self.offset = [o * by + plus for o, by, plus in zip(self.offset, factor, offset, strict=True)]
+        filled = [[v * by + plus for v, by, plus in zip(e.fill, factor, offset, strict=True)] for e in self.tail]
+        self.tail = [replace(e, fill=(f[0], f[1], f[2])) for e, f in zip(self.tail, filled, strict=True)]
+
+    def program(self) -> Program:
+        """All of it in DALI.
+
+        Raises:
+            Refused: the result is not a tensor of one size.
+        """
+        if self.kind == "pil":
+            raise Refused("Nothing in the transform makes a tensor of the image.")
+        if self.size is None:
+            raise Refused("No transform gives all images the same size.")
+        factor, offset = self.factor, self.offset
+        return Program(
+            tuple(self.steps),
+            self.size,
+            not self.whole,
+            (factor[0], factor[1], factor[2]),
+            (offset[0], offset[1], offset[2]),
+            tail=tuple(self.tail),
+        )
+
+    def head(self, rest: int, reason: str) -> Program:
+        """What has been read so far in DALI, the transforms from position `rest` on in torchvision."""
+        return Program(tuple(self.steps), self.size, False, rest=rest, rest_kind=self.kind, reason=reason)

@@ -1,0 +1,167 @@
+"""Grayscale, brightness, contrast and saturation: each is a 3 x 3 matrix on a pixel's channels and a constant.
+
+torchvision cuts the fractions of 8-bit results off (Pillow rounds only when it makes gray), DALI rounds: half a
+step is subtracted. Hue is not here: DALI turns colours in YIQ, torchvision in HSV, and the two differ by 9 of 255.
+Weights of gray: ITU-R BT.601, as in Pillow's `convert("L")` and torchvision's `rgb_to_grayscale` of tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..draws import Floats, UInt64s, uniforms
+from .base import Fed, Gates, Graph, Ints, between, float32, opened, where_open
+from .injection import Parameters
+
+PILLOW = np.array([0.299, 0.587, 0.114])
+TORCH = np.array([0.2989, 0.587, 0.114])  # they make 0.9999: cut off, a gray pixel gets darker by one
+_BRIGHTNESS, _CONTRAST, _SATURATION = 0, 1, 2
+_DRAWS = 8  # four places in the order, four factors
+
+Range = tuple[float, float] | None
+
+
+def _matrix(graph: Graph, name: str, image: Any, constant: Any) -> Any:
+    from nvidia.dali import fn, types
+
+    matrix = graph.fed(name, 2, types.FLOAT)
+    return fn.coord_transform(image, M=matrix, T=constant, dtype=types.UINT8)
+
+
+@dataclass(frozen=True)
+class Gray:
+    """Grayscale to three equal channels, where all `gates` are open; `cut`: fractions are cut off."""
+
+    operation: int
+    gates: Gates
+    cut: bool
+    coin: bool
+    region = False
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        applied = opened(self.gates, keys)
+        matrices = np.where(applied[:, None, None], TORCH if self.cut else PILLOW, np.eye(3))
+        constants = np.repeat(np.where(applied, -0.5 * self.cut, 0.0)[:, None], 3, axis=1)
+        return {f"matrix{k}": float32(matrices), f"constant{k}": float32(constants)}, sizes
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        if not self.coin:
+            return [None] * len(keys)
+        return where_open(self.gates[:-1], keys, self.gates[-1].open(keys).tolist())
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        from nvidia.dali import types
+
+        return _matrix(graph, f"matrix{k}", image, graph.fed(f"constant{k}", 1, types.FLOAT))
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """ColorJitter without hue: factors between these numbers, in the order drawn. None: not changed.
+
+    `cut`: gray, too, is cut off to an integer, as torch does and Pillow does not.
+    """
+
+    operation: int
+    brightness: Range
+    contrast: Range
+    saturation: Range
+    cut: bool
+    gates: Gates
+    region = False
+
+    @property
+    def _slots(self) -> int:
+        return sum(given is not None for given in (self.brightness, self.contrast, self.saturation))
+
+    @property
+    def _weights(self) -> Floats:
+        return TORCH if self.cut else PILLOW
+
+    def _draw(self, keys: UInt64s) -> list[Any]:
+        ranges = (self.brightness, self.contrast, self.saturation, None)
+        return jitter(uniforms(keys, self.operation, _DRAWS), ranges)
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        return where_open(self.gates, keys, self._draw(keys))
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        n, slots = len(keys), self._slots
+        matrices = np.broadcast_to(np.eye(3), (slots, n, 3, 3)).copy()
+        constants, means = np.zeros((slots, n)), np.zeros((slots, n))
+        for row, drawn in enumerate(self.drawn(keys, sizes)):
+            if drawn is None:
+                continue
+            order, factors = drawn[0], drawn[1:]
+            for slot, which in enumerate(one for one in order if factors[one] is not None):
+                factor = factors[which]
+                matrix = np.eye(3) * factor
+                if which == _SATURATION:
+                    matrix += (1 - factor) * self._weights
+                matrices[slot, row] = matrix
+                means[slot, row] = (1 - factor) * (which == _CONTRAST)
+                constants[slot, row] = -0.5 - 0.5 * (1 - factor) * (self.cut and which != _BRIGHTNESS)
+        fed: Fed = {}
+        for slot in range(slots):
+            fed[f"matrix{k}_{slot}"] = float32(matrices[slot])
+            fed[f"constant{k}_{slot}"] = float32(constants[slot])
+            if self.contrast is not None:
+                fed[f"mean{k}_{slot}"] = float32(means[slot])
+        return fed, sizes
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        from nvidia.dali import fn, types
+
+        ones = types.Constant(np.ones(3, dtype=np.float32), device=graph.device)
+        weights = types.Constant(float32(self._weights), device=graph.device)
+        for slot in range(self._slots):
+            constant = graph.fed(f"constant{k}_{slot}", 0, types.FLOAT)
+            if self.contrast is not None:
+                # The mean of gray is the gray of the means.
+                channels = fn.reductions.mean(image, axes=[0, 1])
+                gray = fn.reductions.sum(channels * weights, axes=[0])
+                constant = constant + graph.fed(f"mean{k}_{slot}", 0, types.FLOAT) * gray
+            image = _matrix(graph, f"matrix{k}_{slot}", image, ones * constant)
+        return image
+
+
+def jitter(numbers: Floats, ranges: tuple[Range, Range, Range, Range]) -> list[Any]:
+    """Return ColorJitter's (order, brightness, contrast, saturation, hue) for n samples.
+
+    The order is a permutation of 0 to 3, brightness to hue; a factor is None where its range is.
+
+    Args:
+        numbers: float64[n, 8], uniform in [0, 1).
+        ranges: least and greatest factor of each.
+    """
+    orders = [tuple(order) for order in np.argsort(numbers[:, :4], axis=1, kind="stable").tolist()]
+    none: list[float | None] = [None] * len(numbers)
+    columns: list[Any] = [
+        none if given is None else between(numbers[:, 4 + which], *given) for which, given in enumerate(ranges)
+    ]
+    return list(zip(orders, *columns, strict=True))
+
+
+class JitterInjection(Parameters):
+    """ColorJitter draws (order, brightness, contrast, saturation, hue)."""
+
+    _drawn: list[Any]
+
+    def begin(self, keys: UInt64s) -> None:
+        one = self.transform
+        ranges = (one.brightness, one.contrast, one.saturation, one.hue)
+        self._drawn = jitter(uniforms(keys, self.operation, _DRAWS), ranges)
+
+    def draw(self, row: int, _height: int, _width: int) -> Any:
+        return self._drawn[row]
+
+    def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
+        return (torch.tensor(drawn[0]), *drawn[1:])
+
+    def v2(self, drawn: Any) -> dict[str, Any]:
+        names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
+        return {"fn_idx": torch.tensor(drawn[0]), **dict(zip(names, drawn[1:], strict=True))}

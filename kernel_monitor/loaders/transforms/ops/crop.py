@@ -1,0 +1,222 @@
+"""Crops and paddings: each takes a window of the image, filled with a colour where it reaches beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..draws import Floats, UInt64s, uniforms
+from ..params import CROP_DRAWS, center_start, crop_box, crop_boxes
+from .base import Fed, Graph, Ints, int32
+from .injection import Cursor, Parameters
+
+Colour = tuple[int, int, int]
+Sides = tuple[int, int, int, int]  # left, top, right, bottom, as torchvision orders them; pixels
+BLACK = (0, 0, 0)
+
+
+def _slice(graph: Graph, k: int, image: Any, **out_of_bounds: Any) -> Any:
+    from nvidia.dali import fn
+
+    start, shape = graph.fed(f"start{k}", 1), graph.fed(f"shape{k}", 1)
+    whole: dict[str, Any] = {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
+    return fn.slice(image, start, shape, **whole, **out_of_bounds)
+
+
+def _filled(graph: Graph, k: int, image: Any, fill: Colour) -> Any:
+    return _slice(graph, k, image, out_of_bounds_policy="pad", fill_values=list(fill))
+
+
+def _window(k: int, starts: Ints, shapes: Ints) -> tuple[Fed, Ints]:
+    return {f"start{k}": int32(starts), f"shape{k}": int32(shapes)}, shapes
+
+
+@dataclass(frozen=True)
+class RandomBox:
+    """The crop of RandomResizedCrop. `scale` are shares of the area, `ratio` are width / height."""
+
+    operation: int
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    region = True
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        boxes = self.boxes(keys, sizes)
+        return _window(k, boxes[:, :2], boxes[:, 2:])
+
+    def boxes(self, keys: UInt64s, sizes: Ints) -> Ints:
+        """int64[n, 4]: top, left, height, width."""
+        return crop_boxes(sizes[:, 0], sizes[:, 1], uniforms(keys, self.operation, CROP_DRAWS), self.scale, self.ratio)
+
+    def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
+        return [tuple(box) for box in self.boxes(keys, sizes).tolist()]
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        return _slice(graph, k, image)
+
+
+@dataclass(frozen=True)
+class CropCenter:
+    """CenterCrop to `size` (height, width) in pixels; smaller images are padded with black."""
+
+    operation: int
+    size: tuple[int, int]
+    region = False
+
+    def arrays(self, k: int, _keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        starts = [[center_start(h, self.size[0]), center_start(w, self.size[1])] for h, w in sizes.tolist()]
+        return _window(k, np.array(starts, dtype=np.int64).reshape(-1, 2), _all(self.size, sizes))
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        return [None] * len(keys)
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        return _filled(graph, k, image, BLACK)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Pad by `sides` pixels with `fill`."""
+
+    operation: int
+    sides: Sides
+    fill: Colour
+    region = False
+
+    def arrays(self, k: int, _keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        left, top, right, bottom = self.sides
+        return _window(k, _all((-top, -left), sizes), sizes + np.array([top + bottom, left + right]))
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        return [None] * len(keys)
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        return _filled(graph, k, image, self.fill)
+
+
+@dataclass(frozen=True)
+class RandomWindow:
+    """RandomCrop to `size` (height, width) after padding by `sides`, and as far as needed if `pad_if_needed`."""
+
+    operation: int
+    size: tuple[int, int]
+    sides: Sides
+    pad_if_needed: bool
+    fill: Colour
+
+    @property
+    def region(self) -> bool:
+        return not self.pad_if_needed and not any(self.sides)
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        starts = [[top - pads[1], left - pads[0]] for top, left, pads in self._places(keys, sizes)]
+        return _window(k, np.array(starts, dtype=np.int64).reshape(-1, 2), _all(self.size, sizes))
+
+    def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
+        return self._places(keys, sizes)
+
+    def _places(self, keys: UInt64s, sizes: Ints) -> list[Any]:
+        numbers = uniforms(keys, self.operation, 2).tolist()
+        pairs = zip(sizes.tolist(), numbers, strict=True)
+        return [place(h, w, draws, self.size, self.sides, self.pad_if_needed) for (h, w), draws in pairs]
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        return _slice(graph, k, image) if self.region else _filled(graph, k, image, self.fill)
+
+
+def place(
+    height: int, width: int, draws: Sequence[float], size: Sequence[int], sides: Sides, pad_if_needed: bool
+) -> tuple[int, int, Sides]:
+    """Return RandomCrop's top and left in the padded image, and the padding (left, top, right, bottom), pixels.
+
+    Args:
+        height, width: of the image, pixels.
+        draws: two uniform numbers in [0, 1).
+        size: (height, width) of the crop.
+        sides: padding asked for.
+        pad_if_needed: whether images that are still too small are padded by what they lack, on both sides.
+
+    Raises:
+        ValueError: the image is too small, as torchvision says it.
+    """
+    left, top, right, bottom = sides
+    tall, wide = height + top + bottom, width + left + right
+    if pad_if_needed:
+        more, aside = max(size[0] - tall, 0), max(size[1] - wide, 0)
+        left, top, right, bottom = left + aside, top + more, right + aside, bottom + more
+        tall, wide = tall + 2 * more, wide + 2 * aside
+    if tall < size[0] or wide < size[1]:
+        raise ValueError(f"Required crop size {tuple(size)} is larger than input image size {(tall, wide)}")
+    place = int(draws[0] * (tall - size[0] + 1)), int(draws[1] * (wide - size[1] + 1))
+    return (*place, (left, top, right, bottom))
+
+
+def sides_of(padding: Any) -> Sides:
+    """Padding as torchvision's arguments give it (one, two or four numbers), as left, top, right, bottom."""
+    given = [padding] if isinstance(padding, int) else list(padding or [0])
+    left, top, right, bottom = {1: given * 4, 2: given * 2, 4: given}[len(given)]
+    return left, top, right, bottom
+
+
+def _all(pair: tuple[int, int], sizes: Ints) -> Ints:
+    return np.broadcast_to(np.array(pair, dtype=np.int64), sizes.shape)
+
+
+class RandomBoxInjection(Parameters):
+    """RandomResizedCrop draws (top, left, height, width)."""
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        super().__init__(operation, transform, cursor)
+        self._draws: list[list[float]] = []
+
+    def begin(self, keys: UInt64s) -> None:
+        self._draws = uniforms(keys, self.operation, CROP_DRAWS).tolist()
+
+    def draw(self, row: int, height: int, width: int) -> Any:
+        return crop_box(height, width, self._draws[row], self.transform.scale, self.transform.ratio)
+
+    def v2(self, drawn: Any) -> dict[str, Any]:
+        return dict(zip(("top", "left", "height", "width"), drawn, strict=True))
+
+
+class RandomWindowInjection(Parameters):
+    """RandomCrop draws (top, left, padding)."""
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        super().__init__(operation, transform, cursor)
+        self._draws: Floats = np.zeros((0, 2))
+        self._sides = padding_of(transform)
+
+    def begin(self, keys: UInt64s) -> None:
+        self._draws = uniforms(keys, self.operation, 2)
+
+    def draw(self, row: int, height: int, width: int) -> Any:
+        one = self.transform
+        return place(height, width, self._draws[row].tolist(), one.size, self._sides, one.pad_if_needed)
+
+    def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
+        return (*drawn[:2], *self.transform.size)
+
+    def v2(self, drawn: Any) -> dict[str, Any]:
+        top, left, padding = drawn
+        height, width = self.transform.size
+        return {
+            "needs_crop": True,
+            "top": top,
+            "left": left,
+            "height": height,
+            "width": width,
+            "needs_pad": any(padding),
+            "padding": list(padding),
+        }
+
+
+def padding_of(crop: Any) -> Sides:
+    """RandomCrop's padding; v2 keeps it as left, right, top, bottom."""
+    if type(crop).__module__.startswith("torchvision.transforms.v2") and crop.padding is not None:
+        left, right, top, bottom = crop.padding
+        return left, top, right, bottom
+    return sides_of(crop.padding)

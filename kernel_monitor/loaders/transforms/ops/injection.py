@@ -1,0 +1,112 @@
+"""The user's random transforms with the plan's numbers: copies that are told what to draw."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torchvision.transforms import functional, v2
+
+from ..draws import UInt64s, generator_seed
+from .base import Gate
+
+
+class Cursor:
+    """Which row of the batch is being computed."""
+
+    row = 0
+
+
+class Injection:
+    """A copy of one of the user's random transforms, whose numbers are those of the sample's key.
+
+    Attributes:
+        drawn: what the sample computed last drew; None where it drew nothing.
+    """
+
+    drawn: Any
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        self.operation = operation
+        self.drawn = None
+        self.cursor = cursor
+        self.transform = copy.copy(transform)
+
+    def begin(self, keys: UInt64s) -> None:
+        """Draw for a batch, uint64[n]."""
+        raise NotImplementedError
+
+    def __call__(self, image: Any) -> Any:
+        """Transform the image of the cursor's row."""
+        raise NotImplementedError
+
+
+class Coin(Injection):
+    """A transform with nothing to draw but whether it is applied, with probability `p`."""
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        super().__init__(operation, transform, cursor)
+        self._gate = Gate(operation, 0.0, float(transform.p))
+        self._open: list[bool] = []
+        self.transform.p = 1.0
+
+    def begin(self, keys: UInt64s) -> None:
+        self._open = self._gate.open(keys).tolist()
+
+    def __call__(self, image: Any) -> Any:
+        self.drawn = self._open[self.cursor.row]
+        return self.transform(image) if self.drawn else image
+
+
+class Parameters(Injection):
+    """A transform that asks itself for parameters: v2 the instance's `make_params`, v1 its `get_params`."""
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        super().__init__(operation, transform, cursor)
+        if isinstance(self.transform, v2.Transform):
+            self.transform.make_params = lambda _: self.v2(self.drawn)
+        else:
+            self.transform.get_params = lambda *args, **named: self.v1(self.drawn, *args, **named)
+
+    def __call__(self, image: Any) -> Any:
+        _, height, width = functional.get_dimensions(image)
+        self.drawn = self.draw(self.cursor.row, height, width)
+        return self.transform(image)
+
+    def draw(self, row: int, height: int, width: int) -> Any:
+        """Return what sample `row` draws for an image of this size."""
+        raise NotImplementedError
+
+    def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
+        """What the first version's `get_params` returns."""
+        return drawn
+
+    def v2(self, drawn: Any) -> dict[str, Any]:
+        """What the second version's `make_params` returns."""
+        raise NotImplementedError
+
+
+class Seeded(Injection):
+    """Any other transform, itself and not a copy: called with the default generators seeded for this sample."""
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        self.operation, self.drawn, self.cursor, self.transform = operation, None, cursor, transform
+        self._keys: list[int] = []
+
+    def begin(self, keys: UInt64s) -> None:
+        self._keys = keys.tolist()
+
+    def __call__(self, image: Any) -> Any:
+        seed = generator_seed(self._keys[self.cursor.row], self.operation)
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        # numpy's is put back here: the process's own may be at work between two samples (a sampler's, a collate's)
+        before = np.random.get_state(legacy=False)  # noqa: NPY002 - what users' functions draw from
+        np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002
+        try:
+            return self.transform(image)
+        finally:
+            np.random.set_state(before)  # noqa: NPY002

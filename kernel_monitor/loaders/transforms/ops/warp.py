@@ -1,0 +1,155 @@
+"""Rotations and affine maps about the image's centre, at the size it has.
+
+Nearest neighbour agrees with Pillow and with torch. Bilinear does not: at the border, Pillow and torch each blend with
+the fill in their own way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..draws import Floats, UInt64s, uniforms
+from .base import Fed, Gates, Graph, Ints, between, float32, opened, where_open
+from .injection import Parameters
+
+_DRAWS = 6  # angle, x, y, scale, shear x, shear y
+_IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What RandomAffine draws from: degrees, shares of width and height, factors, degrees (two or four numbers)."""
+
+    degrees: tuple[float, float]
+    translate: tuple[float, float] | None = None
+    scale: tuple[float, float] | None = None
+    shear: tuple[float, ...] | None = None
+
+    def draw(self, numbers: Floats, sizes: Sequence[Sequence[int]]) -> list[Any]:
+        """Return (angle, (x, y), scale, (shear x, shear y)) for n images: degrees, pixels, factor, degrees.
+
+        Args:
+            numbers: float64[n, 6], uniform in [0, 1).
+            sizes: n pairs of height and width, pixels.
+        """
+        angles = between(numbers[:, 0], *self.degrees)
+        scales = [1.0] * len(sizes) if self.scale is None else between(numbers[:, 3], *self.scale)
+        shear = self.shear or ()
+        across = between(numbers[:, 4], *shear[:2]) if shear else [0.0] * len(sizes)
+        down = between(numbers[:, 5], *shear[2:]) if len(shear) == 4 else [0.0] * len(sizes)
+        moves = [self._move(pair, size) for pair, size in zip(numbers[:, 1:3].tolist(), sizes, strict=True)]
+        return list(zip(angles, moves, scales, zip(across, down, strict=True), strict=True))
+
+    def _move(self, numbers: Sequence[float], size: Sequence[int]) -> tuple[int, int]:
+        if self.translate is None:
+            return 0, 0
+        most = self.translate[0] * size[1], self.translate[1] * size[0]
+        return round((2 * numbers[0] - 1) * most[0]), round((2 * numbers[1] - 1) * most[1])
+
+
+@dataclass(frozen=True)
+class Warp:
+    """RandomRotation (if `rotation`) or RandomAffine; `center` is (x, y) in pixels, None for the image's own."""
+
+    operation: int
+    ranges: Ranges
+    rotation: bool
+    center: tuple[float, float] | None
+    fill: int
+    gates: Gates
+    region = False
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        pairs = sizes.tolist()
+        drawn = self.ranges.draw(uniforms(keys, self.operation, _DRAWS), pairs)
+        matrices = np.array([self._matrix(size, one) for size, one in zip(pairs, drawn, strict=True)]).reshape(-1, 6)
+        matrices[~opened(self.gates, keys)] = _IDENTITY
+        return {f"matrix{k}": float32(matrices.reshape(-1, 2, 3))}, sizes
+
+    def _matrix(self, size: Sequence[int], drawn: Any) -> list[float]:
+        angle, move, scale, shear = drawn
+        center = (size[1] / 2, size[0] / 2) if self.center is None else self.center
+        return inverse_affine(center, -angle if self.rotation else angle, move, scale, shear)
+
+    def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
+        drawn = self.ranges.draw(uniforms(keys, self.operation, _DRAWS), sizes.tolist())
+        return where_open(self.gates, keys, [one[0] for one in drawn] if self.rotation else drawn)
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        from nvidia.dali import fn, types
+
+        matrix = graph.fed(f"matrix{k}", 2, types.FLOAT)
+        fill = float(self.fill)
+        return fn.warp_affine(image, matrix=matrix, inverse_map=True, fill_value=fill, interp_type=types.INTERP_NN)
+
+
+def inverse_affine(
+    center: Sequence[float], angle: float, move: Sequence[float], scale: float, shear: Sequence[float]
+) -> list[float]:
+    """Return the six coefficients that map a place in the result to one in the image, x first.
+
+    The inverse of: shear, scale and rotate about `center`, then move. Source: torchvision's
+    `functional._get_inverse_affine_matrix`.
+
+    Args:
+        center: x, y in pixels.
+        angle: degrees, clockwise.
+        move: x, y in pixels.
+        scale: factor.
+        shear: x, y in degrees.
+    """
+    turn, sx, sy = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
+    a = math.cos(turn - sy) / math.cos(sy)
+    b = -math.cos(turn - sy) * math.tan(sx) / math.cos(sy) - math.sin(turn)
+    c = math.sin(turn - sy) / math.cos(sy)
+    d = -math.sin(turn - sy) * math.tan(sx) / math.cos(sy) + math.cos(turn)
+    m = [value / scale for value in (d, -b, -c, a)]
+    x, y = center[0] + move[0], center[1] + move[1]
+    return [m[0], m[1], center[0] - m[0] * x - m[1] * y, m[2], m[3], center[1] - m[2] * x - m[3] * y]
+
+
+class _Warped(Parameters):
+    _numbers: Floats
+
+    def begin(self, keys: UInt64s) -> None:
+        self._numbers = uniforms(keys, self.operation, _DRAWS)
+
+    def _draw(self, ranges: Ranges, row: int, size: tuple[int, int]) -> Any:
+        return ranges.draw(self._numbers[row : row + 1], [size])[0]
+
+
+class RotationInjection(_Warped):
+    """RandomRotation draws an angle, degrees."""
+
+    def draw(self, row: int, height: int, width: int) -> Any:
+        return self._draw(rotation_ranges(self.transform), row, (height, width))[0]
+
+    def v2(self, drawn: Any) -> dict[str, Any]:
+        return {"angle": drawn}
+
+
+class AffineInjection(_Warped):
+    """RandomAffine draws (angle, (x, y), scale, (shear x, shear y))."""
+
+    def draw(self, row: int, height: int, width: int) -> Any:
+        return self._draw(affine_ranges(self.transform), row, (height, width))
+
+    def v2(self, drawn: Any) -> dict[str, Any]:
+        return dict(zip(("angle", "translate", "scale", "shear"), drawn, strict=True))
+
+
+def rotation_ranges(one: Any) -> Ranges:
+    """What a RandomRotation draws from."""
+    return Ranges((one.degrees[0], one.degrees[1]))
+
+
+def affine_ranges(one: Any) -> Ranges:
+    """What a RandomAffine draws from."""
+    pairs = [None if pair is None else (pair[0], pair[1]) for pair in (one.translate, one.scale)]
+    shear = None if one.shear is None else tuple(one.shear)
+    return Ranges((one.degrees[0], one.degrees[1]), pairs[0], pairs[1], shear)

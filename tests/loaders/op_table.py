@@ -1,0 +1,149 @@
+"""Writes docs/transforms.md: every transform that is known, how it is done, its measured parity.
+
+`python -m tests.loaders.op_table` measures on generated photographs and writes the page.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import default_loader
+
+from kernel_monitor.loaders.parity import Stage
+from kernel_monitor.loaders.transforms.catalogue import OPS
+from kernel_monitor.loaders.transforms.chain import flatten
+from kernel_monitor.loaders.transforms.draws import sample_keys
+
+from .conftest import draw_photo
+from .op_chains import DIRECT, HYBRID
+
+PAGE = Path(__file__).parents[2] / "docs" / "transforms.md"
+_EXIF_ORIENTATION = 274
+
+CONTAINERS = {
+    "Compose": ("in DALI, transform by transform; nested ones, and `torch.nn.Sequential`, too", ""),
+    "RandomApply": (
+        "in DALI, for the samples that the plan picks",
+        "if a transform inside changes the size or the type",
+    ),
+    "RandomChoice": (
+        "in DALI, for the samples that the plan picks",
+        "if a transform inside changes the size or the type",
+    ),
+    "RandomOrder": ("after DALI, in the order that the plan draws", "always"),
+}
+
+
+def mixed_photos(root: Path, images: int = 36, seed: int = 4) -> Path:
+    """JPEGs of mixed sizes in one class; every third with an EXIF orientation, every fourth gray."""
+    rng = np.random.default_rng(seed)
+    folder = root / "class"
+    folder.mkdir(parents=True)
+    for number in range(images):
+        path = folder / f"{number:02d}.jpg"
+        draw_photo(path, rng, int(rng.integers(60, 150)), int(rng.integers(60, 150)))
+        with Image.open(path) as opened:
+            image = opened.convert("L" if number % 4 == 1 else "RGB")
+        exif = Image.Exif()
+        if number % 3 == 2:
+            exif[_EXIF_ORIENTATION] = 2 + number % 7
+        image.save(path, quality=90, exif=exif)
+    return root
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one chain gave: the mean and the worst image's mean difference, pixel values 0 to 255."""
+
+    name: str
+    rest: int | None
+    mean: float
+    worst: float
+
+
+def measured(folder: Path, name: str, chain: Any) -> Row:
+    """Compare DALI on the CPU with torchvision on every image of a folder."""
+    stage = Stage(list(flatten(chain)), None, encoded=False)
+    means = []
+    for index, (path, _) in enumerate(ImageFolder(folder).samples):
+        image = default_loader(path)
+        keys = sample_keys(1, 0, [index], [0])
+        difference, equal = stage.difference(image, path.encode(), keys, (image.height, image.width))
+        if not equal:
+            raise AssertionError(f"{name}: the engines drew different parameters")
+        means.append(float(difference.mean()))
+    return Row(name, stage.program.rest, float(np.mean(means)), max(means))
+
+
+def page(rows: dict[str, Row]) -> str:
+    """The text of the page."""
+    lines = [
+        "# Transforms",
+        "",
+        "Written by `python -m tests.loaders.op_table`; do not edit.",
+        "",
+        "A data set's `transform` is read once, transform by transform, by exact class, in torchvision's first and",
+        "second version alike. What DALI can do as torchvision does it is done in DALI. From the first transform on",
+        "that DALI cannot do, the user's own transforms run on DALI's images (*after DALI*), in the process of the",
+        "training loop and with the same random numbers. Where that transform computes on floating-point pixels, the",
+        "hand-over comes before `ToTensor`. Nothing is left out, and nothing is approximated beyond the figures below.",
+        "",
+        "Any other callable is called as it is, with torch's, Python's and numpy's default generators seeded for the",
+        "sample: what it draws is the same on every engine, in any order, with any number of workers. A function that",
+        "keeps a generator of its own is on its own.",
+        "",
+        "Refused are transforms that take more than one image: `MixUp` and `CutMix` (apply them in `collate_fn`), and",
+        "joint transforms of image and target.",
+        "",
+        "## Each transform",
+        "",
+        "Parity: mean absolute difference, of 255: the largest among the chains below that are named after it.",
+        "",
+        "| transform | how | after DALI instead | parity |",
+        "|---|---|---|---|",
+    ]
+    for name, op in OPS.items():
+        means = [rows[chain].mean for chain in _chains_of(name)]
+        lines.append(f"| `{name}` | in DALI | {op.limits} | {max(means):.2f} |")
+    for name, (how, limits) in CONTAINERS.items():
+        lines.append(f"| `{name}` | {how} | {limits} | |")
+    lines += [
+        "",
+        "## Each chain that is measured",
+        "",
+        f"{_PHOTOS} Most add `Resize((64, 72))`, `ToTensor` and `Normalize`; see `tests/loaders/op_chains.py`.",
+        "",
+        "| chain | how | mean | worst image |",
+        "|---|---|---|---|",
+    ]
+    for name in (*DIRECT, *HYBRID):
+        row = rows[name]
+        how = "DALI" if row.rest is None else f"after DALI from transform {row.rest + 1}"
+        lines.append(f"| {name} | {how} | {row.mean:.2f} | {row.worst:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+_PHOTOS = "36 generated JPEGs of 60 to 150 pixels a side, a third with an EXIF orientation, a quarter gray."
+
+
+def _chains_of(name: str) -> list[str]:
+    return [chain for chain in DIRECT if chain.replace(",", " ").split()[0] == name]
+
+
+def main() -> None:
+    """Measure every chain and write the page."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = mixed_photos(Path(folder))
+        chains = {**DIRECT, **{name: chain for name, (chain, _) in HYBRID.items()}}
+        rows = {name: measured(root, name, chain) for name, chain in chains.items()}
+    PAGE.write_text(page(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
