@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kernel_monitor.loaders.data.files import FileTable
+from kernel_monitor.loaders.data import files
+from kernel_monitor.loaders.data.files import Facts, FileTable, look_bytes
+from tests.loaders.corpus import cases
 
 
 @pytest.fixture
@@ -44,13 +48,12 @@ def test_what_is_no_whole_jpeg_has_a_reason(photo: Path, tmp_path: Path) -> None
     header_damaged = bytearray(photo.read_bytes())
     header_damaged[2] = 0
     cases: dict[str, tuple[bytes, str]] = {
-        "text": (b"not an image at all", "not a JPEG"),
-        "empty": (b"", "not a JPEG"),
-        "markers": (b"\xff\xd8\xff\xd9", "header"),
+        "text": (b"not an image at all", "neither a JPEG"),
+        "empty": (b"", "neither a JPEG"),
+        "markers": (b"\xff\xd8\xff\xd9", "cut off"),
         "scan without frame": (b"\xff\xd8\xff\xda\x00\x02\xff\xd9", "no frame"),
         "damaged": (bytes(header_damaged), "damaged"),
-        "appended": (photo.read_bytes() + b"more", "after its end"),
-        "gif": (b"GIF89a" + bytes(100), "not a JPEG"),
+        "gif": (b"GIF89a" + bytes(100), "neither a JPEG"),
     }
     for number, (name, (content, reason)) in enumerate(cases.items()):
         path = tmp_path / name
@@ -65,10 +68,105 @@ def test_what_is_no_whole_jpeg_has_a_reason(photo: Path, tmp_path: Path) -> None
     assert table.look(23, str(tmp_path / "padded.jpg")).reason is None
 
 
+def test_the_corpus_is_told_apart_by_file_and_by_bytes(tmp_path: Path) -> None:
+    table = FileTable(0)
+    for number, case in enumerate(cases()):
+        path = tmp_path / case.name
+        case.write(path)
+        facts = table.look(number, str(path))
+        assert (facts.reason is None) == case.dali, case.name
+        if case.readable:
+            with Image.open(path) as image:
+                assert facts[:2] == ((image.height, image.width) if case.dali else (0, 0)), case.name
+        if path.is_file() and not path.is_symlink():
+            assert look_bytes(path.read_bytes()) == facts, case.name
+
+
+def test_every_cut_of_every_kind_is_refused(tmp_path: Path) -> None:
+    for case in cases():
+        if case.dali and " behind" not in case.name and "20000" not in case.name:
+            case.write(tmp_path / "one")
+            whole = (tmp_path / "one").read_bytes()
+            for length in {*range(0, len(whole), max(1, len(whole) // 50)), len(whole) - 2, len(whole) - 1}:
+                assert look_bytes(whole[:length]).reason is not None, (case.name, length)
+
+
+def test_a_large_file_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (400, 400, 3), dtype=np.uint8)
+    path = tmp_path / "large.png"
+    Image.fromarray(pixels).save(path)
+    assert path.stat().st_size > files.HEAD
+    assert FileTable(1).look(0, str(path)) == (400, 400, None)
+    damaged = bytearray(path.read_bytes())
+    damaged[-100] ^= 1
+    path.write_bytes(damaged)
+    assert "checksum" in str(FileTable(1).look(0, str(path)).reason)
+    monkeypatch.setattr(files, "LONGEST", 1000)
+    assert "64 MB" in str(FileTable(1).look(0, str(path)).reason)
+
+
+def test_what_takes_a_files_place_with_its_size_and_time_is_looked_at(photo: Path) -> None:
+    table = FileTable(1)
+    assert table.look(0, str(photo)).reason is None
+    status, content = photo.stat(), photo.read_bytes()
+    other = photo.with_name("other")
+    other.write_bytes(content[:4] + bytes(len(content) - 4))
+    other.rename(photo)
+    os.utime(photo, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert photo.stat().st_size == status.st_size
+    assert table.look(0, str(photo)).reason is not None
+
+
+def test_a_known_file_is_not_opened(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = FileTable(1)
+    facts = table.look(0, str(photo))
+    monkeypatch.setattr(files, "_look_file", lambda path: pytest.fail(f"opened {path}"))
+    assert table.look(0, str(photo)) == facts
+
+
+def test_an_error_of_the_storage_is_not_remembered(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = FileTable(1)
+
+    def fail(path: str) -> Facts:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_look_file", fail)
+        assert table.look(0, str(photo)).reason == "cannot be read: Input/output error"
+    assert table.look(0, str(photo)).reason is None
+
+
+def test_slow_storage_is_looked_at_by_several_threads(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, walk = set(), files._look_file
+    together = threading.Barrier(4)  # nobody gets on unless four are there at once
+
+    def slow(path: str) -> Facts:
+        name = threading.current_thread().name
+        if name.startswith("kernel-monitor-files"):
+            names.add(name)
+            together.wait(30)
+        else:
+            time.sleep(2 * files.PATIENCE)
+        return walk(path)
+
+    monkeypatch.setattr(files, "_look_file", slow)
+    table = FileTable(0)
+    batch = [(number, str(photo)) for number in range(9)]
+    expected = [Facts(50, 70, None)] * 9
+    assert table.look_all(batch) == expected
+    assert len(names) >= 4
+    table.close()
+    assert not [one for one in threading.enumerate() if one.name.startswith("kernel-monitor-files")]
+    monkeypatch.setattr(files, "PATIENCE", 30.0)
+    assert table.look_all(batch) == expected
+    assert not [one for one in threading.enumerate() if one.name.startswith("kernel-monitor-files")]
+    assert table.look_all([]) == []
+
+
 def test_a_changed_file_is_looked_at_again(photo: Path) -> None:
     table = FileTable(1)
     assert table.look(0, str(photo)).reason is None
     photo.write_bytes(photo.read_bytes()[:-2])
-    assert "truncated" in str(table.look(0, str(photo)).reason)
+    assert "cut off" in str(table.look(0, str(photo)).reason)
     Image.new("RGB", (9, 8)).save(photo)
     assert table.look(0, str(photo)) == (8, 9, None)

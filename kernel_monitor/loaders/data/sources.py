@@ -1,87 +1,268 @@
-"""Where a data set keeps its files: from an index to a path and a target.
+"""Which file each sample of a data set is: from an index to a path (or encoded bytes) and a target.
 
-Data sets are recognised by their exact `__getitem__`: one that a subclass replaced may do something else.
+Data sets are recognised by their exact `__getitem__` (one that a subclass replaced may do something else), or by
+the method `image_file` of the protocol `ImageFiles`. Subset and ConcatDataset are looked through.
 """
 
 from __future__ import annotations
 
+import bisect
+import io
 import operator
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch.utils.data import Dataset, Subset
-from torchvision import datasets, get_image_backend
+from PIL import Image
+from torch.utils.data import ConcatDataset, Dataset, Subset
+from torchvision import get_image_backend
 from torchvision.datasets.folder import default_loader, pil_loader
 
-from ...errors import NotSwitchable
+from ...errors import NotSwitchable, TransformNotTranslatable
+from .torchvision_sets import LAYOUTS, Layout, Opener, open_as_stored, open_gray
 
-_SAMPLES: dict[Any, str] = {datasets.DatasetFolder.__getitem__: "samples", datasets.Imagenette.__getitem__: "_samples"}
+_MODES = {open_as_stored: "in the file's own mode", open_gray: "in grey"}  # openers whose images are not RGB
 
 
 class Located(NamedTuple):
     """One sample's file.
 
     Attributes:
-        number: index in the data set that lists the files.
-        path: as that data set gives it.
-        target: as that data set gives it, before any target transform.
+        number: of the file among all files of the source: a key to keep what is known of it.
+        path: of the file; where there are bytes instead, a name for messages.
+        target: as the data set gives it, before any target transform.
+        data: the encoded file, where the data set gives bytes instead of a path.
+        given: what the data set's own opening function takes (a path as the data set keeps it).
+        part: the data set that lists the file; differs from sample to sample in a ConcatDataset.
     """
 
     number: int
     path: str
     target: Any
+    data: bytes | None
+    given: Any
+    part: Any
 
 
 class FileSource:
     """The files behind a data set, seen live: what the user changes in it is seen at the next look."""
 
-    def __init__(self, dataset: Any, base: Any, attribute: str) -> None:
+    def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        self.base = base
-        self._attribute = attribute
         self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
+        self._offsets: dict[int, tuple[Any, list[int]]] = {}
+        self._encoded: bool | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     @property
     def files(self) -> int:
-        """Number of files that the base data set lists."""
-        return len(getattr(self.base, self._attribute))
+        """Number of files that the data sets at the bottom list."""
+        return self._files(self.dataset)
 
     @property
     def transform(self) -> Any:
-        return self.base.transform
+        """What is applied to every image.
+
+        Raises:
+            TransformNotTranslatable: the parts of a ConcatDataset have different ones.
+        """
+        transforms = [layout.transforms(part)[0] for part, layout in self._parts(self.dataset)]
+        if any(transform is not transforms[0] for transform in transforms):
+            raise TransformNotTranslatable(
+                "The parts of the ConcatDataset have different transforms, and DALI runs one for all; "
+                "give every part the same transform object."
+            )
+        return transforms[0]
 
     @property
-    def loader(self) -> Callable[[str], Any]:
-        """The function that opens an image."""
-        loader: Callable[[str], Any] = self.base.loader
-        return loader
+    def openers(self) -> list[Opener]:
+        """The functions that open images, each once."""
+        return list(dict.fromkeys(layout.opener(part) for part, layout in self._parts(self.dataset)))
 
     @property
     def opens_plainly(self) -> bool:
-        """Whether files are opened by torchvision's own function with Pillow."""
-        return self.loader in (default_loader, pil_loader) and get_image_backend() == "PIL"
+        """Whether all files are opened as RGB by torchvision's own function with Pillow."""
+        return all(map(_plain, self.openers))
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing but the data set's own function may open the files, a sentence; None where that is not so."""
+        for opener in self.openers:
+            if opener in _MODES:
+                return f"The data set opens its images {_MODES[opener]}, and DALI would make all of them RGB."
+            if not _plain(opener):
+                shown = getattr(opener, "__name__", type(opener).__name__)
+                return f"The data set opens its files by {shown}, and DALI would decode them itself."
+        return None
+
+    @property
+    def encoded(self) -> bool:
+        """Whether the data set gives encoded bytes instead of paths: as its first sample does, asked once."""
+        if self._encoded is None:
+            self._encoded = any(
+                layout is _PROTOCOL and len(part) > 0 and _data(part.image_file(0)[0]) is not None
+                for part, layout in self._parts(self.dataset)
+            )
+        return self._encoded
 
     def locate(self, index: int) -> Located:
         """Return the file of a sample.
 
         Raises:
-            IndexError: the data set has no such index.
+            IndexError: the data set has no such index (a ValueError for a ConcatDataset's negative ones, as torch).
+            Exception: whatever the user's own `image_file` raises.
         """
-        view = self.dataset
-        while type(view) is Subset:
-            index = operator.index(view.indices[index])
-            view = view.dataset
-        samples = getattr(self.base, self._attribute)
-        path, target = samples[index]
-        return Located(index if index >= 0 else index + len(samples), os.fspath(path), target)
+        view, first = self.dataset, 0
+        while True:
+            getitem = type(view).__getitem__ if hasattr(type(view), "__getitem__") else None
+            if getitem is Subset.__getitem__:
+                index = operator.index(view.indices[index])
+                view = view.dataset
+            elif getitem is ConcatDataset.__getitem__:
+                number, index = _part_of(view, index)
+                first += self._starts(view)[number]
+                view = view.datasets[number]
+            else:
+                break
+        layout = layout_of(view)
+        given, target = layout.entry(view, index)
+        number = first + (index if index >= 0 else index + len(layout.entries(view)))
+        data = _data(given)
+        path = _path(given) if data is None else f"{type(view).__name__}[{index}]"
+        return Located(number, path, target, data, given, view)
 
     def absolute(self, path: str) -> str:
         """The path from the root, taken from the folder in which the loader was wrapped."""
         return os.path.join(self._folder, path)  # noqa: PTH118 - once per sample
+
+    def open(self, located: Located) -> Any:
+        """Open a sample's image as its data set does.
+
+        Raises:
+            OSError: it is not a regular file, or cannot be read as an image.
+            Exception: whatever the user's own opening function raises.
+        """
+        if located.data is not None:
+            with Image.open(_Named(located.data, located.path)) as image:
+                return image.convert("RGB")
+        opener = layout_of(located.part).opener(located.part)
+        if not _plain(opener) and opener not in _MODES:
+            return opener(located.given)
+        absolute = self.absolute(located.path)
+        if not stat.S_ISREG(os.stat(absolute).st_mode):  # noqa: PTH116 - once per sample
+            # Opening a named pipe would wait for ever for somebody to write to it.
+            raise OSError(f"not a regular file: {located.path}")
+        return opener(absolute)
+
+    def transform_of(self, located: Located) -> Any:
+        """The transform of a sample's image, None for none: its part's own."""
+        return layout_of(located.part).transforms(located.part)[0]
+
+    def target(self, located: Located) -> Any:
+        """A sample's target after its part's target transform."""
+        change = layout_of(located.part).transforms(located.part)[1]
+        return located.target if change is None else change(located.target)
+
+    def _parts(self, view: Any) -> Iterator[tuple[Any, Layout]]:
+        """The data sets at the bottom, each once per place it has."""
+        getitem = getattr(type(view), "__getitem__", None)
+        if getitem is Subset.__getitem__:
+            yield from self._parts(view.dataset)
+        elif getitem is ConcatDataset.__getitem__:
+            for part in view.datasets:
+                yield from self._parts(part)
+        else:
+            yield view, layout_of(view)
+
+    def _files(self, view: Any) -> int:
+        return sum(len(layout.entries(part)) for part, layout in self._parts(view))
+
+    def _starts(self, view: Any) -> list[int]:
+        """Number of the first file of each part of a ConcatDataset.
+
+        Kept as it was at first sight: should a part grow, numbers may be shared, which only costs looking twice.
+        """
+        known = self._offsets.get(id(view))
+        if known is None or known[0] is not view or len(known[1]) != len(view.datasets):
+            starts = [0]
+            for part in view.datasets[:-1]:
+                starts.append(starts[-1] + self._files(part))
+            known = self._offsets[id(view)] = view, starts
+        return known[1]
+
+
+class _Named(io.BytesIO):
+    """Encoded bytes whose name appears in Pillow's messages in place of an address."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data)
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+def _part_of(view: Any, index: int) -> tuple[int, int]:
+    """Which part of a ConcatDataset an index falls into, and where in it; as `ConcatDataset.__getitem__`."""
+    index = operator.index(index)
+    if index < 0:
+        if -index > len(view):
+            raise ValueError("absolute value of index should not exceed dataset length")
+        index += len(view)
+    number = bisect.bisect_right(view.cumulative_sizes, index)
+    if number == len(view.datasets):
+        raise IndexError("list index out of range")
+    return number, index - (view.cumulative_sizes[number - 1] if number else 0)
+
+
+def _plain(opener: Opener) -> bool:
+    return opener is pil_loader or (opener is default_loader and get_image_backend() == "PIL")
+
+
+def _data(given: Any) -> bytes | None:
+    return bytes(given) if isinstance(given, bytes | bytearray | memoryview) else None
+
+
+def _path(given: Any) -> str:
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(f"a data set gave {type(given).__name__} for an image file; it must give a path or bytes")
+    return os.fsdecode(given)
+
+
+def _image_file(dataset: Any, index: int) -> tuple[Any, Any]:
+    given, target = dataset.image_file(index)
+    return given, target
+
+
+_PROTOCOL = Layout(
+    entries=lambda dataset: dataset,
+    entry=_image_file,
+    opener=lambda _: pil_loader,
+    transforms=lambda dataset: (dataset.transform, getattr(dataset, "target_transform", None)),
+)
+
+
+def layout_of(part: Any) -> Layout:
+    """How a data set keeps its files.
+
+    Raises:
+        NotSwitchable: it is none of those that are understood.
+    """
+    if hasattr(type(part), "image_file"):
+        return _PROTOCOL
+    layout = LAYOUTS.get(getattr(type(part), "__getitem__", None))
+    if layout is None:
+        raise NotSwitchable(
+            f"switchable() cannot tell which file each sample of {type(part).__name__} comes from. It understands "
+            "torchvision's data sets of one image file per sample (ImageFolder, Imagenette, Food101…; a subclass is "
+            "fine as long as it keeps their __getitem__), Subset and ConcatDataset of these, and any data set with a "
+            "method image_file(index) that returns (path or bytes, target) and an attribute transform: see "
+            "kernel_monitor.loaders.ImageFiles."
+        )
+    return layout
 
 
 def find_source(dataset: Dataset[Any]) -> FileSource:
@@ -90,14 +271,37 @@ def find_source(dataset: Dataset[Any]) -> FileSource:
     Raises:
         NotSwitchable: the data set is none of those that are understood.
     """
-    base: Any = dataset
-    while type(base) is Subset:
-        base = base.dataset
-    attribute = _SAMPLES.get(getattr(type(base), "__getitem__", None))
-    if attribute is None or hasattr(base, "__getitems__"):
+    source = FileSource(dataset)
+    _check(dataset)
+    return source
+
+
+def _check(view: Any) -> None:
+    """Refuse, in one sentence, whatever in the tree of data sets is not understood."""
+    getitem = getattr(type(view), "__getitem__", None)
+    batches = getattr(type(view), "__getitems__", None)
+    if getitem is Subset.__getitem__ and batches is Subset.__getitems__:
+        _check(view.dataset)
+        return
+    if getitem is ConcatDataset.__getitem__ and batches is None:
+        for part in view.datasets:
+            _check(part)
+        return
+    layout = layout_of(view)
+    name = type(view).__name__
+    if layout is _PROTOCOL:
+        if not callable(view.image_file) or not hasattr(view, "transform"):
+            raise NotSwitchable(
+                f"{name} has image_file but no attribute transform; set self.transform (None for no transform), "
+                "see kernel_monitor.loaders.ImageFiles."
+            )
+        return
+    if hasattr(view, "__getitems__"):
         raise NotSwitchable(
-            f"switchable() cannot tell which file each sample of {type(base).__name__} comes from. It understands "
-            "torchvision's ImageFolder, DatasetFolder and Imagenette, and Subset of these; build the DataLoader on "
-            "one of them (a subclass is fine as long as it keeps their __getitem__)."
+            f"{name} has a __getitems__ of its own, of which switchable() cannot tell what it reads; remove it, or "
+            "give the data set a method image_file(index), see kernel_monitor.loaders.ImageFiles."
         )
-    return FileSource(dataset, base, attribute)
+    refusal = layout.refusal(view)
+    if refusal is not None:
+        raise NotSwitchable(refusal)
+    layout.transforms(view)  # refuses a joint transform
