@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,12 @@ from ..data.keyed import KeyedDataset
 from ..transforms.program import Program
 from ..transforms.translate import translate
 from .base import Engine
+from .dali_engine import DEPTH as DALI_DEPTH
 from .dali_engine import DaliEngine
+from .dali_graph import Translated, Work
+from .own_pipeline import OwnPipeline
+from .synthetic import CONFIRM, SyntheticEngine
+from .synthetic import NAME as SYNTHETIC
 from .torch_engine import NAME, InlineEngine, WorkersEngine
 
 DALI_BATCH = 64  # samples, where the wrapped loader has no batch size; the pipeline grows
@@ -29,43 +34,91 @@ class Backend(NamedTuple):
     Attributes:
         available: whether `switch` to it is accepted.
         reason: why not, a sentence; None where it is available.
+        confirm: what to ask a person before switching to it; None where there is nothing to ask.
     """
 
     available: bool
     reason: str | None
+    confirm: str | None = None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What an engine is built for: the data set by keys, the wrapped loader, the translation, the device."""
+    """What an engine is built for.
+
+    Attributes:
+        keyed: the data set by keys.
+        wrapped: the user's DataLoader.
+        device: where `dali-gpu` decodes.
+        workers: processes of `torchvision`.
+        threads: CPU threads of DALI.
+        prefetch: batches in flight, per worker or in all for DALI; None: each engine's usual number.
+        careful: whether new workers must not be forked where that is not safe.
+        own: the user's own DALI pipeline function, or None.
+        fused_decode: whether a crop that comes first is decoded alone (DALI's ROI decode), not cut out afterwards.
+        on_error: "raise" or "skip", for files that cannot be read.
+        program: the data set's transform for DALI.
+        refusal: why there is no program.
+    """
 
     keyed: KeyedDataset
     wrapped: DataLoader[Any]
     device: torch.device
-    program: Program | None
-    refusal: str | None  # why there is no program
+    workers: int
+    threads: int
+    prefetch: int | None = None
+    careful: bool = False
+    own: Callable[..., Any] | None = None
+    fused_decode: bool = True
+    on_error: str = "raise"
+    program: Program | None = None
+    refusal: str | None = None
 
 
-def setting(keyed: KeyedDataset, wrapped: DataLoader[Any], device: torch.device) -> Setting:
-    """Translate the data set's transform as it is now."""
+def setting(
+    keyed: KeyedDataset,
+    wrapped: DataLoader[Any],
+    device: torch.device,
+    *,
+    own: Callable[..., Any] | None = None,
+    on_error: str = "raise",
+) -> Setting:
+    """Describe a wrapped loader as it is, its transform translated."""
+    return translated(
+        Setting(keyed, wrapped, device, wrapped.num_workers, _threads(wrapped), own=own, on_error=on_error)
+    )
+
+
+def translated(setting: Setting) -> Setting:
+    """The setting with the data set's transform as it is now."""
     try:
-        return Setting(keyed, wrapped, device, translate(keyed.source.transform), None)
+        return replace(setting, program=translate(setting.keyed.source.transform), refusal=None)
     except TransformNotTranslatable as refusal:
-        return Setting(keyed, wrapped, device, None, str(refusal))
+        return replace(setting, program=None, refusal=str(refusal))
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One entry of the registry: its name, why it cannot run (None: it can), and how to build it."""
+    """One entry of the registry.
+
+    Attributes:
+        name: of the backend.
+        obstacle: why it cannot run, None where it can.
+        build: makes the engine.
+        uses: the knobs (fields of `Knobs`) that it is built with.
+        confirm: what to ask a person before switching to it.
+    """
 
     name: str
     obstacle: Callable[[Setting], str | None]
     build: Callable[[Setting], Engine]
+    uses: frozenset[str]
+    confirm: str | None = None
 
 
 def _torchvision(setting: Setting) -> Engine:
-    if setting.wrapped.num_workers > 0:
-        return WorkersEngine(setting.keyed, setting.wrapped)
+    if setting.workers > 0:
+        return WorkersEngine(setting.keyed, setting.wrapped, setting.workers, setting.prefetch, careful=setting.careful)
     return InlineEngine(setting.keyed, setting.wrapped)
 
 
@@ -78,18 +131,20 @@ def _no_dali(setting: Setting) -> str | None:
         found = False
     if not found:
         return "DALI is not installed; pip install 'kernel-monitor[dali]'."
-    source = setting.keyed.source
-    if not source.opens_plainly:
-        shown = getattr(source.loader, "__name__", type(source.loader).__name__)
-        return f"The data set opens its files by {shown}, and DALI would decode them itself."
-    return setting.refusal
+    if setting.own is not None:  # it opens the files and transforms them, in whatever way it likes
+        return None
+    return setting.keyed.source.obstacle or setting.refusal
 
 
 def _no_gpu(setting: Setting) -> str | None:
+    if not torch.cuda.is_available():
+        return f"No GPU is usable here: {cuda_obstacle()}"
     if setting.device.type != "cuda":
-        if not torch.cuda.is_available():
-            return f"No GPU is usable here: {cuda_obstacle()}"
         return f"The loader's device is {setting.device}."
+    index: int | None = setting.device.index  # torch's stubs leave out that "cuda" alone has none
+    count = torch.cuda.device_count()
+    if index is not None and index >= count:
+        return f"There is no {setting.device}: {count} CUDA device{' is' if count == 1 else 's are'} visible."
     return _no_dali(setting)
 
 
@@ -127,7 +182,12 @@ def gpu(setting: Setting) -> int:
 
 
 def _dali(name: str, setting: Setting) -> Engine:
-    if setting.program is None:
+    work: Work
+    if setting.own is not None:
+        work = OwnPipeline(setting.own)
+    elif setting.program is not None:
+        work = Translated(setting.program, fused=setting.fused_decode)
+    else:
         raise BackendUnavailable(f"{name} cannot be used: {setting.refusal}")
     wrapped = setting.wrapped
     device = None
@@ -136,21 +196,25 @@ def _dali(name: str, setting: Setting) -> Engine:
     return DaliEngine(
         name,
         setting.keyed,
-        setting.program,
+        work,
         wrapped.collate_fn,
         batch_size=wrapped.batch_size or DALI_BATCH,
-        threads=_threads(wrapped),
+        threads=setting.threads,
+        depth=setting.prefetch or DALI_DEPTH,
         device=device,
         pin=wrapped.pin_memory and torch.cuda.is_available(),
     )
 
 
+_DALI_KNOBS = frozenset({"threads", "prefetch", "fused_decode"})
+
 SPECS: dict[str, Spec] = {
     spec.name: spec
     for spec in (
-        Spec(NAME, lambda _: None, _torchvision),
-        Spec("dali-cpu", _no_dali, lambda setting: _dali("dali-cpu", setting)),
-        Spec("dali-gpu", _no_gpu, lambda setting: _dali("dali-gpu", setting)),
+        Spec(NAME, lambda _: None, _torchvision, frozenset({"workers", "prefetch"})),
+        Spec("dali-cpu", _no_dali, lambda setting: _dali("dali-cpu", setting), _DALI_KNOBS),
+        Spec("dali-gpu", _no_gpu, lambda setting: _dali("dali-gpu", setting), _DALI_KNOBS),
+        Spec(SYNTHETIC, lambda _: None, lambda setting: SyntheticEngine(setting.device), frozenset(), CONFIRM),
     )
 }
 
@@ -158,7 +222,7 @@ SPECS: dict[str, Spec] = {
 def availability(setting: Setting) -> dict[str, Backend]:
     """Every backend's name and whether it can run."""
     reasons = {name: spec.obstacle(setting) for name, spec in SPECS.items()}
-    return {name: Backend(reason is None, reason) for name, reason in reasons.items()}
+    return {name: Backend(reason is None, reason, SPECS[name].confirm) for name, reason in reasons.items()}
 
 
 def resolve(name: str, backends: dict[str, Backend]) -> str:

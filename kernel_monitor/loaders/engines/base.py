@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import MonitorError
-from ..plan import Fallback, Take
+from ..plan import Fallback, Skipped, Take
 
 Pull = Callable[[], Take | None]
 
@@ -25,11 +25,13 @@ class Delivery:
 
     Attributes:
         number: of the batch in its epoch.
-        indices: int64[n], of the samples as computed, from where they were computed.
-        batch: what the user's loop receives.
+        indices: int64[n], of the samples in `batch` as computed, from where they were computed.
+        batch: what the user's loop receives. None where every sample was skipped: the loop is then not given it.
         error: raised in the user's loop instead of delivering.
         decoders: n names of what decoded each sample.
         fallbacks: samples that the engine handed to the torchvision path.
+        skipped: samples left out as unreadable, by their row in the planned batch.
+        replaced: whether the batch is synthetic; `indices` are then the planned ones whose places it takes.
     """
 
     number: int
@@ -38,6 +40,8 @@ class Delivery:
     error: BaseException | None = None
     decoders: list[str] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
+    skipped: dict[int, Skipped] = field(default_factory=dict)
+    replaced: bool = False
 
 
 class Engine(Protocol):

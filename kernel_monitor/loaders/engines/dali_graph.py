@@ -9,15 +9,83 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from ..transforms.program import CropCenter, CropResize, Mirror, Program, Scale
+import numpy as np
+import numpy.typing as npt
+
+from ..transforms.draws import UInt64s
+from ..transforms.program import Program, arrays
+
+Ints = npt.NDArray[np.int64]
+
+NAME, ENCODED = "name", "encoded"  # inputs: the bytes of each file's path, or each file itself; uint8[1-D]
 
 _LIBRARIES = ("libdali_core.so", "libdali_kernels.so", "libdali.so", "libdali_operators.so")  # each needs those before
 
 
-def _preload() -> None:
+class Rows(NamedTuple):
+    """The n samples that a run is fed.
+
+    Attributes:
+        keys: uint64[n], for their random numbers.
+        indices: int64[n], in the data set.
+        heights, widths: int64[n], of the files' images, pixels.
+    """
+
+    keys: UInt64s
+    indices: Ints
+    heights: Ints
+    widths: Ints
+
+
+class Work(Protocol):
+    """What a DALI engine computes.
+
+    Attributes:
+        rest: position from which the user's own transforms are run on DALI's result; see `Program`.
+        rest_kind: what those are given; see `Program`.
+    """
+
+    @property
+    def rest(self) -> int | None: ...
+
+    @property
+    def rest_kind(self) -> str: ...
+
+    def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
+        """Build a pipeline whose inputs are `encoded` or `name`, and those of `arrays`; see `build`."""
+
+    def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
+        """Return what the pipeline is fed for some samples, by the name of its input."""
+
+
+class Translated:
+    """The work of a translated chain.
+
+    Args:
+        program: the chain.
+        fused: whether a crop that comes first is decoded alone, instead of cut out of the decoded image.
+    """
+
+    def __init__(self, program: Program, *, fused: bool) -> None:
+        self.rest, self.rest_kind = program.rest, program.rest_kind
+        self._program = program
+        self._fused = fused
+
+    def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
+        return build(
+            self._program, batch_size=batch_size, threads=threads, device=device, encoded=encoded, fused=self._fused
+        )
+
+    def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
+        return arrays(self._program, rows.keys, rows.heights, rows.widths)
+
+
+def preload() -> None:
     """Map DALI's libraries (600 MB) without the GIL, which an import would hold while the training loop waits.
 
     What cannot be mapped here is left to the import, which then says why.
@@ -32,92 +100,124 @@ def _preload() -> None:
         dlopen(bytes(Path(spec.origin).with_name(name)), os.RTLD_NOW)
 
 
-def build(program: Program, *, batch_size: int, threads: int, device: int | None) -> Any:
+def pipeline(*, batch_size: int, threads: int, device: int | None) -> Any:
+    """Return an empty `nvidia.dali.pipeline.Pipeline`, to be defined and built.
+
+    Args:
+        batch_size: most samples a run is fed.
+        threads: CPU threads.
+        device: number of the CUDA device, None for the CPU.
+    """
+    preload()
+    from nvidia.dali.pipeline import Pipeline
+
+    # Depth 1: how many runs are in flight is the engine's own count, and partial batches are just smaller feeds.
+    return Pipeline(
+        batch_size=batch_size, num_threads=threads, device_id=device, prefetch_queue_depth=1, exec_dynamic=True
+    )
+
+
+def files(encoded: bool) -> Any:
+    """Return the node of the encoded files: fed as they are, or read from the paths that are fed."""
+    from nvidia.dali import fn, types
+
+    if encoded:
+        return fn.external_source(name=ENCODED, dtype=types.UINT8, ndim=1)
+    # Not mapped into memory (equally fast): reading a map of a file that is being cut short kills the process.
+    return fn.io.file.read(fn.external_source(name=NAME, dtype=types.UINT8, ndim=1), dont_use_mmap=True)
+
+
+def build(
+    program: Program, *, batch_size: int, threads: int, device: int | None, encoded: bool = False, fused: bool = True
+) -> Any:
     """Build a pipeline (`nvidia.dali.pipeline.Pipeline`).
 
-    Its inputs are `name` (the bytes of each file's path, uint8) and those of `program.arrays`; its output is
-    [n, 3, height, width], float32 or uint8.
+    Its inputs are `name` (the bytes of each file's path, uint8) or `encoded` (each file's bytes, uint8), and those
+    of `program.arrays`; its output is [n, 3, height, width], float32 or uint8; with `program.rest`, n images
+    [height, width, 3], uint8.
 
     Args:
         program: what to compute.
         batch_size: most samples a run is fed.
         threads: CPU threads.
         device: number of the CUDA device, None for the CPU.
+        encoded: whether it is fed files instead of paths.
+        fused: whether a crop that comes first is decoded alone, instead of cut out of the decoded image.
     """
-    _preload()
-    from nvidia.dali import fn, types
-    from nvidia.dali.pipeline import Pipeline
+    defined = pipeline(batch_size=batch_size, threads=threads, device=device)
+    graph = _Graph(device)
+    with defined:
+        body = program.body
+        fused = fused and bool(body) and body[0].region
+        image = _decoded(graph, files(encoded), region=fused)
+        for k, step in enumerate(body):
+            if k or not fused:
+                image = step.build(graph, k, image)
+        if program.rest is None:
+            image = _scaled(program, graph, image)
+            for k, step in enumerate(program.tail, len(body)):
+                image = step.build(graph, k, image)
+        defined.set_outputs(image)
+    defined.build()
+    return defined
 
-    # Depth 1: how many runs are in flight is the engine's own count, and partial batches are just smaller feeds.
-    pipeline = Pipeline(
-        batch_size=batch_size, num_threads=threads, device_id=device, prefetch_queue_depth=1, exec_dynamic=True
+
+class _Graph:
+    """See `transforms.ops.base.Graph`."""
+
+    def __init__(self, device: int | None) -> None:
+        self.device = "cpu" if device is None else "gpu"
+
+    def fed(self, name: str, ndim: int, dtype: Any = None) -> Any:
+        from nvidia.dali import fn, types
+
+        return fn.external_source(name=name, dtype=types.INT32 if dtype is None else dtype, ndim=ndim)
+
+
+def _decoded(graph: _Graph, data: Any, *, region: bool) -> Any:
+    """Decoded as RGB, [height, width, 3]: whole, or only the region that step 0 wants."""
+    from nvidia.dali import fn, types
+
+    # The hardware JPEG engine takes its share where there is one (hw_decoder_load is 0.65 by itself).
+    decode: dict[str, Any] = {"device": "cpu", "output_type": types.RGB, "adjust_orientation": False}
+    if graph.device == "gpu":
+        decode |= {"device": "mixed", "jpeg_fancy_upsampling": True}
+    if not region:
+        return fn.decoders.image(data, **decode)
+    return fn.decoders.image_slice(
+        data,
+        graph.fed("start0", 1),
+        graph.fed("shape0", 1),
+        axis_names="HW",
+        normalized_anchor=False,
+        normalized_shape=False,
+        **decode,
     )
 
-    def fed(name: str, ndim: int) -> Any:
-        return fn.external_source(name=name, dtype=types.INT32, ndim=ndim)
 
-    with pipeline:
-        data = fn.io.file.read(fn.external_source(name="name", dtype=types.UINT8, ndim=1))
-        body = program.body
-        decode = {
-            "device": "cpu" if device is None else "mixed",
-            "output_type": types.RGB,
-            "adjust_orientation": False,
+def _scaled(program: Program, graph: _Graph, image: Any) -> Any:
+    """Scaled, mirrored and laid out as [3, height, width]."""
+    from nvidia.dali import fn, types
+
+    scaling: dict[str, Any] = {"dtype": types.UINT8, "mean": [0.0] * 3, "std": [1.0] * 3}
+    if program.floating:
+        # pixel * factor + offset, written as (pixel - mean) / std
+        pairs = list(zip(program.factor, program.offset, strict=True))
+        scaling = {
+            "dtype": types.FLOAT,
+            "mean": [-offset / factor for factor, offset in pairs],
+            "std": [1 / factor for factor, _ in pairs],
         }
-        if device is not None:
-            decode["jpeg_fancy_upsampling"] = True
-        cropped = bool(body) and isinstance(body[0], CropResize)
-        if cropped:  # decodes only the region
-            image = fn.decoders.image_slice(
-                data,
-                fed("start0", 1),
-                fed("shape0", 1),
-                axis_names="HW",
-                normalized_anchor=False,
-                normalized_shape=False,
-                **decode,
-            )
-        else:
-            image = fn.decoders.image(data, **decode)
-        resize = {"interp_type": types.INTERP_LINEAR, "antialias": True, "subpixel_scale": False}
-        for k, step in enumerate(body):
-            if isinstance(step, CropResize):
-                if k or not cropped:
-                    image = fn.slice(
-                        image,
-                        fed(f"start{k}", 1),
-                        fed(f"shape{k}", 1),
-                        axis_names="HW",
-                        normalized_anchor=False,
-                        normalized_shape=False,
-                    )
-                image = fn.resize(image, size=list(step.size), **resize)
-            elif isinstance(step, Scale):
-                image = fn.resize(image, size=fn.cast(fed(f"size{k}", 1), dtype=types.FLOAT), **resize)
-            elif isinstance(step, CropCenter):
-                image = fn.slice(
-                    image,
-                    fed(f"start{k}", 1),
-                    list(step.size),
-                    axis_names="HW",
-                    normalized_anchor=False,
-                    normalized_shape=False,
-                    out_of_bounds_policy="pad",
-                    fill_values=0,
-                )
-            elif isinstance(step, Mirror):
-                image = fn.flip(image, horizontal=fed(f"mirror{k}", 0), vertical=0)
-        scaling: dict[str, Any] = {"dtype": types.UINT8, "mean": [0.0] * 3, "std": [1.0] * 3}
-        if program.floating:
-            # pixel * factor + offset, written as (pixel - mean) / std
-            pairs = list(zip(program.factor, program.offset, strict=True))
-            scaling = {
-                "dtype": types.FLOAT,
-                "mean": [-offset / factor for factor, offset in pairs],
-                "std": [1 / factor for factor, _ in pairs],
-            }
-        if program.mirrors:
-            scaling["mirror"] = fed("mirror", 0)
-        pipeline.set_outputs(fn.crop_mirror_normalize(image, output_layout="CHW", **scaling))
-    pipeline.build()
-    return pipeline
+    if program.mirrors:
+        scaling["mirror"] = graph.fed("mirror", 0)
+    return fn.crop_mirror_normalize(image, output_layout="CHW", **scaling)
+
+
+def explained(error: BaseException) -> str:
+    """What an exception says, in one line; of DALI's reports, the operator and the error that it met."""
+    text = str(error).strip()
+    met = re.search(r"\nencountered:\s*\n+(.+)", text)
+    if met is None:
+        return (text.splitlines() or [type(error).__name__])[0]
+    operator = re.search(r"operator `nvidia\.dali\.([\w.]+)`", text)
+    return met[1].strip() if operator is None else f"{operator[1]}: {met[1].strip()}"

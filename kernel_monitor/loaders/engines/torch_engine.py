@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
+from multiprocessing.connection import wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -15,11 +18,14 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ..data.keyed import BadSample, Fetched, KeyedCollate, KeyedDataset, own_generators
+from ...errors import MonitorError
+from ..data.keyed import GREETING, BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit, own_generators
 from ..plan import Take
 from .base import Delivery, EngineFailed, Pull
 
 NAME = "torchvision"
+PREFETCH = 2  # batches per worker, where nobody says: torch's own default
+DYING = 1.0  # s in which a worker whose connection broke is seen to have ended
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +42,49 @@ def fork_is_safe() -> bool:
     return not _dali_runs.is_set() and not torch.cuda.is_initialized()
 
 
+def forks(wrapped: DataLoader[Any]) -> bool:
+    """Whether a DataLoader makes its workers by a fork of this process."""
+    context = wrapped.multiprocessing_context or multiprocessing
+    # allow_none: asking must not fix the method, which the user may still set.
+    method = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return bool(method == "fork")
+
+
+def without_fork() -> Any:
+    """The multiprocessing context for workers that must not be made by a fork."""
+    methods = multiprocessing.get_all_start_methods()
+    return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+
+
+def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
+    """Why what workers need cannot be sent to a new process; None where it can. Pickles the whole data set."""
+    try:
+        sent = bytes(ForkingPickler.dumps((keyed, wrapped.collate_fn, wrapped.worker_init_fn)))
+    except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+        return (
+            f"New workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise: {error}. "
+            "Set workers before the first switch, or define what the data set uses in a module."
+        )
+    # A notebook's own classes are sent by name, and a new process has no notebook to find them in.
+    if b"__main__" in sent and not hasattr(sys.modules["__main__"], "__file__"):
+        return (
+            "New workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise, because "
+            "the data set uses what is defined in the notebook; set workers before the first switch, or move it to a "
+            "module."
+        )
+    return None
+
+
 def answer(take: Take, fetched: Fetched) -> Delivery:
     """Turn what a worker computed into a delivery."""
     indices = np.frombuffer(fetched.indices, dtype=np.int64)
+    skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
     failure = fetched.failure
     if isinstance(failure, BadSample):
         return Delivery(take.number, indices, None, error=failure.error())
     if isinstance(failure, ExceptionWrapper):
         return Delivery(take.number, indices, None, error=_rebuilt(failure))
-    return Delivery(take.number, indices, fetched.content, decoders=[NAME] * len(indices))
+    return Delivery(take.number, indices, fetched.content, decoders=[NAME] * len(indices), skipped=skipped)
 
 
 def _rebuilt(wrapper: ExceptionWrapper) -> Exception:
@@ -88,7 +128,8 @@ class InlineEngine:
             with own_generators():
                 fetched = self._keyed.fetch(take, range(len(take.indices)))
                 if fetched.failure is None:
-                    batch = self._collate(fetched.content)
+                    everything_skipped = bool(fetched.bad) and not fetched.content
+                    batch = None if everything_skipped else self._collate(fetched.content)
                     fetched = fetched._replace(content=_pinned(batch) if self._pin else batch)
         except Exception as error:  # noqa: BLE001 - the user's code: to be raised in the user's loop
             return Delivery(take.number, np.asarray(take.indices, dtype=np.int64), None, error=error)
@@ -127,14 +168,32 @@ class WorkersEngine:
     The workers get the numbers of their batch from a live sampler. Where the wrapped loader does not keep its
     workers, `renew` makes new ones at the start of an epoch, so that changes of the data set are seen, as in
     torch; but never by a fork once DALI or CUDA runs in the process: from then on the existing workers stay.
+
+    Args:
+        keyed: the data set by keys.
+        wrapped: whose other settings the workers get.
+        workers: how many.
+        prefetch: batches in flight for each; None: as the wrapped loader has it.
+        careful: whether to start them by another method where a fork would not be safe, instead of all the same.
     """
 
     name = NAME
 
-    def __init__(self, keyed: KeyedDataset, wrapped: DataLoader[Any]) -> None:
+    def __init__(
+        self,
+        keyed: KeyedDataset,
+        wrapped: DataLoader[Any],
+        workers: int,
+        prefetch: int | None,
+        *,
+        careful: bool = False,
+    ) -> None:
         self.broken = False
+        self._careful = careful
         self._keyed = keyed
         self._wrapped = wrapped
+        self._workers = workers
+        self._prefetch = wrapped.prefetch_factor if prefetch is None else prefetch  # per worker
         self._sampler = _LiveSampler()
         self._inner: DataLoader[Any] | None = None
         self._iterator: Any = None
@@ -142,7 +201,7 @@ class WorkersEngine:
 
     @property
     def depth(self) -> int:
-        return self._wrapped.num_workers * (self._wrapped.prefetch_factor or 2)
+        return self._workers * (self._prefetch or PREFETCH)
 
     @property
     def started(self) -> bool:
@@ -150,14 +209,22 @@ class WorkersEngine:
 
     @property
     def forks(self) -> bool:
-        """Whether its workers are made by a fork of this process."""
-        context = self._wrapped.multiprocessing_context or multiprocessing
-        # allow_none: asking must not fix the method, which the user may still set.
-        method = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-        return bool(method == "fork")
+        """Whether its workers would now be made by a fork of this process."""
+        return forks(self._wrapped) and (fork_is_safe() or not self._careful)
 
     def prepare(self) -> None:
-        """Nothing in the background: workers start on the thread that iterates."""
+        """Start the workers and hear from each; those made by a fork start later, on the thread that iterates."""
+        if self.started or self.forks:
+            return
+        greetings = iter([Take(GREETING, 0, 0, [], []) for _ in range(self._workers)])
+        try:
+            self.start(lambda: next(greetings, None))
+            for _ in range(self._workers):
+                next(self._iterator)
+        except BaseException:
+            self.release()
+            raise
+        self._sampler.taken.clear()
 
     def ensure(self) -> None:
         """Start the workers if they are not running, with nothing to do yet."""
@@ -166,7 +233,7 @@ class WorkersEngine:
 
     def renew(self) -> None:
         """At the start of an epoch: let go of workers that the wrapped loader would not have kept."""
-        if self.started and not self._wrapped.persistent_workers and (not self.forks or fork_is_safe()):
+        if self.started and not self._wrapped.persistent_workers and (not forks(self._wrapped) or fork_is_safe()):
             self.release()
 
     def start(self, pull: Pull) -> None:
@@ -192,17 +259,23 @@ class WorkersEngine:
 
     def _build(self) -> DataLoader[Any]:
         wrapped = self._wrapped
+        context: Any = wrapped.multiprocessing_context
+        if forks(wrapped) and not self.forks:
+            obstacle = why_not_sent(self._keyed, wrapped)
+            if obstacle is not None:
+                raise MonitorError(obstacle)
+            context = without_fork()
         return DataLoader(
             self._keyed,  # type: ignore[arg-type]
             batch_sampler=self._sampler,  # type: ignore[arg-type]
-            num_workers=wrapped.num_workers,
+            num_workers=self._workers,
             collate_fn=KeyedCollate(wrapped.collate_fn),  # type: ignore[arg-type]
             pin_memory=wrapped.pin_memory,
             timeout=wrapped.timeout,
-            worker_init_fn=wrapped.worker_init_fn,
-            multiprocessing_context=wrapped.multiprocessing_context,
+            worker_init_fn=KeyedInit(wrapped.worker_init_fn),
+            multiprocessing_context=context,
             generator=self.generator or torch.Generator(),
-            prefetch_factor=wrapped.prefetch_factor,
+            prefetch_factor=self._prefetch,
             persistent_workers=True,
         )
 
@@ -215,9 +288,20 @@ class WorkersEngine:
 
     def receive(self) -> Delivery:
         take = self._sampler.taken[0]
-        indices, content, failure = next(self._iterator)
+        try:
+            fetched = Fetched(*next(self._iterator))
+        except (ConnectionError, EOFError, FileNotFoundError) as error:
+            # A worker that is killed while it hands over its memory: torch says so only if it sees it dead already.
+            workers = {worker.sentinel: worker for worker in self._iterator._workers}
+            dead = [workers[ended] for ended in wait(list(workers), timeout=DYING)]
+            if not dead:
+                raise
+            for worker in dead:
+                worker.join(DYING)  # else torch's own handler finds it later, and raises a second time
+            pids = ", ".join(str(worker.pid) for worker in dead)
+            raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly") from error
         self._sampler.taken.popleft()
-        return answer(take, Fetched(indices, content, failure))
+        return answer(take, fetched)
 
     def release(self) -> None:
         iterator, self._iterator, self._inner = self._iterator, None, None

@@ -1,0 +1,258 @@
+"""Around a run of DALI: looking at a batch's files before it, putting the batch together after it.
+
+Samples that are not known to be good for DALI are computed by the torchvision path, in the same place of the same
+batch, and are recorded with the reason. Where a program leaves the rest of the transforms to torchvision, that rest
+runs here: on the thread of the training loop, since it draws from the process's default generators.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch.utils.data import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.dlpack import from_dlpack
+from torchvision import tv_tensors
+
+from ...errors import MonitorError
+from ..data.files import Facts, FileTable, look_bytes
+from ..data.keyed import BadSample, KeyedDataset, own_generators
+from ..data.sources import Located
+from ..plan import Fallback, Take
+from . import torch_engine
+from .base import Delivery, EngineFailed
+from .dali_graph import ENCODED, NAME, Rows, Work
+from .own_pipeline import OwnPipeline, refused
+
+_MIXED = Facts(0, 0, "the data set gives some files as paths and some as bytes")
+
+Images = torch.Tensor | list[torch.Tensor]  # [n, ...], or n images [height, width, 3] in host memory
+
+
+@dataclass
+class Issued:
+    """A batch under way: its files, which of its rows DALI computes, and why the others are not."""
+
+    take: Take
+    located: list[Located]
+    paths: list[str]  # from the root; none where the data set gives encoded files
+    facts: list[Facts]
+    good: list[int]
+    scheduled: bool = False
+
+    @property
+    def reasons(self) -> dict[int, str]:
+        """Why rows are not given to DALI."""
+        return {row: fact.reason for row, fact in enumerate(self.facts) if fact.reason is not None}
+
+
+class Batches:
+    """Feeds a pipeline and turns what it gives into deliveries.
+
+    Args:
+        name: of the engine.
+        keyed: the data set by keys, for the torchvision path and the samples' keys.
+        work: what DALI computes.
+        collate: the user's collate function.
+        device: number of the CUDA device, None for the CPU.
+        pin: whether batches in host memory are to be pinned.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keyed: KeyedDataset,
+        work: Work,
+        collate: Callable[[list[Any]], Any],
+        *,
+        device: int | None,
+        pin: bool,
+    ) -> None:
+        self._name = name
+        self._keyed = keyed
+        self._work = work
+        self._own = type(work) is OwnPipeline
+        self._collate = collate
+        self._device = device
+        self._pin = pin and device is None
+        self._files = FileTable(keyed.source.files)
+        self._form: tuple[torch.Size, torch.dtype] | None = None  # of one image that DALI gave
+
+    def look(self, take: Take) -> Issued:
+        """Find a batch's files and examine them."""
+        source = self._keyed.source
+        located = [source.locate(index) for index in take.indices]
+        encoded = source.encoded
+        paths = [] if encoded else [source.absolute(one.path) for one in located]
+        if not (source.opens_plainly or self._own):
+            facts = [Facts(0, 0, "the data set opens its files by a function of its own")] * len(located)
+        elif encoded:
+            facts = [_MIXED if one.data is None else look_bytes(one.data) for one in located]
+        else:
+            numbers = [one.number for one in located]
+            seen = self._files.look_all(list(zip(numbers, paths, strict=True)))
+            facts = [fact if one.data is None else _MIXED for one, fact in zip(located, seen, strict=True)]
+        good = [row for row, fact in enumerate(facts) if fact.reason is None]
+        return Issued(take, located, paths, facts, good)
+
+    def feed(self, pipeline: Any, issued: Issued) -> None:
+        """Feed the good rows of a batch, and let DALI run."""
+        good, take = issued.good, issued.take
+        facts = [issued.facts[row] for row in good]
+        rows = Rows(
+            self._keyed.keys(take)[good],
+            np.array([take.indices[row] for row in good], dtype=np.int64),
+            np.array([fact.height for fact in facts], dtype=np.int64),
+            np.array([fact.width for fact in facts], dtype=np.int64),
+        )
+        if issued.paths:
+            pipeline.feed_input(NAME, [_bytes(os.fsencode(issued.paths[row])) for row in good])
+        else:
+            pipeline.feed_input(ENCODED, [_bytes(issued.located[row].data or b"") for row in good])
+        for name, values in self._work.arrays(rows).items():
+            pipeline.feed_input(name, values)
+        pipeline.schedule_run()
+        issued.scheduled = True
+
+    def unpack(self, output: Any) -> Images:
+        """A run's images as tensors, without a copy: the dynamic executor never writes to them again.
+
+        Images for the rest of the transforms are copied to the host, once for the batch, if they are not there.
+
+        Raises:
+            EngineFailed: images that must have one size have several; the message says what to do.
+        """
+        if self._work.rest is not None:
+            if self._device is not None:
+                output = output.as_cpu()
+            return [from_dlpack(output[row]) for row in range(len(output))]
+        if not output.is_dense_tensor():
+            shapes = sorted({"x".join(map(str, shape)) for shape in output.shape()})
+            reason = f"its results have different sizes ({', '.join(shapes[:3])}); end it with a resize or a crop"
+            raise EngineFailed(str(refused(reason)))
+        images: torch.Tensor = from_dlpack(output.as_tensor())
+        self._form = images.shape[1:], images.dtype
+        return images
+
+    def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
+        """Put a batch together from DALI's images and, at the rows in `reasons`, the torchvision path's."""
+        take = issued.take
+        try:
+            with own_generators():
+                return self._put_together(issued, images, reasons)
+        except Exception as error:  # noqa: BLE001 - the user's transform or collate: raised in the user's loop
+            return Delivery(take.number, np.asarray(take.indices, dtype=np.int64), None, error=error)
+
+    def close(self) -> None:
+        """End the threads that look at files, if there are any; what is known of the files stays."""
+        self._files.close()
+
+    def _put_together(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
+        take, located = issued.take, issued.located
+        delivery = Delivery(take.number, np.asarray(take.indices, dtype=np.int64), None)
+        samples: dict[int, tuple[Any, Any]] = {}  # of the torchvision path, by row
+        if reasons:
+            fetched = self._keyed.fetch(take, reasons)
+            if isinstance(fetched.failure, BadSample):
+                delivery.error = fetched.failure.error()
+                return delivery
+            samples = dict(zip((row for row in reasons if row not in fetched.bad), fetched.content, strict=True))
+            delivery.skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
+        kept = [row for row in range(len(take.indices)) if row not in delivery.skipped]
+        if len(kept) < len(take.indices):
+            delivery.indices = delivery.indices[kept]
+        if kept or not take.indices:
+            delivery.batch = self._batch(issued, images, samples, kept)
+        delivery.decoders = [torch_engine.NAME if row in samples else self._name for row in kept]
+        delivery.fallbacks = [Fallback(take.indices[row], located[row].path, reasons[row]) for row in samples]
+        return delivery
+
+    def _batch(
+        self, issued: Issued, images: Images | None, samples: dict[int, tuple[Any, Any]], kept: list[int]
+    ) -> Any:
+        """What the user's loop receives, of the rows in `kept`; `samples` are those of the torchvision path."""
+        target = self._keyed.source.target
+        targets = [samples[row][1] if row in samples else target(issued.located[row]) for row in kept]
+        whole: Any
+        if isinstance(images, torch.Tensor):
+            whole = self._merged(images, issued, samples, kept) if samples else images
+        else:
+            finished = {} if images is None else self._finished(images, issued)
+            whole = [samples[row][0] if row in samples else finished[row] for row in kept]
+            if images is None and self._own:
+                whole = self._stacked(issued, samples, kept)
+            elif self._device is not None and _alike(whole):
+                whole = torch.stack(whole)
+        if self._device is not None and isinstance(whole, torch.Tensor) and whole.device.type == "cpu":
+            whole = whole.to(f"cuda:{self._device}")
+        if self._collate is default_collate and isinstance(whole, torch.Tensor):
+            batch: Any = [whole, default_collate(targets)]
+        else:
+            batch = self._collate(list(zip(whole, targets, strict=True)))
+        return pin_memory(batch, "cuda") if self._pin else batch
+
+    def _finished(self, images: list[torch.Tensor], issued: Issued) -> dict[int, Any]:
+        """DALI's images after the rest of the user's transforms, by row."""
+        injected, rest = self._keyed.injected(issued.take), self._work.rest
+        made = {row: _as(self._work.rest_kind, image) for row, image in zip(issued.good, images, strict=True)}
+        if injected is None or rest is None:
+            return made
+        return {row: injected.run(image, row, start=rest) for row, image in made.items()}
+
+    def _merged(
+        self, images: torch.Tensor, issued: Issued, samples: dict[int, tuple[Any, Any]], kept: list[int]
+    ) -> torch.Tensor:
+        """One tensor of DALI's images and the torchvision path's."""
+        place = {row: position for position, row in enumerate(kept)}
+        whole = images.new_empty((len(kept), *images.shape[1:]))
+        rows = list(samples)
+        whole[[place[row] for row in issued.good]] = images
+        whole[[place[row] for row in rows]] = self._stacked(issued, samples, rows).to(images.device)
+        return whole
+
+    def _stacked(self, issued: Issued, samples: dict[int, tuple[Any, Any]], rows: list[int]) -> torch.Tensor:
+        """The torchvision path's images in one tensor, of the form of DALI's.
+
+        Raises:
+            MonitorError: the data set's transform gives something else than the user's own pipeline does.
+        """
+        for row in rows:
+            image = samples[row][0]
+            form = (image.shape, image.dtype) if isinstance(image, torch.Tensor) else None
+            if self._form is not None and form != self._form:
+                raise MonitorError(
+                    f"{issued.located[row].path} is computed by the data set's own transform, as it is not given to "
+                    f"DALI. That makes {_described(form)} of it, the pipeline given as dali= {_described(self._form)}; "
+                    "make them alike."
+                )
+        return torch.stack([samples[row][0] for row in rows])
+
+
+def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def _as(kind: str, image: torch.Tensor) -> Any:
+    """A decoded image, uint8[height, width, 3], as the next transform expects it."""
+    if kind == "pil":
+        return Image.fromarray(image.numpy())
+    planes = image.permute(2, 0, 1)
+    return planes if kind == "tensor" else tv_tensors.Image(planes)
+
+
+def _alike(images: list[Any]) -> bool:
+    """Whether images are tensors that can be stacked."""
+    return all(isinstance(one, torch.Tensor) for one in images) and len({(one.shape, one.dtype) for one in images}) == 1
+
+
+def _described(form: tuple[torch.Size, torch.dtype] | None) -> str:
+    if form is None:
+        return "no tensor"
+    return f"{str(form[1]).removeprefix('torch.')}[{', '.join(map(str, form[0]))}]"

@@ -1,0 +1,141 @@
+"""The user's own DALI pipeline, joined to the plan: it is given the files, the numbers and nothing to choose.
+
+`switchable(loader, dali=pipeline)`: the function is called once for each pipeline that is built, with a `Sample`
+whose attributes are DALI nodes, and returns the node of the result. See example_notebooks/own_pipeline.ipynb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import BackendUnavailable
+from ..transforms.draws import uniforms
+from .dali_graph import ENCODED, NAME, Rows, explained, files, pipeline
+
+_UNIT = 2.0**24  # numbers in [0, 1) that float32 holds exactly
+
+
+class Sample:
+    """One sample inside a DALI pipeline definition. Every attribute but `device` is a DALI node.
+
+    Attributes:
+        device: for the image decoders: `cpu` on `dali-cpu`, `mixed` on `dali-gpu`.
+        encoded: uint8[bytes], the encoded file.
+    """
+
+    def __init__(self, device: str, encoded: Any) -> None:
+        self.device = device
+        self.encoded = encoded
+        self.inputs: dict[str, Callable[[Rows], npt.NDArray[Any]]] = {}
+        self._nodes: dict[str, Any] = {}
+
+    @property
+    def index(self) -> Any:
+        """int64, the sample's index in the data set."""
+        from nvidia.dali import types
+
+        return self._fed("index", types.INT64, 0, lambda rows: rows.indices)
+
+    @property
+    def height(self) -> Any:
+        """int32, of the file's image, pixels."""
+        from nvidia.dali import types
+
+        return self._fed("height", types.INT32, 0, lambda rows: rows.heights.astype(np.int32))
+
+    @property
+    def width(self) -> Any:
+        """int32, of the file's image, pixels."""
+        from nvidia.dali import types
+
+        return self._fed("width", types.INT32, 0, lambda rows: rows.widths.astype(np.int32))
+
+    def uniform(self, n: int, operation: int = 0) -> Any:
+        """float32[n], uniform random numbers in [0, 1): a function of seed, epoch, index and occurrence alone.
+
+        Args:
+            n: how many numbers.
+            operation: which of the sample's sequences, 0 or more; one for each thing that draws, as the same
+                operation gives the same numbers again.
+        """
+        from nvidia.dali import types
+
+        if n < 1 or operation < 0:
+            raise ValueError(f"uniform(n={n}, operation={operation}): n is at least 1, operation at least 0")
+
+        def numbers(rows: Rows) -> npt.NDArray[np.float32]:
+            drawn = np.floor(uniforms(rows.keys, operation, n) * _UNIT) / _UNIT  # rounding could make 1.0 of them
+            return drawn.astype(np.float32)
+
+        return self._fed(f"uniform{operation}x{n}", types.FLOAT, 1, numbers)
+
+    def _fed(self, name: str, dtype: Any, ndim: int, values: Callable[[Rows], npt.NDArray[Any]]) -> Any:
+        from nvidia.dali import fn
+
+        if name not in self._nodes:
+            self._nodes[name] = fn.external_source(name=name, dtype=dtype, ndim=ndim)
+            self.inputs[name] = values
+        return self._nodes[name]
+
+
+class OwnPipeline:
+    """The work of a function given as `dali=`.
+
+    Args:
+        function: takes a `Sample`, returns the `DataNode` of its result, of the same size for all samples.
+    """
+
+    rest: int | None = None
+    rest_kind = "pil"
+
+    def __init__(self, function: Callable[[Sample], Any]) -> None:
+        self._function = function
+        self._inputs: dict[str, Callable[[Rows], npt.NDArray[Any]]] = {}
+
+    def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
+        """Call the function inside a pipeline definition and build that.
+
+        Raises:
+            BackendUnavailable: the function failed, or what it returned is no pipeline; in its own words.
+        """
+        defined = pipeline(batch_size=batch_size, threads=threads, device=device)
+        from nvidia.dali.pipeline import DataNode
+
+        with defined:
+            sample = Sample("cpu" if device is None else "mixed", files(encoded))
+            try:
+                result = self._function(sample)
+            except Exception as error:
+                raise refused(f"{type(error).__name__}: {explained(error)}") from error
+            if not isinstance(result, DataNode):
+                raise refused(f"it returned {type(result).__name__}, and must return one DataNode")
+            defined.set_outputs(result if device is None else result.gpu())
+        try:
+            defined.build()
+        except Exception as error:
+            raise refused(explained(error)) from error
+        if not _wants(defined, ENCODED if encoded else NAME):
+            raise refused("its result does not depend on sample.encoded")
+        self._inputs = {name: values for name, values in sample.inputs.items() if _wants(defined, name)}
+        return defined
+
+    def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
+        return {name: values(rows) for name, values in self._inputs.items()}
+
+
+def refused(reason: str) -> BackendUnavailable:
+    """The error that says why the user's pipeline cannot be used."""
+    return BackendUnavailable(f"The pipeline given as dali= cannot be used: {reason}")
+
+
+def _wants(defined: Any, name: str) -> bool:
+    """Whether an input is still there: DALI leaves out what no output depends on."""
+    try:
+        defined.input_feed_count(name)
+    except KeyError:
+        return False
+    return True

@@ -1,0 +1,200 @@
+"""`synthetic`: real batches that lie on the device already, handed out again and again. The ceiling of any loader.
+
+A loop that is no faster on `synthetic` does not wait for its data. The batches are copies of the first ones that the
+engine before it delivers once `synthetic` is wanted; from then on a fresh copy of one of them takes each place of the
+plan, so that the loop keeps its length and may modify what it is given. A copy is made when it is asked for, and the
+loop waits for it: that is what this ceiling is too low by. `SyntheticEngine.copying` says how long it took here.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..plan import Take
+from .base import Delivery, EngineFailed, Pull
+
+if TYPE_CHECKING:
+    from ..segment import Slot
+    from ..switch import Switchboard
+
+NAME = "synthetic"
+CONFIRM = (
+    "Replay 4 real batches instead of loading new ones? The model trains on repeated samples until you switch back."
+)
+KEPT = 4  # batches; their number is part of CONFIRM
+DEPTH = 4  # places of the plan in flight
+
+
+class _Kept(NamedTuple):
+    """A batch to hand out: samples in it, the batch, whether every tensor has the samples along its first dimension."""
+
+    samples: int
+    batch: Any
+    cuttable: bool
+
+
+class SyntheticEngine:
+    """See the module's text.
+
+    Args:
+        device: where the kept batches lie and the copies are made.
+    """
+
+    name = NAME
+    depth = DEPTH
+
+    def __init__(self, device: torch.device) -> None:
+        self.broken = False
+        self._device = device
+        self._kept: list[_Kept] = []
+        self._pull: Pull | None = None
+        self._queue: deque[Take] = deque()
+        self._copies = 0
+        self._copying = 0.0
+
+    @property
+    def kept(self) -> int:
+        """Batches that it has to hand out."""
+        return len(self._kept)
+
+    @property
+    def copying(self) -> float:
+        """Mean time to copy a batch that was handed out, s; on a GPU, to issue the copy. 0.0 before the first."""
+        return self._copying / max(1, self._copies)
+
+    def keep(self, delivery: Delivery) -> None:
+        """Keep a copy of a real batch, made before the loop can modify it; no more than `KEPT`.
+
+        Raises:
+            Exception: something in the batch cannot be copied, or the device has no room for it.
+        """
+        if len(self._kept) == KEPT:
+            return
+        samples = len(delivery.indices)
+        shapes: list[torch.Size] = []
+
+        def first(tensor: torch.Tensor) -> torch.Tensor:
+            shapes.append(tensor.shape)
+            return self._fresh(tensor)
+
+        batch = copied(delivery.batch, first)
+        self._kept.append(_Kept(samples, batch, bool(shapes) and all(shape[:1] == (samples,) for shape in shapes)))
+
+    def prepare(self) -> None:
+        """Nothing to build: what it hands out comes by `keep`."""
+
+    def start(self, pull: Pull) -> None:
+        if not self._kept:
+            raise EngineFailed("its batches were given back; switch to synthetic again to keep new ones")
+        self._pull, self.broken = pull, False
+        self._queue.clear()
+
+    def pump(self) -> None:
+        while len(self._queue) < DEPTH and self._pull is not None:
+            take = self._pull()
+            if take is None:
+                return
+            self._queue.append(take)
+
+    def receive(self) -> Delivery:
+        take = self._queue[0]
+        samples = len(take.indices)
+        # Those that are long enough for this place, in turn; the longest where there is none.
+        long = [kept for kept in self._kept if kept.samples >= samples]
+        long = long or [max(self._kept, key=lambda kept: kept.samples)]
+        kept = long[take.number % len(long)]
+        began = time.perf_counter()
+        if kept.samples > samples and kept.cuttable:
+            fresh = copied(
+                kept.batch,
+                lambda tensor: self._fresh(tensor[:samples]),
+                lambda column: copy.deepcopy(column[:samples]),
+                kept.samples,
+            )
+        else:
+            fresh = copied(kept.batch, self._fresh)
+        self._copying += time.perf_counter() - began
+        self._copies += 1
+        self._queue.popleft()
+        self.pump()
+        return Delivery(take.number, np.asarray(take.indices, dtype=np.int64), fresh, replaced=True)
+
+    def release(self) -> None:
+        self._queue.clear()
+        self._kept.clear()
+        self._pull = None
+        self.broken = False
+
+    def _fresh(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().to(self._device, copy=True)
+
+
+def keep(board: Switchboard, slot: Slot, delivery: Delivery | None) -> None:
+    """Called by an iteration for each batch that it hands to the loop, and with None at the end of its epoch.
+
+    Where `synthetic` is wanted, a copy of the batch is kept until there are enough, or the epoch ends; then it is
+    ready. Where another backend has taken over, or the wish is gone, the kept batches are given back.
+    """
+    engine = slot.engine
+    if type(engine) is not SyntheticEngine:
+        raise TypeError(f"{engine.name} keeps no batches")
+    wish = board.waiting
+    if wish is not None and wish.target == NAME:
+        try:
+            with slot.use():
+                if delivery is not None and not delivery.replaced:
+                    engine.keep(delivery)
+        except Exception as error:  # noqa: BLE001 - the user's own classes, or no memory: the training goes on
+            slot.release()
+            board.failed(wish, error)
+            return
+        if engine.kept == KEPT or (delivery is None and engine.kept):
+            board.ready(wish)
+    elif engine.kept and slot.idle and NAME not in (board.taking, board.backend):
+        slot.release()
+
+
+Change = Callable[[Any], Any]
+
+
+def copied(batch: Any, tensor: Change, column: Change = copy.deepcopy, length: int = -1) -> Any:
+    """Copy a batch, its nested dicts, lists, tuples and named tuples kept.
+
+    Args:
+        batch: what a collate function returned.
+        tensor: makes a tensor's copy.
+        column: makes the copy of a list or tuple of `length` plain values, one for each sample.
+        length: samples in the batch.
+    """
+
+    def one(value: Any) -> Any:
+        return copied(value, tensor, column, length)
+
+    if isinstance(batch, torch.Tensor):
+        return tensor(batch)
+    if _is_column(batch, length):
+        return column(batch)
+    kind = type(batch)
+    if kind is dict:
+        return {key: one(value) for key, value in batch.items()}
+    if kind in (list, tuple):
+        return kind(one(value) for value in batch)
+    if issubclass(kind, tuple) and hasattr(kind, "_make"):  # a named tuple has no other mark
+        return kind._make(one(value) for value in batch)
+    return copy.deepcopy(batch)
+
+
+def _is_column(batch: Any, length: int) -> bool:
+    """Whether this is one plain value for each sample, as `default_collate` leaves strings."""
+    return type(batch) in (list, tuple) and len(batch) == length and all(_plain(value) for value in batch)
+
+
+def _plain(value: Any) -> bool:
+    return type(value) in (str, bytes, int, float, bool, type(None))
