@@ -5,22 +5,31 @@
 
 from __future__ import annotations
 
+from .data.image_files import ImageFiles
 from .engines.backends import Backend
+from .engines.own_pipeline import Sample as DaliSample
 from .events import listen
-from .loader import SwitchableLoader, switchable
+from .knobs import Knobs
+from .loader import SwitchableLoader
 from .meter import Totals
 from .parity import Parity
-from .plan import Fallback
+from .plan import Fallback, Skipped
 from .registry import live
 from .state import EpochCounts, LoaderState
-from .switch import Switch
+from .switch import Click, Switch
+from .wrap import switchable
 
 __all__ = [
     "Backend",
+    "Click",
+    "DaliSample",
     "EpochCounts",
     "Fallback",
+    "ImageFiles",
+    "Knobs",
     "LoaderState",
     "Parity",
+    "Skipped",
     "Switch",
     "SwitchableLoader",
     "Totals",

@@ -7,10 +7,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .engines.base import Delivery
+from .engines.synthetic import NAME as SYNTHETIC
+from .engines.synthetic import keep
 from .engines.torch_engine import NAME as TORCHVISION
 from .meter import StepClock
 from .plan import Cursor
-from .segment import Segment
+from .segment import Segment, Slot
 
 if TYPE_CHECKING:
     from .loader import SwitchableLoader
@@ -56,17 +58,30 @@ class EpochIterator:
         self._lead = 0.0
         try:
             delivery = self._next()
+            while not self._record_one(delivery):
+                delivery = self._next()
         except BaseException:
             self._clock.stop()
             raise
-        self._record.note(delivery.fallbacks)
-        if delivery.error is not None:
-            self._record.raised(delivery.number)
-            self._clock.stop()
-            raise delivery.error
-        self._record.delivered(delivery.number, delivery.indices, delivery.decoders)
+        keep(self._board, self._loader.slot(SYNTHETIC), delivery)
         self._clock.got(len(delivery.indices))
         return delivery.batch
+
+    def _record_one(self, delivery: Delivery) -> bool:
+        """Note a delivery; returns whether the loop is to be given it: not where every sample was skipped.
+
+        Raises:
+            BaseException: what answers the batch.
+        """
+        record = self._record
+        record.note(delivery.fallbacks)
+        if delivery.error is not None:
+            record.raised(delivery.number)
+            raise delivery.error
+        record.delivered(
+            delivery.number, delivery.indices, delivery.decoders, delivery.skipped, replaced=delivery.replaced
+        )
+        return len(delivery.indices) > 0 or not delivery.skipped
 
     def _next(self) -> Delivery:
         """The next delivery of the plan, from whichever engine has it."""
@@ -82,10 +97,12 @@ class EpochIterator:
                 elif segment.more:
                     delivery = segment.receive()
                     if delivery.error is None:
-                        self._board.delivered(segment.name, self._record.number, delivery.number)
+                        newest = segment is self._segments[-1]
+                        self._board.delivered(segment.name, self._record.number, delivery.number, newest)
                     return delivery
                 elif segment.closed or self._cursor.exhausted:
                     self._segments.popleft()
+                    self._loader.slots.reap()
                 else:  # the engine was taken over: come back to it
                     segment.close()
             except BaseException as error:  # noqa: BLE001 - raised again unless another engine can go on
@@ -93,6 +110,7 @@ class EpochIterator:
         if not self._finished:
             self._finished = True
             self._record.finish()
+            keep(self._board, self._loader.slot(SYNTHETIC), None)
             if self._cursor.failure is not None:
                 raise self._cursor.failure
         raise StopIteration
@@ -101,16 +119,21 @@ class EpochIterator:
         """Between two batches: stop the outgoing engine, start the incoming one."""
         board = self._board
         target = board.taking
-        if self._segments and self._segments[-1].name != target:
+        slot = self._loader.slot(target)
+        if self._segments and self._segments[-1].slot is not slot:
             self._segments[-1].close()
         if self._cursor.exhausted or (self._segments and not self._segments[-1].closed):
             return
-        slot = self._loader.slot(target)
         if any(segment.slot is slot and segment.in_flight for segment in self._segments):
             return  # it still has batches of ours from before; it starts again once they are delivered
-        segment = Segment(slot, self._cursor, lambda: board.taking == target)
+        segment = Segment(slot, self._cursor, lambda: self._wanted(slot))
         self._segments.append(segment)
         slot.start(segment)
+        self._loader.slots.started(slot)
+
+    def _wanted(self, slot: Slot) -> bool:
+        """Whether new batches are to be taken by the engine of `slot`."""
+        return self._loader.slot(self._board.taking) is slot
 
     def _failed(self, error: BaseException) -> None:
         """An engine failed or the loop was interrupted: nothing under way is lost.
@@ -119,16 +142,18 @@ class EpochIterator:
         """
         culprit = self._culprit()
         self._give_back()
-        if not isinstance(error, Exception) or culprit is None or culprit == TORCHVISION:
+        if not isinstance(error, Exception) or culprit is None:
             raise error
-        self._board.gave_up(culprit, error, TORCHVISION)
+        if self._loader.slots.roll_back(culprit, error):
+            return
+        name = culprit.engine.name
+        if name == TORCHVISION:
+            raise error
+        self._board.gave_up(name, error, TORCHVISION)
 
-    def _culprit(self) -> str | None:
-        """Name of the engine that is broken: the incoming one if it did not start, else the one that delivers."""
-        for segment in (*self._segments, None):
-            if segment is not None and segment.slot.engine.broken:
-                return segment.name
-        return None
+    def _culprit(self) -> Slot | None:
+        """The engine that is broken: the incoming one if it did not start, else the one that delivers."""
+        return next((segment.slot for segment in self._segments if segment.slot.engine.broken), None)
 
     def _give_back(self) -> None:
         """Return everything in flight to the plan, to be taken again by the engine that is wanted then."""

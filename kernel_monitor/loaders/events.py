@@ -23,7 +23,9 @@ def listen(callback: Listener) -> Callable[[], None]:
     `switch-asked` source, target · `engine-ready` target · `switch` source, target, epoch, batch, asked, first
     (both s, monotonic), waited (batches from `engine-ready` to this first one, itself included), in_flight (batches
     under way at `engine-ready`: `waited` is at most one more) · `switch-failed` target, message ·
-    `switch-superseded` target.
+    `switch-superseded` target · `switch-cancelled` target (the loader was released or dropped before it took effect) ·
+    `knobs` workers, prefetch, threads, message (the values from the next batch on; with a message, which says why: the
+    old ones again, because an engine did not start with the new ones).
     """
     with _lock:
         _listeners.append(callback)

@@ -1,105 +1,41 @@
-"""`switchable`: a DataLoader whose engine can be changed while it iterates."""
+"""A DataLoader whose engine can be changed while it iterates."""
 
 from __future__ import annotations
 
-import math
 import os
-import threading
 import weakref
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from ..errors import MonitorError, NotSwitchable
-from .data.keyed import KeyedDataset
-from .data.sources import find_source
-from .engines import backends as registry_of_backends
-from .engines.backends import SPECS, Backend, Setting, availability, resolve
+from .engines.backends import Backend, Setting, resolve
+from .engines.synthetic import NAME as SYNTHETIC
 from .engines.torch_engine import NAME as TORCHVISION
-from .engines.torch_engine import WorkersEngine
+from .engines.torch_engine import WorkersEngine, fork_is_safe, forks, why_not_sent
 from .epoch import EpochIterator
+from .knobs import Knobs, checked
 from .meter import Meter
+from .orders import Orders
 from .parity import Parity, compare
-from .plan import Cursor, EpochRecord, Fallback
+from .plan import EpochRecord, Fallback, Skipped
 from .registry import register
 from .segment import Slot
-from .state import EpochCounts, LoaderState
-from .switch import Switch, Switchboard, Wish, prepare, prepare_in_background
+from .slots import Slots
+from .state import EpochCounts, KnobsState, LoaderState
+from .switch import Click, Switch, Switchboard, Wish, prepare, prepare_in_background
 
 EPOCHS_KEPT = 4  # epochs whose plan and decoders can still be asked for
+SKIPS_SHOWN = 5  # skipped samples in the state that a monitor shows
 
 
-def switchable(
-    loader: DataLoader[Any],
-    *,
-    name: str | None = None,
-    dali: Any = None,
-    seed: int | None = None,
-    device: torch.device | str | int | None = None,
-    on_error: str = "raise",
-) -> SwitchableLoader:
-    """Wrap a DataLoader over image files so that its engine can be swapped in the middle of an epoch.
-
-    The order is the one that the DataLoader's own sampler draws (the same as torch's for the same seed); random
-    crops and flips are a function of (seed, epoch, index, occurrence), so that no switch changes them. Workers start
-    at the first iteration and are kept. Where the DataLoader has persistent_workers=False, changes made to the data
-    set between epochs reach them as in torch, for as long as neither DALI nor CUDA runs in the process; after that
-    a fork would not be safe and the existing workers stay. With num_workers=0 every change is seen at once.
-
-    Args:
-        loader: map-style, over ImageFolder, DatasetFolder, Imagenette or Subset of these.
-        name: shown in the monitor; its id where none is given.
-        dali: a pipeline of one's own; not available in this version.
-        seed: of the augmentation; torch's initial seed where none is given.
-        device: where `dali-gpu` decodes; the current CUDA device if one is usable, else the CPU.
-        on_error: what to do with an unreadable file; this version has "raise" only.
-
-    Raises:
-        NotSwitchable: (a MonitorError and a TypeError) the loader cannot be driven; the message says why.
-        MonitorError: an argument asks for something that this version does not have.
-    """
-    if dali is not None:
-        raise MonitorError("switchable(dali=…) is not available in this version; leave it out.")
-    if on_error != "raise":
-        raise MonitorError(f'switchable(on_error={on_error!r}) is not available in this version; use "raise".')
-    return SwitchableLoader(loader, name=name, seed=seed, device=device)
-
-
-def _check(loader: Any) -> None:
-    """Refuse what cannot be driven, in one sentence that says what to do."""
-    if isinstance(loader, SwitchableLoader):
-        raise NotSwitchable("This loader is switchable already; use it as it is.")
-    if not isinstance(loader, DataLoader):
-        raise NotSwitchable(
-            f"switchable() takes a torch.utils.data.DataLoader, not {type(loader).__name__}; "
-            "wrap your data set in a DataLoader first."
-        )
-    if type(loader).__iter__ is not DataLoader.__iter__:
-        raise NotSwitchable(f"{type(loader).__name__} iterates in a way of its own; give switchable() a DataLoader.")
-    if isinstance(loader.dataset, IterableDataset):
-        raise NotSwitchable(
-            "switchable() needs a map-style data set, whose samples have an index; this one is iterable-style. "
-            "Use torchvision's ImageFolder or one like it."
-        )
-    if loader.batch_sampler is None:
-        raise NotSwitchable("switchable() works on batches; give the DataLoader a batch_size.")
-
-
-def _device(device: torch.device | str | int | None) -> torch.device:
-    if device is not None:
-        return torch.device(device)
-    if torch.cuda.is_initialized():
-        return torch.device("cuda", torch.cuda.current_device())
-    # Asking for the current device would make a CUDA context, and workers are forked yet.
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _release(slots: dict[str, Slot], process: int) -> None:
+def _end(slots: Slots, board: Switchboard, process: int) -> None:
     """Give back everything once the loader is gone; in a forked child there is nothing of ours to give back."""
     if os.getpid() == process:
-        for slot in slots.values():
-            slot.release()
+        board.cancel()
+        slots.release()
 
 
 class SwitchableLoader:
@@ -109,27 +45,26 @@ class SwitchableLoader:
     `switch` may be called from any thread; everything else belongs to the thread that iterates.
     """
 
-    def __init__(
-        self, loader: DataLoader[Any], *, name: str | None, seed: int | None, device: torch.device | str | int | None
-    ) -> None:
-        _check(loader)
-        self._wrapped = loader
-        self._keyed = KeyedDataset(find_source(loader.dataset), torch.initial_seed() if seed is None else seed)
-        self._setting = registry_of_backends.setting(self._keyed, loader, _device(device))
-        self._backends = availability(self._setting)
-        self._slots: dict[str, Slot] = {}
-        self._slots_lock = threading.Lock()
+    def __init__(self, setting: Setting | None = None, name: str | None = None, **others: Any) -> None:
+        if type(setting) is not Setting or others:  # a framework that makes another one of the same class
+            raise NotSwitchable(
+                "A switchable loader cannot be made anew with other settings; let the framework prepare the DataLoader "
+                "and give that to switchable(), or tell it to leave the loader as it is."
+            )
+        self._wrapped = setting.wrapped
+        self._keyed = setting.keyed
         self._process = os.getpid()
         self._records: dict[int, EpochRecord] = {}
         self._record: EpochRecord | None = None
-        self._next_epoch = 0
+        self._orders = Orders(setting.wrapped, setting.keyed)
         self._iterated = False
         self._deferred: Wish | None = None  # its engine is to be prepared once the workers have been forked
         self.meter = Meter()
         self.id = f"loader-{register(self)}"
         self.name = self.id if name is None else name
         self.board = Switchboard(self.id, TORCHVISION)
-        weakref.finalize(self, _release, self._slots, self._process)
+        self.slots = Slots(setting, self.board)
+        weakref.finalize(self, _end, self.slots, self.board, self._process)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -148,27 +83,21 @@ class SwitchableLoader:
     def __iter__(self) -> EpochIterator:
         if os.getpid() != self._process:
             raise MonitorError("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
-        wrapped = self._wrapped
         self._refresh()
+        self.slots.reap()
         engine = self.slot(TORCHVISION).engine
-        # What follows draws from torch's generators exactly what DataLoader.__iter__ draws, in its order.
-        batches = iter(wrapped.batch_sampler)  # type: ignore[arg-type]
-        if not (wrapped.persistent_workers and self._iterated):
-            drawn_from = torch.default_generator if wrapped.generator is None else wrapped.generator
-            if isinstance(engine, WorkersEngine):
-                engine.generator = _clone(drawn_from)  # new workers are then seeded as torch would seed them
-            torch.empty((), dtype=torch.int64).random_(generator=wrapped.generator)
-            if wrapped.num_workers > 0:
-                batches = iter(wrapped.batch_sampler)  # type: ignore[arg-type]
+        cursor, seeding = self._orders.begin()
+        self._enter(cursor.record)
+        if isinstance(engine, WorkersEngine) and seeding is not None:
+            engine.generator = seeding  # new workers are then seeded as torch would seed them
         self._iterated = True
-        record = self._begin_record()
-        iterator = EpochIterator(self, Cursor(batches, record, len(self._keyed)))
+        iterator = EpochIterator(self, cursor)
         if isinstance(engine, WorkersEngine):
             self._start_workers()
         deferred, self._deferred = self._deferred, None
         if deferred is not None and deferred is self.board.waiting:
-            prepare(self.board, deferred, self.slot(deferred.target))
-        if wrapped.num_workers > 0 or self.board.taking != TORCHVISION:
+            prepare(self.board, deferred, partial(self.slot, deferred.target))
+        if isinstance(engine, WorkersEngine) or self.board.taking != TORCHVISION:
             iterator.begin()
         return iterator
 
@@ -182,12 +111,38 @@ class SwitchableLoader:
     @property
     def backends(self) -> dict[str, Backend]:
         """Every backend by name: whether it can run here, and why not."""
-        return dict(self._backends)
+        return dict(self.slots.backends)
+
+    @property
+    def knobs(self) -> Knobs:
+        """How many workers, batches in flight and threads there are to be."""
+        return self.slots.knobs
+
+    @property
+    def fused_decode(self) -> bool:
+        """Whether DALI decodes only the region that a crop at the start of the transforms keeps; True at first.
+
+        May be set, by any thread, and takes effect as what `set` sets. The pixels are the same; which is faster
+        depends on the GPU.
+        """
+        return self.slots.setting.fused_decode
+
+    @fused_decode.setter
+    def fused_decode(self, fused: bool) -> None:
+        self.slots.turn(fused_decode=bool(fused))
 
     @property
     def history(self) -> list[Switch]:
         """The switches that took place, oldest first."""
         return self.board.history
+
+    @property
+    def clicks(self) -> list[Click]:
+        """What became of every `switch` (the last thousand), oldest first.
+
+        One for the backend in use, or for the one that is already on its way, changes nothing and is not among them.
+        """
+        return self.board.clicks
 
     def switch(self, name: str) -> None:
         """Ask for another backend and return at once; may be called from any thread while another one iterates.
@@ -195,34 +150,80 @@ class SwitchableLoader:
         The backend is built in the background while the present one delivers, and takes over at a batch boundary.
 
         Args:
-            name: `torchvision`, `dali-cpu`, `dali-gpu`, or `dali` for the better of the two that can run.
+            name: `torchvision`, `dali-cpu`, `dali-gpu`, or `dali` for the better of the two that can run; or
+                `synthetic`, which keeps copies of the next four batches and hands out copies of those from then on.
 
         Raises:
             BackendUnavailable: there is no such backend or it cannot run here.
         """
-        target = resolve(name, self._backends)
-        slot = self.slot(target)
+        target = resolve(name, self.backends)
         first = self.slot(TORCHVISION).engine
         # Workers that are to be forked must exist before DALI's threads do: then the first iteration prepares.
         later = not self._iterated and isinstance(first, WorkersEngine) and first.forks
         wish = self.board.ask(target)
         if wish is None:
             return
-        if target == TORCHVISION:
-            self.board.ready(wish)  # there is nothing to build
+        if target == TORCHVISION and (not isinstance(first, WorkersEngine) or first.forks or first.started):
+            self.board.ready(wish)  # there is nothing to build in the background
+        elif target == SYNTHETIC:
+            pass  # the iteration keeps batches for it, and says when it has enough
         elif later:
             self._deferred = wish
         else:
-            prepare_in_background(self.board, wish, slot)
+            prepare_in_background(self.board, wish, partial(self.slot, target))
+
+    def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
+        """Turn knobs (see `Knobs`) and return; may be called from any thread while another one iterates.
+
+        Takes effect at a batch boundary, with nothing lost: a new engine takes over and the old one delivers what it
+        has taken. The order and the augmentation do not depend on the knobs. Of several quick changes the newest
+        counts. If the new engine does not start, the old values come back and the status says why. New workers are
+        forked where the DataLoader would fork them, at the boundary; once DALI or CUDA runs in the process they are
+        started in the background by forkserver, which takes some seconds and needs a data set that can be pickled.
+
+        Raises:
+            MonitorError: a value is out of range, DALI's threads are asked for where DALI cannot run, or new workers
+                could not be given the data set.
+        """
+        knobs = checked(workers, prefetch, threads)
+        if "threads" in knobs and self.knobs.threads is None:
+            raise MonitorError(f"set(threads=…) is for DALI, which cannot be used: {self.backends['dali-cpu'].reason}")
+        if knobs.get("workers", 0) not in (0, self.knobs.workers) and not fork_is_safe() and forks(self._wrapped):
+            obstacle = why_not_sent(self._keyed, self._wrapped)
+            if obstacle is not None:
+                raise MonitorError(obstacle)
+        self.slots.turn(**knobs)
 
     def set_epoch(self, epoch: int) -> None:
         """Number the next epoch, as DistributedSampler.set_epoch does; samplers that have it are told."""
-        self._next_epoch = epoch
+        self._orders.next_epoch = epoch
         batch_sampler = self._wrapped.batch_sampler
         for sampler in (batch_sampler, getattr(batch_sampler, "sampler", None)):
             tell = getattr(sampler, "set_epoch", None)
             if tell is not None:
                 tell(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the newest iteration has come to, by the convention of torchdata's StatefulDataLoader.
+
+        To be called between batches by the thread that iterates. What is in flight counts as not delivered. Plain
+        values only (but for what a sampler's own `state_dict` may hold), about 20 KB: the order is not stored but
+        drawn again.
+        """
+        return self._orders.state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on from a state: it delivers exactly the batches that were not delivered then.
+
+        The samplers draw their order again as they drew it, from the generators' states of then; the process's own
+        generators stay as they are. No sample before that place is computed. A state of before or after an epoch
+        starts the next one. The engine in use stays. An empty state forgets one that was loaded before.
+
+        Raises:
+            MonitorError: it is no state, or of a loader with another data set length or batch size. That the sampler
+                draws something else than it did shows, and is raised, when the next iteration begins.
+        """
+        self._orders.load(state)
 
     def plan(self, epoch: int | None = None) -> list[int]:
         """Return the indices drawn so far in an epoch, in order; the newest epoch by default.
@@ -245,6 +246,10 @@ class SwitchableLoader:
         """Return the samples of an epoch (the first thousand) that DALI handed to the torchvision path, and why."""
         return list(self._epoch(epoch).fallbacks)
 
+    def skipped(self, epoch: int | None = None) -> list[Skipped]:
+        """Return the samples of an epoch (the first thousand) left out as unreadable, and why (on_error="skip")."""
+        return list(self._epoch(epoch).skips)
+
     def epochs(self) -> list[EpochCounts]:
         """Return the counts of the last epochs, oldest first; may be called from any thread."""
         return [
@@ -255,6 +260,8 @@ class SwitchableLoader:
                 planned=record.planned,
                 lost=record.lost,
                 doubled=record.doubled,
+                skipped=record.skipped,
+                replaced=record.replaced,
                 decoded=dict(record.decoded),
             )
             for record in list(self._records.values())
@@ -266,31 +273,42 @@ class SwitchableLoader:
         Raises:
             BackendUnavailable: DALI cannot run here.
         """
-        backend = resolve("dali", self._backends)
+        backend = resolve("dali", self.backends)
         engine = self.slot(TORCHVISION).engine
         if isinstance(engine, WorkersEngine) and engine.forks and not engine.started:
             engine.generator = _clone(torch.default_generator)
             self._start_workers()
-        return compare(self._setting, backend, n)
+        return compare(self.slots.setting, backend, n)
 
-    def release(self) -> None:
-        """Give back workers, threads and memory. The next iteration, or the next batch of this one, starts anew."""
-        for slot in list(self._slots.values()):
-            slot.release()
+    def release(self, *, idle: bool = False) -> None:
+        """Give back workers, threads and memory. The next iteration, or the next batch of this one, starts anew.
+
+        A switch that has not taken effect is cancelled.
+
+        Args:
+            idle: only what is not in use: workers, or DALI's threads and memory, are otherwise kept after a switch, so
+                that the way back is quick.
+        """
+        if idle:
+            self.slots.release_idle(but=(self.board.taking, self.board.wanted))
+            return
+        self.board.cancel()
+        self.slots.release()
 
     # What the monitor uses
 
     def state(self) -> LoaderState:
         """Return what a monitor shows; may be called from any thread."""
         record = self._record or EpochRecord(0, None, 0)
-        known = {name: 0 for name, backend in self._backends.items() if backend.available}
+        knobs, backends = self.knobs, self.backends
+        known = {name: 0 for name, backend in backends.items() if backend.available and name != SYNTHETIC}
         return LoaderState(
             id=self.id,
             name=self.name,
             backend=self.board.backend,
             wanted=self.board.wanted,
             status=self.board.status,
-            backends=[{"name": name, **backend._asdict()} for name, backend in self._backends.items()],
+            backends=[{"name": name, **backend._asdict()} for name, backend in backends.items()],
             epoch=record.number,
             batch=record.batches,
             batches=record.batches_planned,
@@ -298,15 +316,16 @@ class SwitchableLoader:
             planned=record.planned,
             lost=record.lost,
             doubled=record.doubled,
+            skipped=record.skipped,
+            replaced=record.replaced,
+            skips=[asdict(skipped) for skipped in record.skips[-SKIPS_SHOWN:]],
+            knobs=KnobsState(workers=knobs.workers, prefetch=knobs.prefetch, threads=knobs.threads),
             decoded={**known, **record.decoded},
         )
 
     def slot(self, name: str) -> Slot:
         """The engine of a backend, with its holder; made when first asked for, not started."""
-        with self._slots_lock:
-            if name not in self._slots:
-                self._slots[name] = Slot(SPECS[name].build(self._setting))
-            return self._slots[name]
+        return self.slots[name]
 
     # Inside
 
@@ -317,57 +336,38 @@ class SwitchableLoader:
             raise MonitorError(f"epoch {epoch if epoch is not None else 0} is not recorded; epochs recorded: {kept}")
         return record
 
-    def _begin_record(self) -> EpochRecord:
-        batches, samples = _lengths(self._wrapped)
-        record = EpochRecord(self._next_epoch, batches, samples)
-        self._next_epoch += 1
+    def _enter(self, record: EpochRecord) -> None:
         self._records.pop(record.number, None)
         self._records[record.number] = record
         while len(self._records) > EPOCHS_KEPT:
             del self._records[next(iter(self._records))]
         self._record = record
-        return record
 
     def _start_workers(self) -> None:
         slot = self.slot(TORCHVISION)
-        with slot.use() as engine:
-            if not isinstance(engine, WorkersEngine):
-                return
-            if slot.holder is None:
-                engine.renew()
-            if self.board.taking != TORCHVISION or self.board.waiting is not None:
-                engine.ensure()
+        try:
+            with slot.use() as engine:
+                if not isinstance(engine, WorkersEngine):
+                    return
+                if slot.holder is None:
+                    engine.renew()
+                if self.board.taking != TORCHVISION or self.board.waiting is not None:
+                    engine.ensure()
+        except Exception as error:
+            if not self.slots.roll_back(slot, error):
+                raise
 
     def _refresh(self) -> None:
         """Translate the transform again: the user may have changed it between epochs."""
-        setting: Setting = registry_of_backends.setting(self._keyed, self._wrapped, self._setting.device)
-        if setting.program == self._setting.program and setting.refusal == self._setting.refusal:
+        if not self.slots.refresh():
             return
-        self._setting = setting
-        self._backends = availability(setting)
-        for name in [name for name in self._slots if name != TORCHVISION]:
-            with self._slots_lock:
-                slot = self._slots.pop(name)
-            slot.release()
         taking = self.board.taking
-        if not self._backends[taking].available:
-            self.board.gave_up(taking, MonitorError(self._backends[taking].reason or ""), TORCHVISION)
+        backend = self.backends[taking]
+        if not backend.available:
+            self.board.gave_up(taking, MonitorError(backend.reason or ""), TORCHVISION)
 
 
 def _clone(generator: torch.Generator) -> torch.Generator:
     clone = torch.Generator(generator.device)
     clone.set_state(generator.get_state())
     return clone
-
-
-def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:
-    """How many batches and samples an epoch will have; None where the sampler does not tell."""
-    sampler = loader.batch_sampler
-    try:
-        batches = len(loader)
-    except (TypeError, NotImplementedError):
-        return None, None
-    if type(sampler) is not BatchSampler:
-        return batches, None
-    samples = len(sampler.sampler)  # type: ignore[arg-type]
-    return batches, math.floor(samples / sampler.batch_size) * sampler.batch_size if sampler.drop_last else samples

@@ -10,14 +10,15 @@ from __future__ import annotations
 import operator
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-FALLBACKS_KEPT = 1000  # per epoch; the counts go on beyond it
+KEPT = 1000  # fallbacks and skipped samples listed per epoch; the counts go on beyond it
 
 
 class Take(NamedTuple):
@@ -26,12 +27,14 @@ class Take(NamedTuple):
     Attributes:
         number: of the batch in its epoch, from 0.
         epoch: number of the epoch.
+        seed: of the augmentation. It travels with the batch, so that workers which exist already learn of a new one.
         indices: n indices in the data set.
         occurrences: n counts of how often that index came earlier in the epoch.
     """
 
     number: int
     epoch: int
+    seed: int
     indices: list[int]
     occurrences: list[int]
 
@@ -51,9 +54,27 @@ class Fallback:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A sample that was left out of its batch because its file could not be read.
+
+    Attributes:
+        index: in the data set.
+        path: of the file, as the data set gives it.
+        reason: what went wrong.
+    """
+
+    index: int
+    path: str
+    reason: str
+
+
 @dataclass
 class EpochRecord:
-    """What was planned and what was delivered in one epoch; counts are samples unless they say otherwise."""
+    """What was planned and what was delivered in one epoch; counts are samples unless they say otherwise.
+
+    At the end of an epoch without an error, samples + skipped + replaced == planned, and lost == doubled == 0.
+    """
 
     number: int
     batches_planned: int | None  # batches, by the sampler's own length; None where it has none
@@ -64,9 +85,12 @@ class EpochRecord:
     runs: array[int] = field(default_factory=lambda: array("q"))
     decoded: dict[str, int] = field(default_factory=dict)
     fallbacks: list[Fallback] = field(default_factory=list)
+    skips: list[Skipped] = field(default_factory=list)
     answered: int = 0  # batches answered, delivered or raised
-    batches: int = 0  # batches delivered
-    samples: int = 0
+    batches: int = 0  # batches delivered, those included in which every sample was skipped
+    samples: int = 0  # delivered
+    skipped: int = 0  # left out of their batches as unreadable
+    replaced: int = 0  # places that were taken by synthetic ones
     lost: int = 0
     doubled: int = 0
     finished: bool = False
@@ -91,21 +115,37 @@ class EpochRecord:
         self._skip_to(number)
         self.answered = max(self.answered, number + 1)
 
-    def delivered(self, number: int, indices: npt.NDArray[np.int64], decoders: list[str]) -> None:
+    def delivered(
+        self,
+        number: int,
+        indices: npt.NDArray[np.int64],
+        decoders: list[str],
+        skipped: Mapping[int, Skipped] = MappingProxyType({}),
+        replaced: bool = False,
+    ) -> None:
         """Note a delivered batch, checking what the engine says it computed against the plan.
 
         Args:
             number: of the batch.
             indices: int64[n] that the engine computed, from where it was computed.
             decoders: n names of what decoded each sample.
+            skipped: samples left out, by their row in the planned batch.
+            replaced: whether the batch is synthetic; `indices` are then those whose places it takes.
         """
         self.batches += 1
-        self.samples += len(indices)
+        if replaced:
+            self.replaced += len(indices)
+        else:
+            self.samples += len(indices)
+        self.skipped += len(skipped)
+        self.skips.extend(list(skipped.values())[: KEPT - len(self.skips)])
         if number < self.answered:
             self.doubled += len(indices)
         else:
             self._skip_to(number)
             planned = np.frombuffer(self.batch(number), dtype=np.int64)
+            if skipped:
+                planned = np.delete(planned, list(skipped))
             if len(planned) != len(indices):
                 self.lost += max(0, len(planned) - len(indices))
                 self.doubled += max(0, len(indices) - len(planned))
@@ -123,9 +163,9 @@ class EpochRecord:
                 self.runs.append(1)
 
     def note(self, fallbacks: Iterable[Fallback]) -> None:
-        """Keep the first `FALLBACKS_KEPT` fallbacks of the epoch."""
+        """Keep the first `KEPT` fallbacks of the epoch."""
         for fallback in fallbacks:
-            if len(self.fallbacks) < FALLBACKS_KEPT:
+            if len(self.fallbacks) < KEPT:
                 self.fallbacks.append(fallback)
 
     def finish(self) -> None:
@@ -143,10 +183,17 @@ class Cursor:
     """Draws one epoch's batches from a batch sampler's iterator and records them.
 
     Not thread-safe: the thread that iterates takes, nobody else.
+
+    Args:
+        batches: lists of indices.
+        record: of the epoch.
+        length: of the data set.
+        seed: of the augmentation.
     """
 
-    def __init__(self, batches: Iterator[Any], record: EpochRecord, length: int) -> None:
+    def __init__(self, batches: Iterator[Any], record: EpochRecord, length: int, seed: int) -> None:
         self.record = record
+        self.seed = seed
         self.failure: Exception | None = None  # raised by the user's sampler; the plan ends there
         self._batches = batches
         self._returned: deque[Take] = deque()
@@ -175,7 +222,7 @@ class Cursor:
             self._ended, self.failure = True, error
             return None
         record = self.record
-        take = Take(len(record.ends), record.number, indices, occurrences)
+        take = Take(len(record.ends), record.number, self.seed, indices, occurrences)
         record.indices.extend(indices)
         record.ends.append(len(record.indices))
         return take
@@ -183,6 +230,17 @@ class Cursor:
     def give_back(self, takes: Iterable[Take]) -> None:
         """Put batches that were taken and not delivered at the front again, in their order."""
         self._returned = deque(sorted([*takes, *self._returned], key=lambda take: take.number))
+
+    def replay(self, drawn: int, answered: int) -> None:
+        """Draw the first `drawn` batches of the plan; those from number `answered` on are then taken again."""
+        again = []
+        for _ in range(drawn):
+            take = self.take()
+            if take is None:
+                break
+            if take.number >= answered:
+                again.append(take)
+        self.give_back(again)
 
     def _count(self, indices: list[int]) -> list[int]:
         """How often each index came before in this epoch; counts them as seen."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -17,6 +18,8 @@ from contextlib import contextmanager
 from ..errors import MonitorError
 from .engines.base import Delivery, Engine
 from .plan import Cursor, Take
+
+LIVENESS = 1.0  # s between looks at whether the thread that is inside an engine still lives
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +49,10 @@ class Slot:
             raise MonitorError("the loader is asked for a batch from within its own data set, sampler or collate")
         with self._free:
             while self._user is not None:
-                self._free.wait()
+                if not self._free.wait(LIVENESS) and self._user not in sys._current_frames():
+                    log.warning("a thread ended inside %s", self.engine.name)  # killed from outside: it will not say so
+                    self.engine.broken = True
+                    break
             self._user = me
         try:
             yield self.engine
@@ -59,6 +65,12 @@ class Slot:
     def holder(self) -> Segment | None:
         """The living segment that the engine works for."""
         return None if self._holder is None else self._holder()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for anything from the engine."""
+        holder = self.holder
+        return self._user is None and (holder is None or (holder.closed and not holder.in_flight))
 
     def start(self, segment: Segment) -> None:
         """Make the engine work for `segment` from now on."""
@@ -160,15 +172,15 @@ class Segment:
 
     def hand_over(self, engine: Engine) -> None:
         """Let everything in flight arrive, for another segment wants the engine."""
-        while len(self._arrived) < len(self.in_flight) and not engine.broken:
-            try:
+        try:
+            while len(self._arrived) < len(self.in_flight) and not engine.broken:
                 self._arrived.append(self._receive(engine))
-            except Exception:
-                # It failed while it worked for this segment, whose iteration finds its batches missing, gives them
-                # back and takes them again; the engine, marked broken, starts anew for the other.
-                log.exception("%s failed while it was handed to another iteration; starting it anew", engine.name)
-                break
-        self.revoked = self.revoked or len(self._arrived) < len(self.in_flight)
+        except Exception:
+            # It failed while it worked for this segment, whose iteration finds its batches missing, gives them back
+            # and takes them again; the engine, marked broken, starts anew for the other.
+            log.exception("%s failed while it was handed to another iteration; starting it anew", engine.name)
+        finally:  # after an interrupt too
+            self.revoked = self.revoked or len(self._arrived) < len(self.in_flight)
 
     def undelivered(self) -> list[Take]:
         """What was taken and has not arrived; forgets it."""

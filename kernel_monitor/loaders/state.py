@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 
 class EpochCounts(TypedDict):
-    """What became of one epoch: batches and samples delivered, samples planned, lost and doubled."""
+    """What became of one epoch: batches and samples delivered; samples planned, skipped, replaced, lost and doubled."""
 
     epoch: int
     batches: int
@@ -14,11 +14,25 @@ class EpochCounts(TypedDict):
     planned: int
     lost: int
     doubled: int
+    skipped: int
+    replaced: int
     decoded: dict[str, int]
 
 
+class KnobsState(TypedDict):
+    """The knobs as they are set; `threads` is None where no DALI backend can run. See `Knobs`."""
+
+    workers: int
+    prefetch: int
+    threads: int | None
+
+
 class LoaderState(TypedDict):
-    """What a monitor shows of a loader; counts are of its newest epoch. See docs/architecture.md."""
+    """What a monitor shows of a loader; counts are of its newest epoch. See docs/architecture.md.
+
+    Each of `backends` has name, available, reason (why not) and confirm (what to ask a person first, or None); `skips`
+    are the last few samples left out, each with index, path and reason.
+    """
 
     id: str
     name: str
@@ -33,4 +47,8 @@ class LoaderState(TypedDict):
     planned: int
     lost: int
     doubled: int
+    skipped: int
+    replaced: int
+    skips: list[dict[str, Any]]
+    knobs: KnobsState
     decoded: dict[str, int]

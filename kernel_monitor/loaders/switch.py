@@ -11,13 +11,18 @@ import _thread
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .events import emit
 from .segment import Slot
 
 if TYPE_CHECKING:
+    from .knobs import Knobs
     from .plan import EpochRecord
+
+CLICKS_KEPT = 1000
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +45,29 @@ class Switch(NamedTuple):
     first: float
 
 
+class Click(NamedTuple):
+    """One request for another backend, and what became of it.
+
+    Attributes:
+        target, source: names of the backends asked for and in use then.
+        asked: s (monotonic), when it was asked for.
+        outcome: "pending"; "done", its first batch was delivered; "superseded" by a newer one; "cancelled", the loader
+            was released or dropped first; "failed".
+        ended: s (monotonic), when the outcome was known.
+        epoch, batch: of its first batch, where it was done.
+        message: the cause, where it failed.
+    """
+
+    target: str
+    source: str
+    asked: float
+    outcome: str = "pending"
+    ended: float | None = None
+    epoch: int | None = None
+    batch: int | None = None
+    message: str | None = None
+
+
 class Wish(NamedTuple):
     """A backend that somebody asked for, and when (s, monotonic)."""
 
@@ -60,6 +88,7 @@ class Switchboard:
         self._status = backend
         self._failed = False  # the status tells of a failure, which the fallback's first batch does not replace
         self._history: list[Switch] = []
+        self._clicks: deque[Click] = deque(maxlen=CLICKS_KEPT)  # at most the last one is pending
         self._asked: dict[str, float] = {}  # backend → when it was asked for last, s (monotonic)
         self._batches = 0  # delivered so far
         self._record: EpochRecord | None = None  # of the iteration that began last
@@ -93,6 +122,12 @@ class Switchboard:
             return list(self._history)
 
     @property
+    def clicks(self) -> list[Click]:
+        """The last requests, oldest first."""
+        with self._lock:
+            return list(self._clicks)
+
+    @property
     def waiting(self) -> Wish | None:
         """The wish whose engine is not ready yet."""
         return self._preparing
@@ -107,6 +142,8 @@ class Switchboard:
                 return None
             wish = Wish(target, time.monotonic())
             self._asked[target] = wish.asked
+            superseded = self._end("superseded")
+            self._clicks.append(Click(target, self._backend, wish.asked))
             self._preparing = None if target == source else wish
             self._failed = False
             if target != source:
@@ -117,8 +154,8 @@ class Switchboard:
                 self._status = target
             prepare = self._preparing
         emit("switch-asked", self._loader, source=source, target=target)
-        if older is not None:
-            emit("switch-superseded", self._loader, target=older.target)
+        if superseded is not None:
+            emit("switch-superseded", self._loader, target=superseded.target)
         return prepare
 
     def ready(self, wish: Wish) -> None:
@@ -142,6 +179,7 @@ class Switchboard:
                 return
             self._preparing = None
             message = self._failure(wish.target, error, self._taking)
+            self._end("failed", message=message)
         emit("switch-failed", self._loader, target=wish.target, message=message)
 
     def gave_up(self, target: str, error: BaseException, fallback: str) -> None:
@@ -151,18 +189,51 @@ class Switchboard:
             self._ready = None if fallback == self._backend else Wish(fallback, time.monotonic())
             message = self._failure(target, error, fallback)
             self._failed = self._ready is not None
+            if self._pending is not None and self._pending.target == target:
+                self._end("failed", message=message)
         emit("switch-failed", self._loader, target=target, message=message)
 
     def begun(self, record: EpochRecord) -> None:
         """An iteration begins."""
         self._record = record
 
-    def delivered(self, name: str, epoch: int, batch: int) -> None:
-        """A batch of engine `name` is handed to the loop."""
+    def cancel(self) -> None:
+        """The loader is released or gone: what was asked for and has not taken effect is given up."""
+        with self._lock:
+            cancelled = self._end("cancelled")
+            if cancelled is None:
+                return
+            self._preparing = self._ready = None
+            self._taking = self._status = self._backend
+        emit("switch-cancelled", self._loader, target=cancelled.target)
+
+    def turned(self, knobs: Knobs, error: BaseException | None = None) -> None:
+        """The knobs have new values; with an error: they have the old ones again, because of it."""
+        message = None
+        if error is not None:
+            message = _first_line(error)
+            self._status = f"the change of workers, prefetch or threads failed: {message}; all goes on as before"
+        emit("knobs", self._loader, **knobs._asdict(), message=message)
+
+    def delivered(self, name: str, epoch: int, batch: int, newest: bool = True) -> None:
+        """A batch of engine `name` is handed to the loop.
+
+        Args:
+            name: of the backend.
+            epoch, batch: numbers.
+            newest: whether it is from the stretch that takes from the plan, not from one that only drains.
+        """
         self._batches += 1
-        if name == self._backend:
+        pending = self._pending
+        if name == self._backend and pending is None:
             return
         now = time.monotonic()
+        if pending is not None and newest and name == pending.target == self._taking:
+            with self._lock:
+                if self._pending is pending:
+                    self._end("done", epoch=epoch, batch=batch)
+        if name == self._backend:
+            return
         with self._lock:
             switch = Switch(epoch, batch, self._backend, name, self._asked.get(name, now), now)
             self._history.append(switch)
@@ -179,18 +250,38 @@ class Switchboard:
         batches, in_flight = self._when_ready
         emit("switch", self._loader, **switch._asdict(), waited=self._batches - batches, in_flight=in_flight)
 
+    @property
+    def _pending(self) -> Click | None:
+        last = self._clicks[-1] if self._clicks else None
+        return last if last is not None and last.outcome == "pending" else None
+
+    def _end(self, outcome: str, **more: Any) -> Click | None:
+        """Enter the outcome of the click that is pending; returns it, None where there is none."""
+        pending = self._pending
+        if pending is None:
+            return None
+        ended = self._clicks[-1] = pending._replace(outcome=outcome, ended=time.monotonic(), **more)
+        return ended
+
     def _failure(self, target: str, error: BaseException, other: str) -> str:
-        cause = str(error).strip().splitlines()
-        message = cause[0] if cause else type(error).__name__
+        message = _first_line(error)
         self._status = f"{target} failed: {message}; {other} goes on"
         return message
 
 
-def prepare(board: Switchboard, wish: Wish, slot: Slot) -> None:
-    """Build the engine of a wish and say so to the board."""
+def _first_line(error: BaseException) -> str:
+    cause = str(error).strip().splitlines()
+    return cause[0] if cause else type(error).__name__
+
+
+def prepare(board: Switchboard, wish: Wish, find: Callable[[], Slot]) -> None:
+    """Build the engine of a wish, which `find` finds, and say so to the board."""
     try:
-        with slot.use() as engine:
-            engine.prepare()
+        slot = None
+        while slot is not find():  # a knob that was turned meanwhile has replaced the engine
+            slot = find()
+            with slot.use() as engine:
+                engine.prepare()
     except Exception as error:
         log.warning("%s cannot be used", wish.target, exc_info=True)
         board.failed(wish, error)
@@ -198,9 +289,9 @@ def prepare(board: Switchboard, wish: Wish, slot: Slot) -> None:
     board.ready(wish)
 
 
-def prepare_in_background(board: Switchboard, wish: Wish, slot: Slot) -> None:
+def prepare_in_background(board: Switchboard, wish: Wish, find: Callable[[], Slot]) -> None:
     """Start `prepare` on a thread of its own and return at once."""
-    thread = threading.Thread(target=prepare, args=(board, wish, slot), name=f"prepare {wish.target}", daemon=True)
+    thread = threading.Thread(target=prepare, args=(board, wish, find), name=f"prepare {wish.target}", daemon=True)
     # Thread.start() waits for the thread to run, and then for the GIL that it holds: 5 ms and more. So a bare
     # thread, for which nobody waits, does the starting.
     _thread.start_new_thread(thread.start, ())

@@ -204,15 +204,15 @@ def test_dali_errors_are_recovered_from_in_place(make: Make, monkeypatch: pytest
     iterator = iter(loader)
     next(iterator)
     engine: Any = loader.slot("dali-cpu").engine
-    pipeline, real = engine._pipeline, engine._images
+    pipeline, real = engine._pipeline, engine._outputs
     failures = iter([True])
 
-    def images() -> Any:
+    def outputs(pipeline: Any) -> Any:
         if next(failures, False):
             raise RuntimeError("Critical error in pipeline:\nmore text")
-        return real()
+        return real(pipeline)
 
-    monkeypatch.setattr(engine, "_images", images)
+    monkeypatch.setattr(engine, "_outputs", outputs)
     for _ in iterator:
         pass
     state = loader.state()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
+import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
 from kernel_monitor.errors import BackendUnavailable, MonitorError, NotSwitchable
 from kernel_monitor.loaders import listen, live, switchable
@@ -27,7 +31,13 @@ from .conftest import Make, augmented, deliver, settle
 
 
 def children() -> set[int]:
-    return {child.pid for child in psutil.Process().children(recursive=True)}
+    """Process ids of the workers; multiprocessing's own servers, which other tests leave, are not among them."""
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if not any(name in " ".join(child.cmdline()) for name in ("resource_tracker", "forkserver")):
+                found.add(child.pid)
+    return found
 
 
 def gone(pids: set[int], seconds: float = 15) -> bool:
@@ -264,10 +274,10 @@ def test_dali_sees_a_changed_transform_at_the_next_epoch(folder: Path) -> None:
     dataset.transform = fixed(14)
     assert deliver(loader)[0].shape[-1] == 14
     assert loader.backend == "dali-cpu"
-    dataset.transform.transforms.insert(0, v1.Grayscale(3))
-    deliver(loader)
-    assert loader.backend == "torchvision"
-    assert "Grayscale (transform 1 of 3)" in loader.state()["status"]
+    dataset.transform.transforms.insert(0, v2.MixUp(num_classes=3))  # for batches: nothing to do with one image
+    iter(loader)
+    assert loader.board.taking == "torchvision"
+    assert "MixUp (transform 1 of 3)" in loader.state()["status"]
     assert not loader.backends["dali-cpu"].available
     loader.release()
 
@@ -306,9 +316,85 @@ def test_what_cannot_be_driven_is_refused_in_a_sentence(folder: Path, make: Make
         assert isinstance(caught.value, MonitorError)
         assert isinstance(caught.value, TypeError)
     with pytest.raises(MonitorError, match="dali="):
-        switchable(loader, dali=object())
+        switchable(loader, dali=object())  # type: ignore[arg-type]
     with pytest.raises(MonitorError, match="on_error"):
-        switchable(loader, on_error="skip")
+        switchable(loader, on_error="ignore")
+
+
+PLAIN = """
+import sys
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from kernel_monitor import switchable
+
+if __name__ == "__main__":
+    chain = transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()])
+    loader = switchable(DataLoader(ImageFolder(sys.argv[1], chain), batch_size=50, num_workers=1))
+    loader.set(workers=2)
+    print(sum(len(targets) for _, targets in loader), loader.backends["dali-cpu"].available, loader.state()["lost"])
+    forbidden = ("nvidia.dali", "IPython", "ipykernel", "bokeh", "anywidget")
+    print([name for name in sys.modules if name.startswith(forbidden)])
+"""
+
+
+def test_a_plain_script_needs_neither_jupyter_nor_dali(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(PLAIN)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), str(folder)], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["243 True 0", "[]"]), done.stderr
+
+
+def test_a_framework_that_makes_loaders_anew_is_told_so(make: Make) -> None:
+    loader = make(num_workers=0)
+    assert DataLoader not in type(loader).__mro__  # Lightning and accelerate then leave it as it is
+    with pytest.raises(NotSwitchable, match="give that to switchable"):
+        type(loader)(dataset=loader.dataset, batch_size=4, shuffle=False)  # type: ignore[call-arg,unused-ignore]
+
+
+class Shard(DataLoader[Any]):
+    """As accelerate's DataLoaderShard: what comes out is not what a DataLoader gives."""
+
+    def __iter__(self) -> Any:
+        yield from ()
+
+
+def test_a_dataloader_of_a_frameworks_own_is_refused(folder: Path) -> None:
+    with pytest.raises(NotSwitchable, match="Shard iterates in a way of its own"):
+        switchable(Shard(ImageFolder(folder, augmented()), batch_size=4))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_worker_killed_at_any_moment_never_hangs_the_loop(make: Make, seed: int) -> None:
+    chance = random.Random(seed)
+    before = children()
+    loader = make(shuffle=True, batch_size=2)
+    iterator = iter(loader)
+    next(iterator)
+    victim = chance.choice(sorted(children() - before))
+    killer = threading.Timer(chance.random() * 0.1, os.kill, [victim, signal.SIGKILL])
+    killer.start()
+    started = time.monotonic()
+
+    def go_on() -> None:
+        for _ in iterator:
+            time.sleep(0.002)
+
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        go_on()
+    assert time.monotonic() - started < 60  # torch looks every 5 s whether its workers live
+    killer.join(10)
+    assert deliver(loader)[1].tolist() == labels(loader)
+    assert loader.state()["lost"] == 0
+
+
+def test_a_thread_that_ended_inside_an_engine_does_not_keep_it(make: Make) -> None:
+    loader = make(num_workers=0)
+    slot = loader.slot("torchvision")
+    slot._user = 12345  # no thread has this number
+    assert len(deliver(loader)[1]) == 243
 
 
 def test_names_attributes_and_backends(folder: Path) -> None:
@@ -317,7 +403,7 @@ def test_names_attributes_and_backends(folder: Path) -> None:
     assert (loader.batch_size, loader.num_workers, loader.drop_last) == (4, 0, False)
     with pytest.raises(AttributeError):
         loader.no_such_attribute  # noqa: B018
-    with pytest.raises(BackendUnavailable, match="There are: torchvision, dali-cpu, dali-gpu; usable here: torchvis"):
+    with pytest.raises(BackendUnavailable, match="There are: torchvision, dali-cpu, dali-gpu, synthetic; usable h"):
         loader.switch("tensorflow")
     if not torch.cuda.is_available():
         with pytest.raises(BackendUnavailable, match=r"dali-gpu cannot be used: No GPU is usable here: .+"):

@@ -8,7 +8,7 @@ from kernel_monitor.loaders.plan import Cursor, EpochRecord
 
 
 def cursor(batches: list[list[int]]) -> Cursor:
-    return Cursor(iter(batches), EpochRecord(3, len(batches), None), 10)
+    return Cursor(iter(batches), EpochRecord(3, len(batches), None), 10, 0)
 
 
 def test_batches_come_in_order_with_occurrences_and_are_recorded() -> None:
@@ -41,7 +41,7 @@ def test_a_samplers_error_ends_the_plan_and_is_kept() -> None:
         yield [1]
         raise ValueError("the sampler's own")
 
-    one = Cursor(iter(broken()), EpochRecord(0, None, None), 10)  # type: ignore[call-overload]
+    one = Cursor(iter(broken()), EpochRecord(0, None, None), 10, 0)  # type: ignore[call-overload]
     assert one.take() is not None
     assert one.take() is None
     assert isinstance(one.failure, ValueError)

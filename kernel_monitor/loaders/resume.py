@@ -1,0 +1,280 @@
+"""Save an epoch in its middle and go on from there, by the convention of torchdata's StatefulDataLoader.
+
+A state does not hold the order but what it was drawn from. To resume, the order is drawn again from the generators'
+states of then, no sample is computed, and a digest tells whether it came out as before. The process's own generators
+stay as the training has left them.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..errors import MonitorError
+from . import generators
+from .generators import Apart, Defaults, pack, unpack
+from .plan import Cursor, EpochRecord
+
+VERSION = 1
+_COUNTS = ("answered", "batches", "samples", "skipped", "replaced", "lost", "doubled")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an epoch's order is drawn from, as it was before the first draw.
+
+    Attributes:
+        defaults: states of the process's generators.
+        own: states of the loader's own generators, uint8 tensors, by place.
+        samplers: what the samplers' own `state_dict()` gave, by place.
+        epochs: what the samplers were told by `set_epoch`, by place.
+        seeded: whether the workers' base seed is drawn first, as torch does where it makes workers.
+        twice: whether the sampler's `__iter__` is called twice, as torch does where it has workers.
+    """
+
+    defaults: Defaults
+    own: dict[str, torch.Tensor]
+    samplers: dict[str, Any]
+    epochs: dict[str, int]
+    seeded: bool
+    twice: bool
+
+    @classmethod
+    def now(cls, loader: DataLoader[Any], *, kept: bool) -> Origin:
+        """As things are. `kept`: the next iteration makes no new workers, so torch would not seed any."""
+        places = dict(generators.samplers(loader))
+        return cls(
+            Defaults.now(),
+            {place: generator.get_state() for place, generator in generators.own(loader).items()},
+            {place: copy.deepcopy(one.state_dict()) for place, one in places.items() if _keeps_state(one)},
+            _epochs(loader),
+            seeded=not kept,
+            twice=loader.num_workers > 0,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """As texts and numbers, and what the samplers themselves gave."""
+        return {
+            "defaults": self.defaults.plain(),
+            "own": {place: pack(state) for place, state in self.own.items()},
+            "samplers": copy.deepcopy(self.samplers),
+            "epochs": dict(self.epochs),
+            "seeded": self.seeded,
+            "twice": self.twice,
+        }
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> Origin:
+        """The opposite of `plain`."""
+        return cls(
+            Defaults.of(plain["defaults"]),
+            {place: unpack(text) for place, text in plain["own"].items()},
+            copy.deepcopy(plain["samplers"]),
+            dict(plain["epochs"]),
+            seeded=plain["seeded"],
+            twice=plain["twice"],
+        )
+
+    def tell_epochs(self, loader: DataLoader[Any]) -> None:
+        """Tell the samplers their epoch."""
+        for place, sampler in generators.samplers(loader):
+            if place in self.epochs:
+                sampler.set_epoch(self.epochs[place])
+
+    def restore(self, loader: DataLoader[Any]) -> None:
+        """Put the loader's own generators and its samplers into these states; not the process's."""
+        self.tell_epochs(loader)
+        for place, generator in generators.own(loader).items():
+            generator.set_state(self.own[place])
+        for place, sampler in generators.samplers(loader):
+            if place in self.samplers:
+                sampler.load_state_dict(copy.deepcopy(self.samplers[place]))
+
+
+@dataclass(frozen=True)
+class Order:
+    """The beginning of an iteration: its batches, drawn as torch draws them.
+
+    Attributes:
+        batches: lists of indices.
+        origin: what they are drawn from.
+        seeding: a generator in the state from which torch would seed new workers; None where it would make none.
+    """
+
+    batches: Iterator[Any]
+    origin: Origin
+    seeding: torch.Generator | None
+
+    @classmethod
+    def new(cls, loader: DataLoader[Any], *, kept: bool) -> Order:
+        """Begin a new order: draws from torch's generators exactly what DataLoader.__iter__ draws, in its order."""
+        return _draw(loader, Origin.now(loader, kept=kept))
+
+
+class Resumption:
+    """A loaded state, until the next iteration has gone on from it.
+
+    Raises:
+        MonitorError: it is not a state, or it is of a loader that delivers something else.
+    """
+
+    def __init__(self, state: Any, loader: DataLoader[Any]) -> None:
+        if not isinstance(state, dict) or not {"version", "origin", "digest", *_COUNTS} <= state.keys():
+            raise MonitorError(
+                "This is not the state of a switchable loader; give load_state_dict() what state_dict() returned."
+            )
+        if state["version"] != VERSION:
+            raise MonitorError(
+                f"The state has format {state['version']}, and this version of kernel-monitor reads {VERSION}; "
+                "load it with the version that wrote it, or begin the epoch anew."
+            )
+        for what, mine in _shape(loader).items():
+            if state[what] != mine:
+                raise MonitorError(
+                    f"The state was taken with {what.replace('_', ' ')} {state[what]}, and this loader has {mine}; "
+                    "make the loader as it was, or begin the epoch anew."
+                )
+        self.origin = Origin.of(state["origin"])
+        if set(self.origin.own) != set(generators.own(loader)):
+            raise MonitorError(
+                f"The state was taken with generators at {_places(self.origin.own)}, and this loader has them at "
+                f"{_places(generators.own(loader))}; make the loader as it was, or begin the epoch anew."
+            )
+        self.state = copy.deepcopy(state)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the state is of an epoch under way; else the epoch is yet to begin."""
+        return bool(self.state["begun"])
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch."""
+        return int(self.state["epoch"])
+
+    @property
+    def seed(self) -> int:
+        """Of the augmentation."""
+        return int(self.state["seed"])
+
+    def begin(self, loader: DataLoader[Any]) -> Order:
+        """Begin the order of then again."""
+        # What the samplers have been told since the state was loaded is meant for an epoch that is yet to begin.
+        origin = self.origin if self.begun else replace(self.origin, epochs=_epochs(loader))
+        origin.restore(loader)
+        if origin.defaults.same(Defaults.now()):
+            return _draw(loader, origin, again=True)
+        apart = Apart(origin.defaults)
+        with apart:
+            order = _draw(loader, origin, again=True)
+        return replace(order, batches=apart.over(order.batches))
+
+    def replay(self, cursor: Cursor) -> None:
+        """Bring a new cursor to where the state was taken: drawn as far, and delivered as far.
+
+        Raises:
+            MonitorError: the sampler draws another order than it did.
+        """
+        cursor.replay(self.state["drawn"], self.state["answered"])
+        record = cursor.record
+        if digest(record) != self.state["digest"]:
+            raise MonitorError(
+                f"Epoch {record.number} cannot be resumed: the sampler does not draw again what it drew before the "
+                "state was taken. Let it draw from a torch.Generator that it keeps as an attribute, or give it "
+                "state_dict() and load_state_dict(); or begin the epoch anew with load_state_dict({})."
+            ) from cursor.failure
+        for name in _COUNTS:
+            setattr(record, name, self.state[name])
+        for name, run in self.state["decoders"]:
+            record.decoders.append(name)
+            record.runs.append(run)
+            record.decoded[name] = record.decoded.get(name, 0) + run
+
+
+def save(loader: DataLoader[Any], record: EpochRecord, origin: Origin, seed: int, *, begun: bool) -> dict[str, Any]:
+    """Return the state of an epoch: where it has come to, and what its order is drawn from.
+
+    Args:
+        loader: the user's.
+        record: of the epoch.
+        origin: what its order was drawn from.
+        seed: of the augmentation.
+        begun: whether the epoch is under way.
+    """
+    return {
+        "version": VERSION,
+        "epoch": record.number,
+        "begun": begun,
+        **{name: getattr(record, name) for name in _COUNTS},
+        "drawn": len(record.ends),
+        "digest": digest(record),
+        "decoders": [[name, run] for name, run in zip(record.decoders, record.runs, strict=True)],
+        "seed": seed,
+        **_shape(loader),
+        "origin": origin.plain(),
+    }
+
+
+def digest(record: EpochRecord) -> str:
+    """128 bits of the batches drawn so far, as hexadecimal digits."""
+    content = hashlib.blake2b(record.ends.tobytes(), digest_size=16)
+    content.update(record.indices[: record.ends[-1] if record.ends else 0].tobytes())
+    return content.hexdigest()
+
+
+def _draw(loader: DataLoader[Any], origin: Origin, *, again: bool = False) -> Order:
+    sampler: Any = loader.batch_sampler
+    batches = iter(sampler)
+    seeding = None
+    if origin.seeded:
+        source = torch.default_generator if loader.generator is None else loader.generator
+        seeding = torch.Generator(source.device)
+        seeding.set_state(source.get_state())
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        if origin.twice:
+            batches = iter(sampler)
+    return Order(_whole(batches, sampler) if again and origin.samplers else batches, origin, seeding)
+
+
+def _whole(rest: Iterator[Any], sampler: Any) -> Iterator[Any]:
+    """An epoch from a sampler that was given its own state: where the state is of the end of the epoch before (as
+    torchdata's StatefulDistributedSampler has it until its next epoch begins), nothing is left and the next one comes.
+    """
+    nothing = True
+    for batch in rest:
+        nothing = False
+        yield batch
+    if nothing:
+        yield from sampler
+
+
+def _shape(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What must be the same for a state to make sense."""
+    return {
+        "length": len(loader.dataset),  # type: ignore[arg-type]
+        "batch_size": loader.batch_size,
+        "drop_last": loader.drop_last,
+    }
+
+
+def _keeps_state(sampler: Any) -> bool:
+    return callable(getattr(sampler, "state_dict", None)) and callable(getattr(sampler, "load_state_dict", None))
+
+
+def _epochs(loader: DataLoader[Any]) -> dict[str, int]:
+    """What the samplers that have `set_epoch` were told last."""
+    return {
+        place: sampler.epoch
+        for place, sampler in generators.samplers(loader)
+        if callable(getattr(sampler, "set_epoch", None)) and type(getattr(sampler, "epoch", None)) is int
+    }
+
+
+def _places(found: dict[str, Any]) -> str:
+    return ", ".join(sorted(found)) or "none"

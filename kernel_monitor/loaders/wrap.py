@@ -1,0 +1,93 @@
+"""`switchable`: what it accepts, and what it refuses in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..errors import MonitorError, NotSwitchable
+from .data.keyed import KeyedDataset
+from .data.sources import find_source
+from .engines import backends
+from .loader import SwitchableLoader
+
+ON_ERROR = ("raise", "skip")
+
+
+def switchable(
+    loader: DataLoader[Any],
+    *,
+    name: str | None = None,
+    dali: Callable[..., Any] | None = None,
+    seed: int | None = None,
+    device: torch.device | str | int | None = None,
+    on_error: str = "raise",
+) -> SwitchableLoader:
+    """Wrap a DataLoader over image files so that its engine can be swapped in the middle of an epoch.
+
+    The order is the one that the DataLoader's own sampler draws (the same as torch's for the same seed); random
+    crops and flips are a function of (seed, epoch, index, occurrence), so that no switch changes them. Workers start
+    at the first iteration and are kept. Where the DataLoader has persistent_workers=False, changes made to the data
+    set between epochs reach them as in torch, for as long as neither DALI nor CUDA runs in the process; after that
+    a fork would not be safe and the existing workers stay. With num_workers=0 every change is seen at once.
+
+    With num_workers=0 a plain DataLoader's random transforms draw from the same generator as its sampler, so that its
+    second epoch's order depends on them. Here transforms never draw from it: the order is the one that torch gives
+    where the transforms are not random, or where the loader has workers.
+
+    Args:
+        loader: map-style, over a torchvision data set of one image file per sample, a data set of one's own that
+            follows `ImageFiles`, or Subset and ConcatDataset of these.
+        name: shown in the monitor; its id where none is given.
+        dali: a pipeline of one's own, used by the `dali-*` backends instead of the translated transforms.
+        seed: of the augmentation; torch's initial seed where none is given.
+        device: where `dali-gpu` decodes; the current CUDA device if one is usable, else the CPU.
+        on_error: what to do with a file that cannot be read. "raise": a `SampleError` in the loop, the same on every
+            engine. "skip": its batch comes without it, a batch of which nothing is left does not come at all;
+            `loader.skipped()` lists what was left out and why. Errors of your own code are raised in any case.
+
+    Raises:
+        NotSwitchable: (a MonitorError and a TypeError) the loader cannot be driven; the message says why.
+        MonitorError: an argument has a value that there is not.
+    """
+    if on_error not in ON_ERROR:
+        raise MonitorError(f'switchable(on_error={on_error!r}): there are "raise" and "skip".')
+    if dali is not None and not callable(dali):
+        raise MonitorError(
+            f"switchable(dali=…) takes a function that builds a DALI graph for one sample, not {type(dali).__name__}."
+        )
+    _check(loader)
+    keyed = KeyedDataset(find_source(loader.dataset), torch.initial_seed() if seed is None else seed, on_error)
+    return SwitchableLoader(backends.setting(keyed, loader, _device(device), own=dali, on_error=on_error), name)
+
+
+def _check(loader: Any) -> None:
+    """Refuse what cannot be driven, in one sentence that says what to do."""
+    if isinstance(loader, SwitchableLoader):
+        raise NotSwitchable("This loader is switchable already; use it as it is.")
+    if not isinstance(loader, DataLoader):
+        raise NotSwitchable(
+            f"switchable() takes a torch.utils.data.DataLoader, not {type(loader).__name__}; "
+            "wrap your data set in a DataLoader first."
+        )
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise NotSwitchable(f"{type(loader).__name__} iterates in a way of its own; give switchable() a DataLoader.")
+    if isinstance(loader.dataset, IterableDataset):
+        raise NotSwitchable(
+            "switchable() needs a map-style data set, whose samples have an index; this one is iterable-style. "
+            "Use torchvision's ImageFolder or one like it."
+        )
+    if loader.batch_sampler is None:
+        raise NotSwitchable("switchable() works on batches; give the DataLoader a batch_size.")
+
+
+def _device(device: torch.device | str | int | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    if torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    # Asking for the current device would make a CUDA context, and workers are forked yet.
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
