@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .switches import Comparison, Event, compare
+from .switches import REPLAYS, Comparison, Event, compare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,8 +37,16 @@ def strip(table: Table, events: Sequence[Event], loaders: Sequence[Mapping[str, 
     head = {"loader": switch["loader"], "source": switch["source"], "target": switch["target"]}
     if comparison.reason is not None:
         text = f"{prefix}{switch['source']} → {switch['target']}: {comparison.reason}"
-        return {**head, "text": text, "rows": []}
-    return {**head, "text": prefix + _text(comparison), "rows": _rows(comparison)}
+        return {**head, "text": text + _replayed(switch), "rows": []}
+    return {**head, "text": prefix + _text(comparison) + _replayed(switch), "rows": _rows(comparison)}
+
+
+def _replayed(switch: Event) -> str:
+    """Which figures are no loader's."""
+    for side, name in (("after", "target"), ("before", "source")):
+        if switch[name] == REPLAYS:
+            return f" · the figures {side} the switch are of replayed batches"
+    return ""
 
 
 def _rows(comparison: Comparison) -> list[dict[str, Any]]:

@@ -18,6 +18,8 @@ SHORTEST_S = 2.0
 """Less than this on one side is not compared."""
 FEWEST_STEPS = 3
 """Frames with a finished step that each side must have."""
+REPLAYS = "synthetic"
+"""The backend that replays batches: its figures say how fast the loop can be, not how fast anything loads."""
 IN_FLIGHT = 4
 """Batches that an engine has ready when it takes over, and which say nothing about its speed."""
 

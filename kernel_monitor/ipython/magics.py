@@ -12,6 +12,7 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display
 
 from ..errors import MonitorError
+from ..stream.control import KNOBS
 from .summary import summary_html, summary_text
 
 if TYPE_CHECKING:
@@ -23,14 +24,27 @@ USAGE = """%monitor                        show the dashboard (starts the monito
 %monitor start [--interval S]   sample every S seconds (default 0.1)
 %monitor stop                   stop sampling; what was measured stays
 %monitor status                 what runs, what was missed
-%monitor switch NAME [--loader LOADER]
-                                go on with another loader backend from the next batch
+%monitor switch NAME [--loader LOADER] [--yes]
+                                go on with another loader backend from the next batch;
+                                --yes: without the question that synthetic asks
+%monitor set [workers=N] [prefetch=N] [threads=N] [--loader LOADER]
+                                change the loader's knobs from the next batch on
 %monitor export PATH            write everything as one HTML file"""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"%monitor: {message}\n{USAGE}")
+
+
+def _knob(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if name not in KNOBS:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of workers=N, prefetch=N, threads=N")
+    try:
+        return name, int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{name} is a whole number, not {value!r}") from None
 
 
 def _parser() -> _Parser:
@@ -43,6 +57,10 @@ def _parser() -> _Parser:
     switch = commands.add_parser("switch", add_help=False)
     switch.add_argument("backend")
     switch.add_argument("--loader", default=None)
+    switch.add_argument("--yes", action="store_true")
+    knobs = commands.add_parser("set", add_help=False)
+    knobs.add_argument("knobs", nargs="+", type=_knob, metavar="workers=N|prefetch=N|threads=N")
+    knobs.add_argument("--loader", default=None)
     export = commands.add_parser("export", add_help=False)
     export.add_argument("path")
     return parser
@@ -71,7 +89,8 @@ class MonitorMagics(Magics):
             "start": lambda args: self._monitor.start(interval=args.interval),
             "stop": lambda _args: self._stop(),
             "status": lambda _args: print(self._monitor.status()),
-            "switch": lambda args: self._switch(args.backend, args.loader),
+            "switch": lambda args: self._switch(args.backend, args.loader, confirmed=args.yes),
+            "set": lambda args: self._set(args.loader, dict(args.knobs)),
             "export": lambda args: print(f"wrote {self._monitor.export(args.path)}"),
         }
         try:
@@ -103,9 +122,19 @@ class MonitorMagics(Magics):
         self._monitor.stop()
         self._update_summaries()
 
-    def _switch(self, backend: str, loader: str | None) -> None:
-        state = self._monitor.switch(backend, loader=loader)
+    def _switch(self, backend: str, loader: str | None, *, confirmed: bool) -> None:
+        question = None if confirmed else self._monitor.question(backend, loader=loader)
+        if question is not None:
+            which = "" if loader is None else f" --loader {shlex.quote(loader)}"
+            print(f"Warning: {question}\nNothing was switched. If you mean it: %monitor switch {backend}{which} --yes")
+            return
+        state = self._monitor.switch(backend, loader=loader, confirmed=True)
         print(f"{state['name']}: {state['status']}")
+
+    def _set(self, loader: str | None, knobs: dict[str, int]) -> None:
+        state = self._monitor.set(loader=loader, **knobs)
+        now = ", ".join(f"{name} {value}" for name, value in state["knobs"].items() if value is not None)
+        print(f"{state['name']}: {now}")
 
     def _update_summaries(self) -> None:
         for handle, data in self._shown:

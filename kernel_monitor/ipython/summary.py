@@ -34,6 +34,8 @@ def summary_rows(monitor: Monitor) -> list[tuple[str, str]]:
     for state in monitor.loader_states():
         planned = "?" if state["planned"] is None else f"{state['planned']:,}"
         counts = f"{state['samples']:,} of {planned} samples, {state['lost']} lost, {state['doubled']} doubled"
+        counts += f", {state['replaced']:,} replaced by synthetic" if state["replaced"] else ""
+        counts += f", {state['skipped']:,} skipped" if state["skipped"] else ""
         out.append((f"Loader {state['name']}", f"{state['status']}; epoch {state['epoch'] + 1}: {counts}"))
     if monitor.strip:
         out.append(("Last switch", str(monitor.strip["text"])))

@@ -13,6 +13,8 @@ from bokeh.core.properties import field
 from bokeh.models import ColumnDataSource, LayoutDOM, Range1d
 from bokeh.models.renderers import GlyphRenderer
 
+from ..diagnose.switches import first, switches
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -27,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 def fill(layout: LayoutDOM, snapshot: Snapshot) -> None:
     """Put the snapshot's data into the layout's sources and let its time axis span them."""
-    kinds = {"tiles": tiles, "lines": lines, "means": means, "markers": markers}
+    kinds = {"tiles": tiles, "lines": lines, "means": means, "markers": markers, "bands": bands}
     for source in cast("list[ColumnDataSource]", layout.select({"type": ColumnDataSource})):
         tag = source.tags[0]
         source.data = kinds[tag["kind"]](tag, snapshot)
@@ -99,15 +101,40 @@ def means(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
 def markers(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
     """The events of the tag's kinds: when, and what they changed to."""
     chosen = [event for event in snapshot.events if event["kind"] in tag["events"]]
-    names = {loader.id: loader.name for loader in snapshot.schema.loaders}
-    several = len(names) > 1
+    time = _milliseconds(snapshot, np.array([first(event) for event in chosen], dtype=float))
     return {
-        "time": _milliseconds(snapshot, np.array([event.get("first", event["time"]) for event in chosen], dtype=float)),
-        "label": [
-            f"{names.get(event['loader'], event['loader'])} → {event['target']}" if several else f"→ {event['target']}"
-            for event in chosen
-        ],
+        "time": time,
+        "label": [f"{_prefix(snapshot, event['loader'])}→ {event['target']}" for event in chosen],
+        "place": time,
     }
+
+
+def bands(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """From each first batch of the tag's backend to the next engine's, or to the loader's last delivery."""
+    found: list[tuple[str, float, float]] = []
+    begun: dict[str, float] = {}
+    for event in switches(snapshot.events):
+        loader = str(event["loader"])
+        if event["target"] == tag["backend"]:
+            begun.setdefault(loader, first(event))
+        elif loader in begun:
+            found.append((loader, begun.pop(loader), first(event)))
+    for loader, start in begun.items():
+        delivered = snapshot.time[_series(snapshot, f"loader/{loader}/images") > 0]
+        found.append((loader, start, max([start, *delivered[-1:].tolist()])))
+    left = _milliseconds(snapshot, np.array([start for _, start, _ in found], dtype=float))
+    return {
+        "left": left,
+        "right": _milliseconds(snapshot, np.array([end for _, _, end in found], dtype=float)),
+        "label": [f"{_prefix(snapshot, loader)}{tag['backend']}" for loader, _, _ in found],
+        "place": left,
+    }
+
+
+def _prefix(snapshot: Snapshot, loader: str) -> str:
+    """The loader's name where there are several."""
+    names = {one.id: one.name for one in snapshot.schema.loaders}
+    return f"{names.get(loader, loader)} " if len(names) > 1 else ""
 
 
 def _with_gaps(snapshot: Snapshot, data: dict[str, Floats]) -> dict[str, Any]:

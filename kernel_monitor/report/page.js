@@ -62,6 +62,52 @@ function paint(models, color) {
   }
 }
 
+/** Pixels: of a letter at 10.5 px, of a wide one (arrows, CJK), beside a text, and between label and line. */
+const [LETTER, WIDE, PADDING, OFFSET] = [6, 11, 14, 5];
+
+/** Show the newest labels and those that overlap with none of these; a band is named at the edge if it began before. */
+function placeLabels(source, time, width) {
+  const { data } = source;
+  const pixels = width / (time.end - time.start);
+  const bands = 'left' in data;
+  const at = Array.from(bands ? data.left : data.time, (start, i) =>
+    bands ? Math.min(Math.max(start, time.start), data.right[i]) : start
+  );
+  const taken = [];
+  const place = at.map(() => NaN);
+  for (const i of [...at.keys()].sort((a, b) => at[b] - at[a])) {
+    const room = [...data.label[i]].reduce((sum, c) => sum + (c >= '\u2000' ? WIDE : LETTER), PADDING);
+    const right = bands || data.align[i] === 'left';
+    const line = (at[i] - time.start) * pixels;
+    const from = line + (right ? OFFSET : -OFFSET - room);
+    if (line >= 0 && line <= width && taken.every(([a, b]) => from + room <= a || from >= b)) {
+      taken.push([from, from + room]);
+      place[i] = at[i];
+    }
+  }
+  source.data = { ...data, place };
+}
+
+/** Keep the labels apart in what is visible, whatever that becomes. */
+function keepApart(models, time) {
+  const sources = models.filter((model) => ['markers', 'bands'].includes(model.name) && model.type === 'ColumnDataSource');
+  const chart = models.find((model) => model.type === 'Figure');
+  if (!chart) return;
+  let due = false;
+  const place = () => {
+    due = false;
+    for (const source of sources) placeLabels(source, time, chart.inner_width);
+  };
+  const soon = () => {
+    if (!due) requestAnimationFrame(place);
+    due = true;
+  };
+  for (const property of [time.properties.start, time.properties.end, chart.properties.inner_width]) {
+    property.change.connect(soon);
+  }
+  place();
+}
+
 const item = JSON.parse(document.getElementById('document').textContent);
 const { Bokeh } = window;
 const views = await Bokeh.embed.embed_item(item, 'charts');
@@ -73,6 +119,7 @@ improveHover(models, offset);
 
 const time = models.find((model) => model.type === 'Range1d' && model.name === 'time');
 const whole = [time.start, time.end];
+keepApart(models, time);
 for (const tool of document.querySelectorAll('[data-zoom]')) {
   tool.addEventListener('click', () => {
     const middle = (time.start + time.end) / 2;

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bokeh.embed import json_item
 from bokeh.resources import Resources
 
+from ..diagnose.switches import REPLAYS, switches
 from ..views import layout
 from . import sections
 from .fill import fill
@@ -45,6 +46,7 @@ def render(snapshot: Snapshot) -> str:
         sections.stretches(snapshot, where),
         sections.happened(snapshot, where),
         sections.deliveries(snapshot),
+        sections.skipped(snapshot),
     ]
     version = str(snapshot.facts.get("versions", {}).get("kernel-monitor", ""))
     offset = where.utcoffset(None).total_seconds()
@@ -55,12 +57,17 @@ def render(snapshot: Snapshot) -> str:
         style=_read("page.css"),
         header=sections.header(snapshot, where),
         switch=sections.switch(snapshot) or "",
+        bands=", hatched stretches replayed batches" if REPLAYS in _targets(snapshot) else "",
         zone=escape(str(where.tzname(None))),
         tables=join(*tables),
         document=_document(snapshot, zone_ms=offset * 1000),
         bokeh=bokeh,
         script=script,
     )
+
+
+def _targets(snapshot: Snapshot) -> set[str]:
+    return {str(event["target"]) for event in switches(snapshot.events)}
 
 
 def policy(scripts: list[str]) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FAILURES = {
     "switch-failed": "switch failed",
     "switch-superseded": "switch superseded by a newer one",
+    "switch-cancelled": "switch cancelled before it took effect",
     "sampler-restarted": "sampler restarted",
 }
 
@@ -129,7 +130,7 @@ def stretches(snapshot: Snapshot, where: timezone) -> Html | None:
 
 
 def happened(snapshot: Snapshot, where: timezone) -> Html | None:
-    """The switches with their times, and what failed."""
+    """The switches and changed knobs with their times, and what failed."""
     names = _names(snapshot)
     rows = []
     for event in snapshot.events:
@@ -139,6 +140,8 @@ def happened(snapshot: Snapshot, where: timezone) -> Html | None:
             took = f"{1000 * (float(event['first']) - float(event['asked'])):,.0f} ms" if "asked" in event else "-"
             what = f"{event['source']} → {event['target']}"
             rows.append([when, loader, what, str(event["epoch"] + 1), str(event["batch"]), took])
+        elif event["kind"] == "knobs":
+            rows.append([when, loader, _knobs(event), "-", "-", "-"])
         elif event["kind"] in FAILURES:
             message = f": {event['message']}" if event.get("message") else ""
             rows.append([when, loader, FAILURES[event["kind"]] + message, "-", "-", "-"])
@@ -160,6 +163,8 @@ def deliveries(snapshot: Snapshot) -> Html | None:
                     str(state["name"]),
                     str(epoch["epoch"] + 1),  # counted from 1, as on the dashboard
                     f"{epoch['samples']:,}" + (f" of {planned:,}" if planned is not None else ""),
+                    f"{epoch['skipped']:,}",
+                    f"{epoch['replaced']:,}",
                     f"{epoch['lost']:,}",
                     f"{epoch['doubled']:,}",
                     decoded or "-",
@@ -167,8 +172,22 @@ def deliveries(snapshot: Snapshot) -> Html | None:
             )
     if not rows:
         return None
-    head = ["loader", "epoch", "samples of the plan", "lost", "doubled", "decoded"]
-    return _section("Delivered", None, table(head, rows, numbers=range(1, 5)))
+    head = ["loader", "epoch", "samples of the plan", "skipped", "replaced by synthetic", "lost", "doubled", "decoded"]
+    return _section("Delivered", None, table(head, rows, numbers=range(1, 7)))
+
+
+def skipped(snapshot: Snapshot) -> Html | None:
+    """The last samples that each loader left out of its newest epoch, and why."""
+    rows = [
+        [str(state["name"]), f"{skip['index']:,}", str(skip["path"]), str(skip["reason"])]
+        for state in snapshot.loaders
+        for skip in state["skips"]
+    ]
+    if not rows:
+        return None
+    head = ["loader", "sample", "file", "why"]
+    note = "Unreadable files, left out of the newest epoch; the last ones of each loader."
+    return _section("Skipped samples", note, table(head, rows, numbers=range(1, 2)))
 
 
 def _section(title: str, note: str | None, body: Html) -> Html:
@@ -222,6 +241,11 @@ def _software(facts: Mapping[str, Any]) -> str | None:
 def _names(snapshot: Snapshot) -> dict[str, str]:
     names = {loader.id: loader.name for loader in snapshot.schema.loaders}
     return names | {str(state["id"]): str(state["name"]) for state in snapshot.loaders}
+
+
+def _knobs(event: Mapping[str, Any]) -> str:
+    set_to = [f"{name} {event[name]}" for name in ("workers", "prefetch", "threads") if event[name] is not None]
+    return ", ".join(set_to) + (f": {event['message']}" if event.get("message") else "")
 
 
 def _text(value: Any) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..live import Monitor
 
 Reply = tuple[dict[str, Any], list[bytes]]
+KNOBS = ("workers", "prefetch", "threads")
 
 
 class BadRequest(MonitorError):
@@ -40,6 +41,7 @@ class Control:
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
             "switch": self._switch,
+            "set": self._set,
             "history": self._history,
         }
         self._slow: dict[str, Callable[[dict[str, Any]], Reply]] = {
@@ -103,8 +105,21 @@ class Control:
         return wire.ok(), []
 
     def _switch(self, args: dict[str, Any]) -> Reply:
-        state = self._monitor.switch(_text(args, "backend"), loader=_text(args, "loader"))
+        confirmed = args.get("confirmed", False)
+        if not isinstance(confirmed, bool):
+            raise BadRequest("switch: confirmed is true or false.")
+        state = self._monitor.switch(_text(args, "backend"), loader=_text(args, "loader"), confirmed=confirmed)
         return wire.ok(loader=state), []
+
+    def _set(self, args: dict[str, Any]) -> Reply:
+        loader = _text(args, "loader")
+        knobs = {name: value for name, value in args.items() if name != "loader"}
+        for name, value in knobs.items():
+            if name not in KNOBS:
+                raise BadRequest(f"set: there is no {name!r}. What can be set is: {', '.join(KNOBS)}.")
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise BadRequest(f"set: {name} is a whole number.")
+        return wire.ok(loader=self._monitor.set(loader=loader, **knobs)), []
 
     def _history(self, args: dict[str, Any]) -> Reply:
         since = args.get("since", 0)

@@ -16,11 +16,12 @@ from ..store import Schema
 from .cpu import cpu
 from .gpu import gpu
 from .heatmap import color_scale
-from .loaders import images, wait
+from .loaders import images, legend, wait
 from .style import Page, new_page
 
 if TYPE_CHECKING:
     from bokeh.models import Column
+    from bokeh.models.ui import UIElement
     from bokeh.plotting import figure
 
 Chart = Callable[[Schema, Page], "figure | None"]
@@ -36,8 +37,11 @@ def layout(schema: Schema, *, interactive: bool = False) -> Column:
         interactive: with tools to pan and zoom, for a page that no feed moves.
     """
     page = new_page(schema, interactive=interactive)
-    figures = [p for chart in CHARTS if (p := chart(schema, page)) is not None]
-    return column(color_scale(), *figures, sizing_mode="stretch_width", spacing=6, name="charts")
+    parts: list[UIElement] = [color_scale()]
+    for chart in CHARTS:
+        key = legend(schema) if chart is images else None
+        parts += [part for part in (key, chart(schema, page)) if part is not None]
+    return column(*parts, sizing_mode="stretch_width", spacing=6, name="charts")
 
 
 def document(schema: Schema) -> dict[str, Any]:

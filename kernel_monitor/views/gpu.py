@@ -9,7 +9,8 @@ from bokeh.models import Range1d
 from bokeh.models.annotations import BoxAnnotation, Label
 
 from .heatmap import heatmap, row_height
-from .style import FONT, GRID, NEUTRAL, Page, add_markers, new_figure
+from .marks import FONT, GRID, add_bands, add_markers
+from .style import NEUTRAL, Page, new_figure
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure
@@ -86,6 +87,7 @@ def _reason(reason: str, page: Page) -> figure:
             name="gpu-reason",
         )
     )
+    add_bands(page, p, over=False)
     add_markers(page, p)
     page.top = False
     return p

@@ -13,7 +13,8 @@ from bokeh.models.dom import Div, Span
 from bokeh.models.ui.panes import Pane
 from bokeh.palettes import Viridis256
 
-from .style import FONT, RIGHT, Page, add_markers, hover, label_rows, new_figure
+from .marks import FONT, add_bands, add_markers
+from .style import RIGHT, Page, hover, label_rows, new_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +61,7 @@ def heatmap(
     cells = p.add_glyph(source, Image(image="image", x="x", y="y", dw="dw", dh="dh", color_mapper=mapper))
     p.ygrid.grid_line_color = None
     label_rows(p, short or labels, inner_height)
+    add_bands(page, p, over=True)
     add_markers(page, p, label_y=count * (1 + lane / inner_height / 2) if lane else None)
     p.add_tools(hover([cells], [("", "@image{0} %")], {"kind": "hover-tiles"}, point_policy="follow_mouse"))
     page.top = False

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from bokeh.models import BasicTicker, ColumnDataSource, DataRange1d, Line, NumeralTickFormatter, Scatter
 from bokeh.models.annotations import Legend, LegendItem
+from bokeh.models.dom import Div, Span
+from bokeh.models.ui.panes import Pane
 
-from .style import FONT, LOADER_COLORS, NEUTRAL, Page, add_markers, hover, new_figure
+from .marks import FONT, add_bands, add_markers
+from .style import LEFT, LOADER_COLORS, NEUTRAL, RIGHT, Page, hover, new_figure
 
 if TYPE_CHECKING:
+    from bokeh.models.dom import DOMNode
     from bokeh.models.renderers import GlyphRenderer
+    from bokeh.models.ui import UIElement
     from bokeh.plotting import figure
 
     from ..store import Schema
@@ -34,6 +39,35 @@ class _Curve:
     digits: str
 
 
+def legend(schema: Schema) -> Pane | None:
+    """Whose colours and which strokes are what, for both charts; None where the charts say it themselves.
+
+    As DOM: names of other people's making wrap and are cut short, which a canvas would not do.
+    """
+    if len(schema.loaders) < 2:
+        return None
+    entries: list[str | DOMNode | UIElement] = [
+        _entry(loader.name, _color(k), "solid") for k, loader in enumerate(schema.loaders)
+    ]
+    entries += [_entry("waiting for data", NEUTRAL, "solid"), _entry("whole step", NEUTRAL, "dotted")]
+    line = {
+        "display": "flex",
+        "flex-wrap": "wrap",
+        "gap": "2px 14px",
+        "padding": f"0 {RIGHT}px 0 {LEFT}px",
+        "font": f"10.5px {FONT}",
+        "color": "inherit",
+    }
+    return Pane(elements=[Div(children=entries, style=line)], name="legend")
+
+
+def _entry(name: str, color: str, stroke: str) -> Div:
+    swatch = Div(style={"flex": "none", "width": "18px", "border-top": f"2px {stroke} {color}"})
+    text = {"min-width": "0", "overflow": "hidden", "text-overflow": "ellipsis", "white-space": "nowrap"}
+    style = {"display": "flex", "gap": "4px", "align-items": "center", "min-width": "0", "max-width": "100%"}
+    return Div(children=[swatch, Span(children=[name], style={**text, "opacity": "0.8"})], style=style)
+
+
 def images(schema: Schema, page: Page) -> figure | None:
     """Images per second that each loader delivers; None without a loader."""
     if not schema.loaders:
@@ -42,7 +76,7 @@ def images(schema: Schema, page: Page) -> figure | None:
         _Curve(f"loader/{loader.id}/images", _called(schema, k, ""), "images/s", _color(k), "solid", "0,0")
         for k, loader in enumerate(schema.loaders)
     ]
-    return _chart(page, name="images", title=f"Images/s, mean of {SECONDS:g} s", lines=lines)
+    return _chart(page, name="images", title=f"Images/s, mean of {SECONDS:g} s", lines=lines, with_legend=False)
 
 
 def wait(schema: Schema, page: Page) -> figure | None:
@@ -54,18 +88,18 @@ def wait(schema: Schema, page: Page) -> figure | None:
         series, color = f"loader/{loader.id}", _color(k)
         lines.append(_Curve(f"{series}/wait", _called(schema, k, "waiting for data"), "ms", color, "solid", "0,0.0"))
         lines.append(_Curve(f"{series}/step", _called(schema, k, "whole step"), "ms", color, [2, 3], "0,0.0"))
-    return _chart(page, name="wait", title="Time per training step, ms", lines=lines)
+    one = len(schema.loaders) == 1
+    return _chart(page, name="wait", title="Time per training step, ms", lines=lines, with_legend=one)
 
 
-def _chart(page: Page, *, name: str, title: str, lines: list[_Curve]) -> figure:
-    with_legend = len(lines) > 1
+def _chart(page: Page, *, name: str, title: str, lines: list[_Curve], with_legend: bool) -> figure:
     p = new_figure(
         page,
         name=name,
         title=title,
         inner_height=HEIGHT,
         y_range=DataRange1d(start=0, range_padding=0.12, default_span=1),
-        above=20 * ((len(lines) + 1) // 2) if with_legend else 0,
+        above=20 if with_legend else 0,
     )
     # A first step of many seconds must not flatten the chart once it has left it.
     p.window_axis = "x"
@@ -74,14 +108,15 @@ def _chart(page: Page, *, name: str, title: str, lines: list[_Curve]) -> figure:
     columns = {f"y{k}": line.series for k, line in enumerate(lines)}
     raw = _source(f"{name}-lines", {"kind": "lines", "columns": columns}, columns)
     means = _source(f"{name}-means", {"kind": "means", "columns": columns, "seconds": SECONDS}, columns)
-    items = []
+    items, curves = [], []
     for k, line in enumerate(lines):
         x, y = "time", f"y{k}"
         dots = Scatter(x=x, y=y, size=2.5, fill_color=line.color, fill_alpha=0.16, line_color=None)
-        p.add_glyph(raw, dots)
+        curves.append(p.add_glyph(raw, dots))
         drawn: GlyphRenderer[Any] = p.add_glyph(
             means, Line(x=x, y=y, line_color=line.color, line_width=2, line_dash=line.dash)
         )
+        curves.append(drawn)
         items.append(LegendItem(label={"value": line.label}, renderers=[drawn]))
         label = line.label or "mean"
         p.add_tools(
@@ -96,7 +131,10 @@ def _chart(page: Page, *, name: str, title: str, lines: list[_Curve]) -> figure:
         )
     if with_legend:
         p.add_layout(_legend(items), "above")
-    add_markers(page, p, label_y=None)
+    add_bands(page, p, over=False, labels=True)
+    add_markers(page, p)
+    # Only they decide how high the chart is.
+    p.y_range.update(renderers=curves)
     page.top = False
     return p
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bokeh.core.properties import value
 from bokeh.models import (
     ColumnDataSource,
     DataRange1d,
@@ -21,24 +20,20 @@ from bokeh.models import (
     PanTool,
     PlainText,
     Range1d,
-    Text,
-    VSpan,
     WheelZoomTool,
 )
 from bokeh.models.annotations import Title
 from bokeh.models.text import BaseText
 from bokeh.plotting import figure
 
+from .marks import FONT, GRID, new_bands, new_markers
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..store import Schema
 
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 NEUTRAL = "#7a828e"
-GRID = "#8a929e"
-INK = "#1f2733"
-PAPER = "#fbfbfd"
 # Distinct in hue and lightness for the common kinds of colour blindness, and on white as on black.
 LOADER_COLORS = ("#2f7fe0", "#e0791f", "#1f9e77", "#b45fc8", "#c9a000", "#d1495b")
 
@@ -54,13 +49,15 @@ class Page:
 
     Attributes:
         time: the visible span of time, in ms since 1970; pages and reports move this one range.
-        markers: the switches: `time` (ms) and `label`.
+        markers: the switches, see `marks`.
+        bands: the times of replayed batches, see `marks`.
         interactive: whether a person can pan and zoom (a report) or the feed moves the charts (live).
         top: whether the next chart is the first one, which carries the markers' labels.
     """
 
     time: Range1d
     markers: ColumnDataSource
+    bands: ColumnDataSource
     interactive: bool = False
     top: bool = True
     figures: list[figure] = field(default_factory=list)
@@ -70,10 +67,7 @@ def new_page(schema: Schema, *, interactive: bool) -> Page:
     """The shared parts of a new document; the range starts with the session's first minute."""
     start = schema.origin * 1000
     time = Range1d(start=start, end=start + 60_000, name="time")
-    markers = ColumnDataSource(
-        data={"time": [], "label": []}, name="markers", tags=[{"kind": "markers", "events": ["switch"]}]
-    )
-    return Page(time=time, markers=markers, interactive=interactive)
+    return Page(time=time, markers=new_markers(), bands=new_bands(), interactive=interactive)
 
 
 def plain(text: str) -> PlainText:
@@ -154,39 +148,6 @@ def new_figure(
     p.ygrid.grid_line_alpha = 0.22
     page.figures.append(p)
     return p
-
-
-def add_markers(page: Page, p: figure, *, label_y: float | None = None) -> None:
-    """Let the switches cross the chart: a dark dashed line on a light one, legible on any colour of cell or page.
-
-    Args:
-        label_y: where the labels stand, in the figure's y units; None for a chart without labels.
-    """
-    for line in (
-        VSpan(x="time", line_color=PAPER, line_width=3, line_alpha=0.55),
-        VSpan(x="time", line_color=INK, line_width=1.5, line_dash=[5, 3]),
-    ):
-        p.add_glyph(page.markers, line, level="annotation")
-    if label_y is None:
-        return
-    label = Text(
-        x="time",
-        y=value(label_y),
-        text="label",
-        x_offset=value(-5),
-        text_align=value("right"),
-        text_baseline=value("middle"),
-        text_font=value(FONT),
-        text_font_size=value("10.5px"),
-        text_color=INK,
-        background_fill_color=PAPER,
-        background_fill_alpha=0.94,
-        border_line_color=GRID,
-        border_line_alpha=0.6,
-    )
-    # The stubs of Bokeh 3.9 refuse what its documentation allows here.
-    label.update(border_radius=4, padding=(5, 1))
-    p.add_glyph(page.markers, label, level="annotation", name="marker-labels")
 
 
 def label_rows(p: figure, labels: Sequence[str], inner_height: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from .lab import CELL, Lab, server
 
@@ -148,3 +148,101 @@ def test_notebook_7(browser: Browser, tmp_path: Path) -> None:
             assert lab.dashboard().get_by_role("button", name="Stop").is_visible()
         finally:
             lab.close()
+
+
+STEERED = """
+import os, time
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from kernel_monitor import switchable
+transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
+data = ImageFolder({root!r}, transform)
+with open({broken!r}, "wb") as file:
+    file.write(b"no image")
+data.samples[100] = ({broken!r}, 100)
+loader = switchable(DataLoader(data, batch_size=8, num_workers=1), name="train", on_error="skip")
+"""
+STEERED_LOOP = """
+seen = []
+for epoch in range(2):
+    for images, labels in loader:
+        seen += labels.tolist()
+        while not os.path.exists({go!r}) and len(seen) > 1000:
+            time.sleep(0.05)
+        time.sleep(0.02)
+    state = loader.state()
+    print(epoch, state["samples"] + state["skipped"] + state["replaced"] == 1280, state["lost"], state["doubled"],
+          state["skipped"], state["replaced"] > 0, len(seen))
+    seen.clear()
+"""
+
+
+def _knob(lab: Lab, label: str) -> Locator:
+    return lab.dashboard().get_by_role("spinbutton", name=label, exact=True)
+
+
+def test_knobs_and_synthetic_while_the_cell_runs(lab: Lab, images: Path, tmp_path: Path) -> None:
+    go, broken = tmp_path / "go", tmp_path / "<i>broken.jpg"
+    setup = STEERED.format(root=str(images), broken=str(broken)) + SHOW
+    lab.open(lab.server.notebook("steered.ipynb", setup, STEERED_LOOP.format(go=str(go)), "print(loader.knobs)"))
+    lab.run_cell(0)
+    lab.wait_running(CELL)
+    cell = lab.dashboard()
+    lab.run_cell(1)
+    expect(cell.locator(".km-counter")).to_contain_text("1 skipped", timeout=90_000)
+    cell.locator(".km-skips summary").click()
+    expect(cell.locator(".km-skips li")).to_contain_text("<i>broken.jpg")
+
+    # A knob by its button, another by keyboard; the kernel's own values are what is shown in the end.
+    cell.locator(".km-knobs summary").click()
+    expect(_knob(lab, "Workers")).to_have_value("1")
+    cell.get_by_role("button", name="More: Workers").click()
+    _knob(lab, "Prefetch").fill("3")
+    expect(cell.locator(".km-knobs summary")).to_contain_text("Workers 2 · Prefetch 3")
+    expect(cell.locator(".km-stepper[aria-busy]")).to_have_count(0)
+    # What the kernel refuses goes back, with its words.
+    _knob(lab, "Workers").fill("100000")
+    expect(cell.get_by_role("alert")).to_contain_text("workers=100000 was not taken")
+    cell.get_by_role("button", name="Dismiss").click()
+    lab.page.keyboard.press("Tab")
+    expect(_knob(lab, "Workers")).to_have_value("2")
+
+    synthetic = cell.get_by_role("radio", name="synthetic", exact=True)
+    question = cell.get_by_role("alertdialog")
+    synthetic.focus()
+    lab.page.keyboard.press("Enter")
+    expect(question).to_be_visible()
+    expect(question.get_by_role("button", name="Cancel")).to_be_focused()
+    lab.page.keyboard.press("Escape")
+    expect(question).to_be_hidden()
+    expect(synthetic).to_be_focused()
+    expect(synthetic).not_to_be_checked()
+    synthetic.click()
+    question.get_by_role("button", name="Replay").click()
+    expect(synthetic).to_be_checked()
+    go.touch()
+    expect(cell.locator(".km-counter")).to_contain_text("replaced by synthetic", timeout=60_000)
+    lab.page.wait_for_function(
+        "(where) => document.querySelector(where).monitor.sourceData('bands')?.label?.[0] === 'synthetic'", arg=CELL
+    )
+    left, right = lab.monitor(CELL, "['left', 'right'].map((side) => monitor.sourceData('bands')[side][0])")
+    events = lab.monitor(CELL, "monitor.feed.events")
+    (switch,) = [event for event in events if event["kind"] == "switch"]
+    assert left == (lab.monitor(CELL, "monitor.schema.origin") + switch["first"]) * 1000
+    assert right > left
+    assert lab.status() == "busy"
+
+    lab.page.wait_for_function(
+        "() => document.querySelectorAll('.jp-CodeCell')[1].querySelector('.jp-OutputArea').textContent"
+        ".split('\\n').some((line) => line.startsWith('1 '))",
+        timeout=240_000,
+    )
+    # Each epoch: the plan is delivered, skipped or replaced, each once.
+    first, second = lab.output(1).strip().splitlines()
+    assert first == "0 True 0 0 1 True 1279"
+    assert second == "1 True 0 0 0 True 1280"
+    lab.wait_for_idle()
+    lab.run_cell(2)
+    expect(lab.page.locator(".jp-CodeCell").nth(2)).to_contain_text("workers=2, prefetch=3")
+    assert lab.errors == []

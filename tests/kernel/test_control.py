@@ -31,6 +31,15 @@ def test_the_kernels_are_the_two_supported_ones(page: Page) -> None:
         ({"protocol": 1, "command": "start", "args": {"interval": "fast"}}, "interval"),
         ({"protocol": 1, "command": "start", "args": {"interval": 0.001}}, "between 0.05 and 60"),
         ({"protocol": 1, "command": "switch", "args": {"loader": "x", "backend": "dali-cpu"}}, "no switchable loader"),
+        (
+            {"protocol": 1, "command": "switch", "args": {"loader": "x", "backend": "y", "confirmed": 1}},
+            "true or false",
+        ),
+        ({"protocol": 1, "command": "set", "args": {"workers": 2}}, "'loader'"),
+        ({"protocol": 1, "command": "set", "args": {"loader": "x", "workers": "2"}}, "workers is a whole number"),
+        ({"protocol": 1, "command": "set", "args": {"loader": "x", "speed": 2}}, "there is no 'speed'"),
+        ({"protocol": 1, "command": "set", "args": {"loader": "x"}}, "Say what to set"),
+        ({"protocol": 1, "command": "set", "args": {"loader": "x", "workers": 2}}, "no switchable loader"),
     ],
 )
 def test_bad_requests_get_an_error_reply(page: Page, content: dict[str, object], says: str) -> None:

@@ -33,6 +33,10 @@ def state(**fields: Any) -> dict[str, Any]:
         "planned": 20480,
         "lost": 0,
         "doubled": 0,
+        "skipped": 0,
+        "replaced": 0,
+        "skips": [],
+        "knobs": {"workers": 2, "prefetch": 2, "threads": 2},
         "decoded": {"torchvision": 64, "dali-cpu": 6720},
         **fields,
     }
@@ -124,6 +128,17 @@ def test_the_strip_says_what_the_switch_changed() -> None:
     rows = {row["label"]: row for row in result["rows"]}
     assert rows["images/s"] == {"label": "images/s", "unit": "images/s", "before": 320.0, "after": 960.0}
     assert rows["data wait per step"]["unit"] == "ms"
+
+
+@pytest.mark.parametrize(("fields", "side"), [({"target": "synthetic"}, "after"), ({"source": "synthetic"}, "before")])
+def test_figures_of_replayed_batches_are_called_so(fields: dict[str, str], side: str) -> None:
+    words = f" · the figures {side} the switch are of replayed batches"
+    for snapshot in (session(), session(after=0.5)):
+        events = [{**event, **fields} if event["kind"] == "switch" else event for event in snapshot.events]
+        result = strip(snapshot, events, snapshot.loaders)
+        assert result is not None
+        assert result["text"].endswith(words)
+        assert words not in found(snapshot)["text"]
 
 
 def test_a_rate_comes_with_its_counts() -> None:

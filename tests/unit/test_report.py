@@ -21,7 +21,7 @@ import pytest
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.report import render, write
 from kernel_monitor.report.client import render_in_process
-from kernel_monitor.report.fill import lines, markers, means, tiles
+from kernel_monitor.report.fill import bands, lines, markers, means, tiles
 from kernel_monitor.report.privacy import without_paths
 from kernel_monitor.store import LoaderInfo, Snapshot, Store
 from tests.unit.test_diagnose import found, session, state
@@ -282,9 +282,79 @@ def test_a_session_without_rows_or_switches_has_a_page() -> None:
 
 
 def test_earlier_epochs_have_their_rows() -> None:
-    first = {"epoch": 0, "samples": 20480, "planned": 20480, "lost": 0, "doubled": 0, "decoded": {"torchvision": 20480}}
+    counts = {"samples": 20381, "planned": 20480, "skipped": 3, "replaced": 96, "lost": 0, "doubled": 0}
+    first = {"epoch": 0, **counts, "decoded": {"torchvision": 20381}}
     text = Page(render(replace(session(), loaders=[state(epochs=[first])]))).text
-    assert "train 1 20,480 of 20,480 0 0 20,480 by torchvision train 2 6,784 of 20,480" in text
+    assert "train 1 20,381 of 20,480 3 96 0 0 20,381 by torchvision train 2 6,784 of 20,480" in text
+
+
+def replayed(*, end: bool, names: tuple[str, ...] = ("train",)) -> Snapshot:
+    """A session that goes on with replayed batches at 22 s, until 30 s or the last delivery."""
+    snapshot = session(names=names, idle=5.0)
+    events = [
+        {**event, "target": "synthetic"} if event["kind"].startswith("switch") else event for event in snapshot.events
+    ]
+    if end:
+        back = {"loader": "loader-1", "source": "synthetic", "target": "dali-cpu", "epoch": 0, "batch": 500}
+        events.append({"id": 99, "kind": "switch", "time": 30.0, "asked": 29.9, "first": 30.0, **back})
+    return replace(snapshot, events=events)
+
+
+@pytest.mark.parametrize(("end", "until"), [(True, 30.0), (False, 41.93)])
+def test_replayed_batches_are_banded_from_their_first_to_the_next_switch_or_the_last_delivery(
+    end: bool, until: float
+) -> None:
+    snapshot = replayed(end=end)
+    data = bands({"backend": "synthetic"}, snapshot)
+    seconds = {side: (data[side] / 1000 - snapshot.schema.origin).tolist() for side in ("left", "right", "place")}
+    assert seconds == {
+        "left": [pytest.approx(22.0)],
+        "right": [pytest.approx(until, abs=1e-3)],
+        "place": [pytest.approx(22.0)],
+    }
+    assert data["label"] == ["synthetic"]
+    assert bands({"backend": "synthetic"}, replayed(end=end, names=("train", "val")))["label"] == ["train synthetic"]
+
+
+def test_the_page_says_which_figures_are_of_replayed_batches() -> None:
+    text = Page(render(replayed(end=False))).text
+    assert "the figures after the switch are of replayed batches" in text
+    assert "hatched stretches replayed batches" in text
+    assert "the figures before the switch are of replayed batches" in Page(render(replayed(end=True))).text
+    plain = Page(render(session())).text
+    assert "replayed" not in plain
+
+
+def test_skipped_samples_are_listed_as_text_without_folders() -> None:
+    skip = {"index": 1612, "path": f"/home/somebody/data/{HOSTILE.replace('/', '|')}.jpg", "reason": HOSTILE}
+    page = Page(render(replace(session(), loaders=[state(skipped=1, skips=[skip])])))
+    assert "Skipped samples" in page.text
+    assert "1,612" in page.text
+    assert page.text.count("$$x$$") == 2
+    assert "somebody" not in page.text
+    assert not [tag for tag, attributes in page.elements if "onmouseover" in attributes]
+    assert "Skipped samples" not in Page(render(session())).text
+
+
+def test_changed_knobs_and_cancelled_switches_are_in_the_list() -> None:
+    events = [
+        {"id": 7, "kind": "knobs", "time": 3.0, "loader": "loader-1", "workers": 4, "prefetch": 2, "threads": None},
+        {
+            "id": 9,
+            "kind": "knobs",
+            "time": 3.5,
+            "loader": "loader-1",
+            "workers": 2,
+            "prefetch": 2,
+            "threads": 3,
+            "message": "not enough memory",
+        },
+        {"id": 8, "kind": "switch-cancelled", "time": 4.0, "loader": "loader-1", "target": "dali-cpu"},
+    ]
+    text = Page(render(replace(session(switch=False), events=events))).text
+    assert "train workers 4, prefetch 2 - - -" in text
+    assert "train workers 2, prefetch 2, threads 3: not enough memory - - -" in text
+    assert "train switch cancelled before it took effect" in text
 
 
 # -- process and file -------------------------------------------------------------------------------------------------

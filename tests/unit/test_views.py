@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from bokeh.model import Model
-from bokeh.models import ColumnDataSource, HoverTool, Image, LayoutDOM, LinearColorMapper, Plot, Range1d, VSpan
-from bokeh.models.annotations import Title
+from bokeh.models import ColumnDataSource, HoverTool, Image, LayoutDOM, LinearColorMapper, Plot, Range1d, VSpan, VStrip
+from bokeh.models.annotations import Legend, Title
 from bokeh.models.text import PlainText
 
 from kernel_monitor.store import LoaderInfo, Schema
@@ -76,6 +76,7 @@ def test_the_sources_are_the_documented_ones() -> None:
     steps = {"y0": "loader/loader-1/wait", "y1": "loader/loader-1/step"}
     assert found["wait-lines"] == {"kind": "lines", "columns": steps}
     assert found["markers"] == {"kind": "markers", "events": ["switch"]}
+    assert found["bands"] == {"kind": "bands", "backend": "synthetic"}
 
 
 def test_no_source_holds_data_and_all_charts_share_one_range() -> None:
@@ -91,6 +92,35 @@ def test_no_source_holds_data_and_all_charts_share_one_range() -> None:
     for figure in figures:
         spans = [one for one in figure.renderers if isinstance(one.glyph, VSpan)]
         assert len(spans) == 2
+        assert [one.name for one in figure.renderers if isinstance(one.glyph, VStrip)] == ["band-strips"]
+    named = [one.name for one in figures if any(renderer.name == "band-labels" for renderer in one.renderers)]
+    assert sorted(named) == ["images", "wait"]
+
+
+def test_several_loaders_have_one_legend_of_text_that_can_wrap() -> None:
+    several = layout(schema(loaders=(LoaderInfo("loader-1", HOSTILE), LoaderInfo("loader-2", "b"))))
+    assert not every(several, Legend)
+    places = [one.name for one in several.children]
+    assert places.index("legend") == places.index("images") - 1
+    key: Any = several.select_one({"name": "legend"})
+    (line,) = key.elements
+    assert [entry.children[1].children for entry in line.children] == [
+        [HOSTILE],
+        ["b"],
+        ["waiting for data"],
+        ["whole step"],
+    ]
+    assert line.style["flex-wrap"] == "wrap"
+    alone = layout(schema())
+    assert len(every(alone, Legend)) == 1
+    assert "legend" not in [one.name for one in alone.children]
+
+
+def test_only_the_curves_scale_a_chart() -> None:
+    for name in ("images", "wait"):
+        (figure,) = [one for one in plots(schema()) if one.name == name]
+        sources = {one.data_source.name for one in figure.y_range.renderers}
+        assert sources == {f"{name}-lines", f"{name}-means"}
 
 
 def test_missing_is_transparent_and_the_scale_is_0_to_100() -> None:

@@ -22,6 +22,9 @@ GOLDEN = Path(__file__).parent / "golden"
 REQUESTS = sorted(path.stem.removeprefix("request-") for path in GOLDEN.glob("request-*.json"))
 
 
+STEERING = ("switch", "switch-confirmed", "set")
+
+
 def golden(name: str) -> tuple[str, dict[str, Any], list[bytes]]:
     """Type, content and buffers of a golden message."""
     message = json.loads((GOLDEN / f"{name}.json").read_text("utf-8"))
@@ -105,7 +108,7 @@ def test_error_is_the_golden_one() -> None:
     assert wire.error(BackendUnavailable(content["message"])) == content
 
 
-@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in ("switch", "document", "export", "stop")])
+@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in (*STEERING, "document", "export", "stop")])
 def test_every_request_is_understood_and_answered_in_the_golden_form(name: str, monitor: Any) -> None:
     reply, buffers = ask(monitor[0], golden(f"request-{name}")[1])
     like = {"start": "hello", "subscribe-touch": "subscribe"}.get(name, name)
@@ -151,14 +154,16 @@ def test_a_notice_has_the_golden_form(monitor: Any) -> None:
     assert shape(notices[1]) == shape(golden("notice")[1])
 
 
-def test_a_switch_is_understood(monitor: Any) -> None:
-    reply, _ = ask(monitor[0], golden("request-switch")[1])
+@pytest.mark.parametrize("name", STEERING)
+def test_what_steers_a_loader_is_understood(monitor: Any, name: str) -> None:
+    reply, _ = ask(monitor[0], golden(f"request-{name}")[1])
     # Without a loader in this process the request itself is what can be judged: it got as far as looking for one.
     assert (reply["status"], reply["error"]) == ("error", "MonitorError")
     assert "switchable" in reply["message"]
 
 
-def test_a_loader_state_has_the_golden_form(tmp_path: Path) -> None:
+def images(root: Path, count: int) -> Any:
+    """A switchable loader over that many images, named `wire`."""
     from PIL import Image
     from torch.utils.data import DataLoader
     from torchvision import transforms
@@ -166,17 +171,79 @@ def test_a_loader_state_has_the_golden_form(tmp_path: Path) -> None:
 
     from kernel_monitor import switchable
 
-    (tmp_path / "a").mkdir()
-    for index in range(4):
-        Image.new("RGB", (40, 30), (index * 40, 90, 120)).save(tmp_path / "a" / f"{index}.jpg")
+    (root / "a").mkdir()
+    for index in range(count):
+        Image.new("RGB", (40, 30), (index * 40, 90, 120)).save(root / "a" / f"{index}.jpg")
     transform = transforms.Compose([transforms.RandomResizedCrop(16), transforms.ToTensor()])
-    loader = switchable(DataLoader(ImageFolder(str(tmp_path), transform), batch_size=2), name="wire")
+    return switchable(DataLoader(ImageFolder(str(root), transform), batch_size=2), name="wire", on_error="skip")
+
+
+def test_a_loader_state_has_the_golden_form(tmp_path: Path) -> None:
+    loader = images(tmp_path, 5)
+    (tmp_path / "a" / "3.jpg").write_bytes(b"no image")
     assert sum(len(labels) for _, labels in loader) == 4
     one = Monitor()
     state = next(state for state in one.loader_states() if state["name"] == "wire")
     expected = golden("reply-switch")[1]["loader"]
     assert set(state) == set(expected)
+    assert [one["name"] for one in state["backends"]] == [one["name"] for one in expected["backends"]]
     assert set(state["backends"][0]) == set(expected["backends"][0])
-    assert (state["samples"], state["planned"], state["lost"], state["doubled"]) == (4, 4, 0, 0)
+    assert [one["confirm"] is not None for one in state["backends"]] == [False, False, False, True]
+    assert (state["samples"], state["planned"], state["lost"], state["doubled"]) == (4, 5, 0, 0)
+    assert (state["skipped"], state["replaced"]) == (1, 0)
+    assert shape(state["skips"]) == shape(expected["skips"])
+    assert state["knobs"].keys() == expected["knobs"].keys()
     assert state["decoded"]["torchvision"] == 4
     json.dumps(state, allow_nan=False)
+
+
+def request(command: str, **args: Any) -> dict[str, Any]:
+    return {"protocol": wire.PROTOCOL, "command": command, "args": args}
+
+
+def test_knobs_are_set_and_answered_with_the_state(tmp_path: Path) -> None:
+    loader = images(tmp_path, 4)
+    monitor = Monitor()
+    reply, _ = ask(monitor, request("set", loader=loader.id, workers=1, prefetch=3))
+    assert (reply["status"], reply["loader"]["id"]) == ("ok", loader.id)
+    assert (reply["loader"]["knobs"]["workers"], reply["loader"]["knobs"]["prefetch"]) == (1, 3)
+    assert (loader.knobs.workers, loader.knobs.prefetch) == (1, 3)
+    assert sum(len(labels) for _, labels in loader) == 4
+    loader.release()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({}, "Say what to set"),
+        ({"workers": 1.5}, "set: workers is a whole number."),
+        ({"workers": True}, "set: workers is a whole number."),
+        ({"threads": None}, "set: threads is a whole number."),
+        ({"colour": 3}, "there is no 'colour'"),
+        ({"workers": -1}, "workers=-1"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_by_name(tmp_path: Path, args: dict[str, Any], says: str) -> None:
+    loader = images(tmp_path, 2)
+    before = loader.knobs
+    reply, _ = ask(Monitor(), request("set", loader=loader.id, **args))
+    assert reply["status"] == "error"
+    assert says in reply["message"]
+    assert loader.knobs == before
+
+
+def test_synthetic_is_not_switched_to_before_somebody_said_yes(tmp_path: Path) -> None:
+    loader = images(tmp_path, 4)
+    monitor = Monitor()
+    question = loader.backends["synthetic"].confirm
+    for confirmed in ({}, {"confirmed": False}):
+        reply, _ = ask(monitor, request("switch", loader=loader.id, backend="synthetic", **confirmed))
+        assert reply["status"] == "error"
+        assert question in reply["message"]
+    reply, _ = ask(monitor, request("switch", loader=loader.id, backend="synthetic", confirmed="yes"))
+    assert "confirmed is true or false" in reply["message"]
+    assert (loader.state()["wanted"], loader.backend) == (None, "torchvision")
+    reply, _ = ask(monitor, request("switch", loader=loader.id, backend="synthetic", confirmed=True))
+    assert reply["loader"]["wanted"] == "synthetic"
+    # On its way: there is nothing to ask any more.
+    assert ask(monitor, request("switch", loader=loader.id, backend="synthetic"))[0]["status"] == "ok"

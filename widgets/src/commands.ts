@@ -50,9 +50,18 @@ export class Commands {
     await this.channel.request('stop', {}, SLOW);
   }
 
-  /** @returns the loader's state with the switch asked for */
-  async switchTo(loader: string, backend: string): Promise<wire.LoaderState> {
-    return wire.decodeSwitch((await this.channel.request('switch', { loader, backend })).content);
+  /**
+   * @param confirmed - a person has said yes to what the backend's `confirm` asks
+   * @returns the loader's state with the switch asked for
+   */
+  async switchTo(loader: string, backend: string, confirmed = false): Promise<wire.LoaderState> {
+    const args = confirmed ? { loader, backend, confirmed } : { loader, backend };
+    return wire.decodeLoader((await this.channel.request('switch', args)).content);
+  }
+
+  /** @returns the loader's state with the knobs as they are set then */
+  async set(loader: string, knobs: Partial<wire.Knobs>): Promise<wire.LoaderState> {
+    return wire.decodeLoader((await this.channel.request('set', { loader, ...knobs })).content);
   }
 
   async document(): Promise<ChartDocument> {

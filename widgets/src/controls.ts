@@ -131,7 +131,7 @@ export class Controls {
   private updateLoaders(loaders: readonly LoaderState[]): void {
     for (const [id, control] of this.byId) {
       if (!loaders.some(loader => loader.id === id)) {
-        control.el.remove();
+        control.dispose();
         this.byId.delete(id);
       }
     }
@@ -139,9 +139,13 @@ export class Controls {
       let control = this.byId.get(state.id);
       if (control === undefined) {
         control = new LoaderControl(state, {
-          switchTo: (loader, backend) => {
+          switchTo: (loader, backend, confirmed) => {
             this.hooks.onAsk();
-            return this.source.switchTo(loader, backend);
+            return this.source.switchTo(loader, backend, confirmed);
+          },
+          set: (loader, knobs) => {
+            this.hooks.onAsk();
+            return this.source.set(loader, knobs);
           },
           failed: message => this.failed(message)
         });

@@ -120,7 +120,10 @@ class Dashboard {
   private changed(): void {
     const { loaders, strip } = this.source;
     const urgent = loaders
-      .flatMap(({ id, backend, wanted, status }) => [id, backend, wanted, status])
+      .flatMap(({ id, backend, wanted, status, knobs }) => [
+        ...[id, backend, wanted, status],
+        ...[knobs.workers, knobs.prefetch, knobs.threads]
+      ])
       .join('\n');
     if (urgent !== this.urgent || strip?.text !== this.strip || this.shown === null) {
       this.urgent = urgent;

@@ -7,16 +7,12 @@
 
 import type { BokehDocument, BokehModel, BokehSource } from './bokeh.js';
 import { Lines, type LinesTag } from './lines.js';
+import { Bands, Markers, viewOf, type BandsTag, type MarkersTag } from './markers.js';
 import { Table } from './table.js';
 import { Tiles, type MakeImage, type TilesTag } from './tiles.js';
 import type { MonitorEvent, Rows, Schema } from './wire.js';
 
-interface MarkersTag {
-  readonly kind: 'markers';
-  readonly events: readonly string[];
-}
-
-type Tag = TilesTag | LinesTag | MarkersTag | { readonly kind: 'unknown' };
+type Tag = TilesTag | LinesTag | MarkersTag | BandsTag | { readonly kind: 'unknown' };
 
 export interface FeedOptions {
   readonly makeImage: MakeImage;
@@ -32,6 +28,7 @@ export interface Newest {
   readonly values: Float32Array;
 }
 
+const CHART = /^(Figure|Plot)$/;
 const PERIOD_MS = 250;
 /** On a slow machine drawing takes no more than this share of the page's thread, which also answers clicks… */
 const SHARE = 0.25;
@@ -52,9 +49,9 @@ export class Feed {
   private readonly table: Table;
   private readonly tiles: Tiles[] = [];
   private readonly lines: Lines[] = [];
-  private readonly markers: [BokehSource, MarkersTag][] = [];
+  private readonly markers: (Markers | Bands)[] = [];
   private readonly range: BokehModel | null;
-  private eventsDirty = false;
+  private readonly chart: BokehModel | null;
   private dirty = false;
   private visible = true;
   private windowSeconds = 60;
@@ -73,29 +70,34 @@ export class Feed {
     const { makeImage, period = PERIOD_MS } = options;
     this.shortest = this.period = period;
     this.range = document.get_model_by_name('time');
+    this.chart = [...document.all_models].find(model => CHART.test(model.type)) ?? null;
     const tagged: [BokehSource, Tag][] = [];
     for (const model of document.all_models) {
       if (model.type === 'ColumnDataSource') {
         tagged.push([model as BokehSource, (model.tags[0] ?? { kind: 'unknown' }) as Tag]);
       }
     }
-    const drawn = new Set(
-      tagged.flatMap(([, tag]) => ('columns' in tag ? Object.values(tag.columns) : []))
-    );
+    const drawn = new Set([
+      ...tagged.flatMap(([, tag]) => ('columns' in tag ? Object.values(tag.columns) : [])),
+      // How long a band lasts.
+      ...schema.loaders.map(({ id }) => `loader/${id}/images`)
+    ]);
     const names = [...drawn];
     const picks = names.map(name => schema.series.findIndex(series => series.name === name));
+    const place = (name: string): number => names.indexOf(name);
     this.table = new Table(picks, schema.capacity);
     for (const [source, tag] of tagged) {
       if (tag.kind === 'tiles') {
         this.tiles.push(new Tiles(source, tag, schema, makeImage));
       } else if (tag.kind === 'lines' || tag.kind === 'means') {
         const { interval, origin } = schema;
-        const place = (name: string): number => names.indexOf(name);
         const lines = new Lines(source, tag, this.table, interval, origin, place);
         lines.setWindow(this.windowSeconds);
         this.lines.push(lines);
       } else if (tag.kind === 'markers') {
-        this.markers.push([source, tag]);
+        this.markers.push(new Markers(source, tag, schema));
+      } else if (tag.kind === 'bands') {
+        this.markers.push(new Bands(source, tag, schema, this.table, place));
       }
     }
   }
@@ -125,7 +127,6 @@ export class Feed {
   setEvents(events: readonly MonitorEvent[]): void {
     if (events !== this.events) {
       this.events = events;
-      this.eventsDirty = true;
       this.schedule();
     }
   }
@@ -181,11 +182,8 @@ export class Feed {
     this.drawnAt = started;
     this.tiles.forEach(tiles => tiles.flush());
     this.lines.forEach(lines => lines.flush());
-    if (this.eventsDirty) {
-      this.eventsDirty = false;
-      this.markers.forEach(([source, tag]) => this.mark(source, tag));
-    }
     this.moveRange();
+    this.mark();
     this.drawn = this.newest;
     this.options.onDraw?.();
     this.draws.count += 1;
@@ -213,20 +211,10 @@ export class Feed {
     }
   }
 
-  private mark(source: BokehSource, tag: MarkersTag): void {
-    const { loaders, origin } = this.schema;
-    const name = (id: unknown): string =>
-      loaders.find(loader => loader.id === id)?.name ?? String(id);
-    const chosen = this.events.filter(event => tag.events.includes(event.kind));
-    source.data = {
-      time: chosen.map(event => {
-        const moment = typeof event.first === 'number' ? event.first : event.time;
-        return (origin + moment) * 1000;
-      }),
-      label: chosen.map(event => {
-        const target = `→ ${String(event.target)}`;
-        return loaders.length > 1 ? `${name(event.loader)} ${target}` : target;
-      })
-    };
+  private mark(): void {
+    if (this.events.length > 0) {
+      const view = viewOf(this.range, this.chart);
+      this.markers.forEach(markers => markers.flush(this.events, view));
+    }
   }
 }

@@ -115,11 +115,12 @@ export class KernelSource implements MonitorSource {
     await this.attach(true);
   }
 
-  async switchTo(loader: string, backend: string): Promise<wire.LoaderState> {
-    const state = await this.commands.switchTo(loader, backend);
-    const loaders = this.loaders.map(old => (old.id === state.id ? state : old));
-    this.mirror(loaders, this.strip, []);
-    return state;
+  async switchTo(loader: string, backend: string, confirmed = false): Promise<wire.LoaderState> {
+    return this.takeState(await this.commands.switchTo(loader, backend, confirmed));
+  }
+
+  async set(loader: string, knobs: Partial<wire.Knobs>): Promise<wire.LoaderState> {
+    return this.takeState(await this.commands.set(loader, knobs));
   }
 
   history(): Promise<wire.History> {
@@ -259,6 +260,12 @@ export class KernelSource implements MonitorSource {
         this.settle(subscription);
       }
     });
+  }
+
+  private takeState(state: wire.LoaderState): wire.LoaderState {
+    const loaders = this.loaders.map(old => (old.id === state.id ? state : old));
+    this.mirror(loaders, this.strip, []);
+    return state;
   }
 
   private mirror(

@@ -1,15 +1,17 @@
-/** One loader's radios and its counter: the loader's state is the kernel's, only the click is the page's. */
+/** One loader's radios, knobs and counter: its state is the kernel's, only the click is the page's. */
 
+import { CounterView } from './counter.js';
 import { element, errorText, setAttribute, setText, uniqueId } from './dom.js';
-import type { Backend, LoaderState } from './wire.js';
+import { KnobsControl } from './knobs.js';
+import { Question } from './question.js';
+import type { Backend, Knobs, LoaderState } from './wire.js';
 
 /** How long a click's choice is shown after its answer, in ms. */
 const SETTLE_MS = 300;
 
-const NUMBER = new Intl.NumberFormat('en-US');
-
 export interface LoaderActions {
-  switchTo(loader: string, backend: string): Promise<LoaderState>;
+  switchTo(loader: string, backend: string, confirmed: boolean): Promise<LoaderState>;
+  set(loader: string, knobs: Partial<Knobs>): Promise<LoaderState>;
   failed(message: string): void;
 }
 
@@ -17,6 +19,7 @@ interface Radio {
   readonly el: HTMLElement;
   readonly reason: HTMLElement;
   available: boolean;
+  confirm: string | null;
 }
 
 export class LoaderControl {
@@ -24,9 +27,9 @@ export class LoaderControl {
   private readonly label = element('span', 'km-label', 'Loader');
   private readonly group = element('div', 'km-radios');
   private readonly reasons = element('div', 'km-reasons');
-  private readonly counter = element('div', 'km-counter');
-  private readonly counts = element('span');
-  private readonly wrong = element('strong', 'km-wrong');
+  private readonly question = new Question('Replay batches?');
+  private readonly knobs: KnobsControl;
+  private readonly counter = new CounterView();
   private readonly radios = new Map<string, Radio>();
   private state: LoaderState;
   /** What was clicked, until the kernel's own state says so. */
@@ -42,10 +45,13 @@ export class LoaderControl {
     this.group.setAttribute('role', 'radiogroup');
     this.group.setAttribute('aria-labelledby', this.label.id);
     this.group.addEventListener('keydown', this.onKey);
-    this.counter.append(this.counts, this.wrong);
+    this.knobs = new KnobsControl({
+      set: knobs => this.actions.set(this.state.id, knobs),
+      failed: message => this.actions.failed(message)
+    });
     const line = element('div', 'km-line');
     line.append(this.label, this.group);
-    this.el.append(line, this.reasons, this.counter);
+    this.el.append(line, this.question.el, this.reasons, this.counter.el, this.knobs.el);
   }
 
   /** Show the kernel's state; `named` when there are several loaders. */
@@ -53,7 +59,10 @@ export class LoaderControl {
     this.state = state;
     const name = named ? `Loader ${state.name}` : 'Loader';
     setText(this.label, state.ended ? `${name} (ended)` : name);
-    this.group.hidden = this.reasons.hidden = state.ended === true;
+    this.group.hidden = this.reasons.hidden = this.knobs.el.hidden = state.ended === true;
+    if (state.ended) {
+      this.question.withdraw();
+    }
     for (const backend of state.backends) {
       this.show(this.radios.get(backend.name) ?? this.addRadio(backend.name), backend);
     }
@@ -65,8 +74,13 @@ export class LoaderControl {
       }
     }
     this.check();
-    setText(this.counts, counterText(state));
-    setText(this.wrong, wrongText(state));
+    this.knobs.update(state);
+    this.counter.update(state);
+  }
+
+  dispose(): void {
+    this.knobs.dispose();
+    this.el.remove();
   }
 
   private addRadio(name: string): Radio {
@@ -76,7 +90,7 @@ export class LoaderControl {
     el.append(element('span', 'km-dot'), element('span', '', name));
     const reason = element('div', 'km-reason');
     reason.id = uniqueId('km-reason');
-    const radio = { el, reason, available: true };
+    const radio: Radio = { el, reason, available: true, confirm: null };
     el.addEventListener('click', () => {
       el.focus();
       this.choose(name);
@@ -87,8 +101,9 @@ export class LoaderControl {
     return radio;
   }
 
-  private show(radio: Radio, { name, available, reason }: Backend): void {
+  private show(radio: Radio, { name, available, reason, confirm }: Backend): void {
     radio.available = available;
+    radio.confirm = confirm;
     const why = available ? '' : (reason ?? 'Not available.');
     setText(radio.reason, why === '' ? '' : `${name}: ${why}`);
     radio.reason.hidden = available;
@@ -115,13 +130,28 @@ export class LoaderControl {
     if (!radio?.available) {
       return;
     }
+    const { backend, wanted } = this.state;
+    if (radio.confirm === null || name === (this.asked ?? wanted ?? backend)) {
+      this.question.withdraw();
+      this.take(name, radio, false);
+      return;
+    }
+    this.question.ask(radio.confirm, 'Replay', yes => {
+      radio.el.focus();
+      if (yes) {
+        this.take(name, radio, true);
+      }
+    });
+  }
+
+  private take(name: string, radio: Radio, confirmed: boolean): void {
     const clicked = performance.now();
     const click = ++this.clicks;
     this.asked = name;
     setAttribute(radio.el, 'data-acknowledged', null);
     this.check();
     this.actions
-      .switchTo(this.state.id, name)
+      .switchTo(this.state.id, name, confirmed)
       .then(
         () => {
           setAttribute(radio.el, 'data-acknowledged', (performance.now() - clicked).toFixed(1));
@@ -172,34 +202,4 @@ export class LoaderControl {
     event.preventDefault();
     event.stopPropagation();
   };
-}
-
-/** `epoch 2 · batch 31 of 64 · 992 of 2,048 samples, each once · 512 by dali-cpu, 480 by torchvision` */
-export function counterText(state: LoaderState): string {
-  if (state.batch === 0 && state.epoch === 0) {
-    return 'No batch delivered yet.';
-  }
-  const of = (n: number, total: number | null): string =>
-    total === null ? NUMBER.format(n) : `${NUMBER.format(n)} of ${NUMBER.format(total)}`;
-  const once = state.samples > 0 && state.lost === 0 && state.doubled === 0 ? ', each once' : '';
-  const decoded = Object.entries(state.decoded)
-    .filter(([, count]) => count > 0)
-    .sort((a, b) => b[1] - a[1])
-    .map(([engine, count]) => `${NUMBER.format(count)} by ${engine}`);
-  return [
-    // Counted as people count; Python's first epoch is 0.
-    `epoch ${NUMBER.format(state.epoch + 1)}`,
-    `batch ${of(state.batch, state.batches)}`,
-    `${of(state.samples, state.planned)} samples${once}`,
-    ...(decoded.length > 0 ? [decoded.join(', ')] : [])
-  ].join(' · ');
-}
-
-/** What must never happen, said loudly; empty when it did not. */
-export function wrongText({ lost, doubled }: LoaderState): string {
-  const parts = [
-    ...(lost > 0 ? [`${NUMBER.format(lost)} lost`] : []),
-    ...(doubled > 0 ? [`${NUMBER.format(doubled)} delivered twice`] : [])
-  ];
-  return parts.length === 0 ? '' : `Samples of this epoch: ${parts.join(', ')}.`;
 }

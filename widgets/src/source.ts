@@ -7,7 +7,7 @@ import type { StreamStats } from './accounts.js';
 import type { ChartDocument } from './commands.js';
 import type { Connection } from './connection.js';
 import type { Emitter } from './emitter.js';
-import type { History, LoaderState, MonitorEvent, Rows, Schema, Strip } from './wire.js';
+import type { History, Knobs, LoaderState, MonitorEvent, Rows, Schema, Strip } from './wire.js';
 
 export interface MonitorSource {
   readonly connection: Connection;
@@ -41,7 +41,10 @@ export interface MonitorSource {
   refresh(): void;
   /** Everything measured, from the kernel's memory. */
   history(): Promise<History>;
-  switchTo(loader: string, backend: string): Promise<LoaderState>;
+  /** `confirmed`: a person has said yes to what the backend's `confirm` asks; without it the kernel refuses. */
+  switchTo(loader: string, backend: string, confirmed?: boolean): Promise<LoaderState>;
+  /** Change some of a loader's knobs. */
+  set(loader: string, knobs: Partial<Knobs>): Promise<LoaderState>;
   document(): Promise<ChartDocument>;
   bokehjs(): Promise<{ version: string; text: string }>;
   exportPage(): Promise<{ filename: string; html: string }>;

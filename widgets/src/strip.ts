@@ -16,7 +16,7 @@ export class StripView {
   private shown: Strip | null = null;
 
   constructor() {
-    const summary = element('summary');
+    const summary = element('summary', 'km-disclosure');
     summary.append(this.heading, this.text);
     const table = element('table');
     const head = element('tr');
@@ -42,10 +42,13 @@ export class StripView {
       return;
     }
     const change = `${strip.source} → ${strip.target}`;
-    const said = strip.text.startsWith(change) ? '' : change;
-    setText(this.heading, loader === '' ? said : `${loader}: ${said}`);
+    // Where there are several loaders, the text names its own as well.
+    const prefix = `${loader}: `;
+    const text = strip.text.startsWith(prefix) ? strip.text.slice(prefix.length) : strip.text;
+    const said = text.startsWith(change) ? '' : change;
+    setText(this.heading, loader === '' ? said : `${prefix}${said}`.trim());
     // Each figure keeps its parts together where the line wraps.
-    const parts = strip.text.split(' · ');
+    const parts = text.split(' · ');
     while (this.text.children.length > parts.length) {
       this.text.lastElementChild!.remove();
     }

@@ -41,6 +41,25 @@ export interface Backend {
   readonly available: boolean;
   /** Why it is not available; null when it is. */
   readonly reason: string | null;
+  /** What a person is to be asked before it is switched to; null where there is nothing to ask. */
+  readonly confirm: string | null;
+}
+
+/** What can be changed while a loader runs (mirrors `KnobsState` of kernel_monitor/loaders/state.py). */
+export interface Knobs {
+  /** Processes that load for `torchvision`. */
+  readonly workers: number;
+  /** Batches in flight: per worker for `torchvision`, in all for DALI. */
+  readonly prefetch: number;
+  /** Threads of DALI; null where no backend of DALI can run. */
+  readonly threads: number | null;
+}
+
+/** A sample that was left out because its file cannot be read. */
+export interface Skip {
+  readonly index: number;
+  readonly path: string;
+  readonly reason: string;
 }
 
 export interface LoaderState {
@@ -61,6 +80,13 @@ export interface LoaderState {
   readonly planned: number | null;
   readonly lost: number;
   readonly doubled: number;
+  /** Samples of the epoch that were left out, their files being unreadable. */
+  readonly skipped: number;
+  /** Samples of the epoch whose places replayed batches took. */
+  readonly replaced: number;
+  /** The last few that were left out, oldest first. */
+  readonly skips: readonly Skip[];
+  readonly knobs: Knobs;
   /** How many of the epoch's samples each engine decoded. */
   readonly decoded: Readonly<Record<string, number>>;
   /** The loader is gone; this is its last state. */
@@ -219,8 +245,13 @@ export function decodeSchema(value: unknown): Schema {
 function decodeLoaders(value: unknown): readonly LoaderState[] {
   for (const entry of value as unknown[]) {
     const json = object(entry, 'loader');
-    need(json, 'loader', 'epoch batch samples lost doubled', 'id name backend status', 'backends');
+    const counts = 'epoch batch samples lost doubled skipped replaced';
+    need(json, 'loader', counts, 'id name backend status', 'backends skips');
     object(json.decoded, 'decoded');
+    need(object(json.knobs, 'knobs'), 'knobs', 'workers prefetch');
+    for (const skip of json.skips as unknown[]) {
+      need(object(skip, 'skip'), 'skip', 'index', 'path reason');
+    }
   }
   return value as readonly LoaderState[];
 }
@@ -259,9 +290,9 @@ export function decodeSubscription(content: unknown): Subscription {
   };
 }
 
-/** The state that answers a `switch`. */
-export function decodeSwitch(content: unknown): LoaderState {
-  return decodeLoaders([object(content, 'switch').loader])[0]!;
+/** The state that answers a `switch` or a `set`. */
+export function decodeLoader(content: unknown): LoaderState {
+  return decodeLoaders([object(content, 'reply').loader])[0]!;
 }
 
 /**

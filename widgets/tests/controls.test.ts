@@ -2,7 +2,6 @@ import { beforeEach, describe, expect, it, vi } from 'vitest';
 
 import * as words from '../src/connection.js';
 import { Controls } from '../src/controls.js';
-import { counterText, wrongText } from '../src/loader.js';
 import { decodeSubscription, type LoaderState } from '../src/wire.js';
 import { golden } from './fakes.js';
 import { FakeSource } from './fakesource.js';
@@ -55,7 +54,8 @@ describe('the loader’s radios', () => {
     expect(all('radio').map(el => el.getAttribute('aria-label'))).toEqual([
       'torchvision',
       'dali-cpu',
-      'dali-gpu'
+      'dali-gpu',
+      'synthetic'
     ]);
     expect(checked()).toEqual(['torchvision']);
     const gpu = radio('dali-gpu');
@@ -81,7 +81,7 @@ describe('the loader’s radios', () => {
     radio('dali-cpu').click();
     expect(checked()).toEqual(['dali-cpu']);
     expect(radio('dali-cpu').dataset.acknowledged).toBeUndefined();
-    expect(source.asked).toEqual([['loader-1', 'dali-cpu']]);
+    expect(source.asked).toEqual([['loader-1', 'dali-cpu', false]]);
     answer({ ...state, wanted: 'dali-cpu' });
     await settle();
     expect(Number(radio('dali-cpu').dataset.acknowledged)).toBeGreaterThanOrEqual(0);
@@ -113,7 +113,7 @@ describe('the loader’s radios', () => {
   });
 
   it('work by keyboard: arrows move, Space and Enter choose', () => {
-    expect(all('radio').map(el => el.tabIndex)).toEqual([0, -1, -1]);
+    expect(all('radio').map(el => el.tabIndex)).toEqual([0, -1, -1, -1]);
     radio('torchvision').focus();
     key('ArrowRight');
     expect(document.activeElement).toBe(radio('dali-cpu'));
@@ -124,10 +124,10 @@ describe('the loader’s radios', () => {
     expect(source.asked).toEqual([]);
     key('ArrowUp');
     expect(key(' ')).toBe(false);
-    expect(source.asked).toEqual([['loader-1', 'dali-cpu']]);
+    expect(source.asked).toEqual([['loader-1', 'dali-cpu', false]]);
     key('Home');
     key('ArrowLeft');
-    expect(document.activeElement).toBe(radio('dali-gpu'));
+    expect(document.activeElement).toBe(radio('synthetic'));
     expect(key('a')).toBe(true);
   });
 
@@ -146,27 +146,7 @@ describe('the loader’s radios', () => {
     controls.update();
     expect(all('radiogroup')[0]!.hidden).toBe(true);
     expect(document.querySelector('.km-label')?.textContent).toBe('Loader (ended)');
-    expect(document.querySelector('.km-counter')?.textContent).toContain('992 of 2,048');
-  });
-});
-
-describe('the counter', () => {
-  it('tells epoch, batch, samples and who decoded them', () => {
-    const decoded = { torchvision: 480, 'dali-cpu': 512, 'dali-gpu': 0 };
-    expect(counterText({ ...state, decoded })).toBe(
-      'epoch 2 · batch 31 of 64 · 992 of 2,048 samples, each once · 512 by dali-cpu, 480 by torchvision'
-    );
-    expect(counterText({ ...state, batches: null, planned: null, decoded })).toContain(
-      'batch 31 · 992 samples'
-    );
-    expect(counterText({ ...state, epoch: 0, batch: 0 })).toBe('No batch delivered yet.');
-  });
-
-  it('is loud when a sample is lost or doubled', () => {
-    expect(wrongText(state)).toBe('');
-    const wrong = { ...state, lost: 2, doubled: 1 };
-    expect(counterText(wrong)).not.toContain('each once');
-    expect(wrongText(wrong)).toBe('Samples of this epoch: 2 lost, 1 delivered twice.');
+    expect(document.querySelector('.km-counter')?.textContent).toContain('991 of 2,048');
   });
 });
 
@@ -260,6 +240,12 @@ describe('the strip', () => {
     expect(el().querySelector('.km-strip-heading')?.textContent).toBe('torchvision → dali-cpu');
     const cells = [...el().querySelectorAll('tbody td')].map(cell => cell.textContent);
     expect(cells).toEqual(['CPU p95', '100', '61', '%']);
+    source.loaders = [state, { ...state, id: 'v', name: 'val' }];
+    source.strip = { ...strip!, text: 'train <b>: torchvision → dali-cpu: measuring…', rows: [] };
+    controls.update();
+    expect(el().querySelector('summary')!.textContent).toBe(
+      'train <b>:torchvision → dali-cpu: measuring…'
+    );
     source.strip = { ...strip!, text: 'measuring…', rows: [] };
     controls.update();
     expect(el().querySelector('.km-strip-text')?.textContent).toBe('measuring…');

@@ -10,6 +10,7 @@ import type { MonitorSource } from '../src/source.js';
 import {
   decodeSubscription,
   type History,
+  type Knobs,
   type LoaderState,
   type MonitorEvent,
   type Rows,
@@ -45,12 +46,16 @@ export class FakeSource implements MonitorSource {
   );
   exportPage = vi.fn(() => Promise.resolve({ filename: 'run.html', html: '<p>' }));
   dispose = vi.fn();
-  readonly asked: [string, string][] = [];
+  readonly asked: [string, string, boolean][] = [];
   answer: (backend: string) => Promise<LoaderState> = backend =>
     Promise.resolve({ ...state, wanted: backend });
 
-  switchTo(loader: string, backend: string): Promise<LoaderState> {
-    this.asked.push([loader, backend]);
+  set = vi.fn((_: string, knobs: Partial<Knobs>): Promise<LoaderState> =>
+    Promise.resolve({ ...state, knobs: { ...state.knobs, ...knobs } })
+  );
+
+  switchTo(loader: string, backend: string, confirmed = false): Promise<LoaderState> {
+    this.asked.push([loader, backend, confirmed]);
     return this.answer(backend);
   }
 }

@@ -6,8 +6,10 @@ import { fakeDocument, FakeModel, makeRows, makeSchema, range } from './fakes.js
 
 const SLOTS = 10;
 
+type Name = 'tiles' | 'lines' | 'means' | 'markers' | 'bands' | 'other' | 'time';
+
 /** A document with a source of each kind, and one of a kind that this feed does not know. */
-function chart(): Record<'tiles' | 'lines' | 'means' | 'markers' | 'other' | 'time', FakeModel> {
+function chart(): Record<Name, FakeModel> {
   const source = (name: string, tag: unknown): FakeModel =>
     new FakeModel('ColumnDataSource', name, [tag]);
   const columns = { y0: 'loader/l/wait', y1: 'not/measured' };
@@ -16,6 +18,7 @@ function chart(): Record<'tiles' | 'lines' | 'means' | 'markers' | 'other' | 'ti
     lines: source('l', { kind: 'lines', columns }),
     means: source('a', { kind: 'means', columns, seconds: 0.45 }),
     markers: source('m', { kind: 'markers', events: ['switch'] }),
+    bands: source('b', { kind: 'bands', backend: 'synthetic' }),
     other: source('o', { kind: 'of-the-future' }),
     time: new FakeModel('Range1d', 'time')
   };
@@ -172,7 +175,8 @@ describe('markers', () => {
     await draw();
     expect(markers.data).toEqual({
       time: [1_790_000_002_500, 1_790_000_004_000],
-      label: ['→ dali-cpu', '→ torchvision']
+      label: ['→ dali-cpu', '→ torchvision'],
+      place: [1_790_000_002_500, 1_790_000_004_000]
     });
   });
 
@@ -185,6 +189,23 @@ describe('markers', () => {
     feed.setEvents([{ id: 1, kind: 'switch', time: 1, loader: 'v', target: 'dali-cpu' }]);
     await draw();
     expect(markers.data.label).toEqual(['validation → dali-cpu']);
+  });
+});
+
+describe('bands', () => {
+  it('grow with what is delivered', async () => {
+    const schema = makeSchema(['loader/l/images']);
+    const { feed, bands } = setUp(schema);
+    const event = { loader: 'l', source: 'torchvision', target: 'synthetic' };
+    feed.setEvents([{ id: 1, kind: 'switch', time: 0.5, ...event }]);
+    feed.add(makeRows(schema, range(1, 10)));
+    await draw();
+    const at = (seconds: number): number => 1_790_000_000_000 + seconds * 1000;
+    expect(bands.data).toMatchObject({ left: [at(0.5)], label: ['synthetic'] });
+    expect(bands.data.right![0]).toBeCloseTo(at(1.05), 0);
+    feed.add(makeRows(schema, range(11, 20)));
+    await draw();
+    expect(bands.data.right![0]).toBeCloseTo(at(2.05), 0);
   });
 });
 

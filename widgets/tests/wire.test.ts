@@ -30,8 +30,22 @@ describe('golden messages', () => {
   });
 
   it('decode: switch', () => {
-    const state = wire.decodeSwitch(golden('reply-switch').content);
+    const state = wire.decodeLoader(golden('reply-switch').content);
     expect(state).toMatchObject({ backend: 'torchvision', wanted: 'dali-cpu', planned: 2048 });
+  });
+
+  it('decode: set', () => {
+    const state = wire.decodeLoader(golden('reply-set').content);
+    expect(state).toMatchObject({ knobs: { workers: 4, prefetch: 3, threads: 2 }, skipped: 1 });
+    expect(state.skips).toEqual([
+      { index: 612, path: 'train/n01/<i>cat</i>.jpg', reason: 'cannot identify image file' }
+    ]);
+    expect(state.backends.map(({ confirm }) => confirm !== null)).toEqual([
+      false,
+      false,
+      false,
+      true
+    ]);
   });
 
   it('decode: frame, NaN where nothing was measured', () => {
@@ -55,7 +69,7 @@ describe('golden messages', () => {
     const client = '7c9e6679-7425-40de-944b-e07fc1f90ae7';
     const kernel = new FakeKernel();
     const commands = new Commands(new Channel(kernel), client);
-    for (const name of ['hello', 'subscribe', 'history', 'switch', 'document', 'bokehjs']) {
+    for (const name of ['hello', 'subscribe', 'history', 'switch', 'set', 'document', 'bokehjs']) {
       const { content, buffers } = golden(`reply-${name}`);
       kernel.answers[name] = request => request.reply(content, buffers);
     }
@@ -68,6 +82,8 @@ describe('golden messages', () => {
     await commands.subscribe();
     await commands.subscribe(true);
     await commands.switchTo('loader-1', 'dali-cpu');
+    await commands.switchTo('loader-1', 'synthetic', true);
+    await commands.set('loader-1', { workers: 4, prefetch: 3, threads: 2 });
     await commands.history(14);
     const document = await commands.document();
     const bokeh = await commands.bokehjs();
@@ -75,7 +91,7 @@ describe('golden messages', () => {
     commands.unsubscribe();
     const sent = kernel.requests.map(request => request.message.content);
     const names =
-      'hello start stop subscribe subscribe-touch switch history document bokehjs export';
+      'hello start stop subscribe subscribe-touch switch switch-confirmed set history document bokehjs export';
     expect(sent).toEqual(
       [...names.split(' '), 'unsubscribe'].map(name => golden(`request-${name}`).content)
     );
@@ -106,11 +122,20 @@ describe('what does not have the form is refused by name', () => {
       'schema is not an object.',
       () => wire.decodeSubscription(without('reply-subscribe', 'schema'))
     ],
+    [
+      'skip: reason is not text.',
+      () => wire.decodeLoader({ loader: { ...loader(), skips: [{ index: 1, path: 'x' }] } })
+    ],
+    ['knobs is not an object.', () => wire.decodeLoader({ loader: { ...loader(), knobs: 4 } })],
     ['hello is not an object.', () => wire.decodeHello(null)]
   ])('%s', (message, decode) => {
     expect(decode).toThrow(new wire.WireError(message));
   });
 });
+
+function loader(): object {
+  return golden('reply-switch').content.loader as object;
+}
 
 function without(name: string, field: string): Record<string, unknown> {
   const { content } = golden(name);

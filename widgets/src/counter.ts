@@ -1,0 +1,72 @@
+/** What has become of a loader's epoch: one line, what must never happen, and the samples that were left out. */
+
+import { element, setText } from './dom.js';
+import type { LoaderState, Skip } from './wire.js';
+
+const NUMBER = new Intl.NumberFormat('en-US');
+
+export class CounterView {
+  readonly el = element('div', 'km-counter');
+  private readonly counts = element('span');
+  private readonly wrong = element('strong', 'km-wrong');
+  private readonly skipped = element('details', 'km-skips');
+  private readonly summary = element('summary', 'km-disclosure');
+  private readonly list = element('ul');
+
+  constructor() {
+    this.skipped.append(this.summary, this.list);
+    this.el.append(this.counts, this.wrong, this.skipped);
+  }
+
+  update(state: LoaderState): void {
+    setText(this.counts, counterText(state));
+    setText(this.wrong, wrongText(state));
+    const { skips, skipped } = state;
+    this.skipped.hidden = skips.length === 0;
+    const which = skips.length < skipped ? `, the last ${NUMBER.format(skips.length)}` : '';
+    setText(this.summary, `Skipped${which}`);
+    while (this.list.children.length > skips.length) {
+      this.list.lastElementChild!.remove();
+    }
+    skips.forEach((skip, i) => {
+      setText(this.list.children[i] ?? this.list.appendChild(element('li')), skipText(skip));
+    });
+  }
+}
+
+/** `epoch 2 · batch 31 of 64 · 893 of 2,048 samples, each once · 96 replaced by synthetic · 3 skipped · …` */
+export function counterText(state: LoaderState): string {
+  if (state.batch === 0 && state.epoch === 0 && state.skipped === 0) {
+    return 'No batch delivered yet.';
+  }
+  const of = (n: number, total: number | null): string =>
+    total === null ? NUMBER.format(n) : `${NUMBER.format(n)} of ${NUMBER.format(total)}`;
+  // Of the samples that were delivered: those replaced or skipped stand beside them.
+  const once = state.samples > 0 && state.lost === 0 && state.doubled === 0 ? ', each once' : '';
+  const decoded = Object.entries(state.decoded)
+    .filter(([, count]) => count > 0)
+    .sort((a, b) => b[1] - a[1])
+    .map(([engine, count]) => `${NUMBER.format(count)} by ${engine}`);
+  return [
+    // Counted as people count; Python's first epoch is 0.
+    `epoch ${NUMBER.format(state.epoch + 1)}`,
+    `batch ${of(state.batch, state.batches)}`,
+    `${of(state.samples, state.planned)} samples${once}`,
+    ...(state.replaced > 0 ? [`${NUMBER.format(state.replaced)} replaced by synthetic`] : []),
+    ...(state.skipped > 0 ? [`${NUMBER.format(state.skipped)} skipped`] : []),
+    ...(decoded.length > 0 ? [decoded.join(', ')] : [])
+  ].join(' · ');
+}
+
+/** What must never happen, said loudly; empty when it did not. */
+export function wrongText({ lost, doubled }: LoaderState): string {
+  const parts = [
+    ...(lost > 0 ? [`${NUMBER.format(lost)} lost`] : []),
+    ...(doubled > 0 ? [`${NUMBER.format(doubled)} delivered twice`] : [])
+  ];
+  return parts.length === 0 ? '' : `Samples of this epoch: ${parts.join(', ')}.`;
+}
+
+function skipText({ index, path, reason }: Skip): string {
+  return `${NUMBER.format(index)}: ${path} (${reason})`;
+}

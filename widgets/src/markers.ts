@@ -1,0 +1,193 @@
+/**
+ * Fills the sources tagged `markers` and `bands` (docs/architecture.md, *Documents*; mirrors report/fill.py) and keeps
+ * their labels apart (mirrors report/page.js).
+ */
+
+import type { BokehModel, BokehSource } from './bokeh.js';
+import type { Table } from './table.js';
+import type { MonitorEvent, Schema } from './wire.js';
+
+export interface MarkersTag {
+  readonly kind: 'markers';
+  readonly events: readonly string[];
+}
+
+export interface BandsTag {
+  readonly kind: 'bands';
+  /** While it delivers, a band is drawn. */
+  readonly backend: string;
+}
+
+/** What is visible: limits in ms since 1970, width in pixels. */
+export interface View {
+  readonly start: number;
+  readonly end: number;
+  readonly width: number;
+}
+
+/** A label's text, the time (ms) of its line, and on which side of the line it stands. */
+export interface Label {
+  readonly text: string;
+  readonly time: number;
+  readonly side: 'left' | 'right';
+}
+
+/** Pixels: of a letter at 10.5 px, of a wide one (arrows, CJK), beside a text, and between label and line. */
+const LETTER = 6;
+const WIDE = 11;
+const PADDING = 14;
+const OFFSET = 5;
+
+export class Markers {
+  constructor(
+    private readonly source: BokehSource,
+    private readonly tag: MarkersTag,
+    private readonly schema: Schema
+  ) {}
+
+  flush(events: readonly MonitorEvent[], view: View): void {
+    const chosen = events.filter(event => this.tag.events.includes(event.kind));
+    const time = chosen.map(event => milliseconds(this.schema, first(event)));
+    const label = chosen.map(
+      event => `${prefix(this.schema, event.loader)}→ ${String(event.target)}`
+    );
+    const labels = time.map((at, i): Label => ({ text: label[i]!, time: at, side: 'left' }));
+    const shown = apart(labels, view);
+    const place = time.map((at, i) => (shown[i] ? at : NaN));
+    replace(this.source, { time, label, place });
+  }
+}
+
+export class Bands {
+  /** @param place - the table's column of a series; -1 for none */
+  constructor(
+    private readonly source: BokehSource,
+    private readonly tag: BandsTag,
+    private readonly schema: Schema,
+    private readonly table: Table,
+    private readonly place: (series: string) => number
+  ) {}
+
+  flush(events: readonly MonitorEvent[], view: View): void {
+    const bands = stretches(events, this.tag.backend, (loader, from) => this.last(loader, from));
+    const left = bands.map(band => milliseconds(this.schema, band.start));
+    const right = bands.map(band => milliseconds(this.schema, band.end));
+    const label = bands.map(({ loader }) => `${prefix(this.schema, loader)}${this.tag.backend}`);
+    // A band that began before what is visible is named at the edge.
+    const stand = left.map((at, i) => Math.min(Math.max(at, view.start), right[i]!));
+    const labels = stand.map((at, i): Label => ({ text: label[i]!, time: at, side: 'right' }));
+    const shown = apart(labels, view);
+    const place = stand.map((at, i) => (shown[i] ? at : NaN));
+    replace(this.source, { left, right, label, place });
+  }
+
+  /** When the loader last delivered a batch; not before `from`. */
+  private last(loader: string, from: number): number {
+    const { time, columns } = this.table;
+    const images = columns[this.place(`loader/${loader}/images`)] ?? [];
+    for (let i = time.length - 1; i >= 0 && time[i]! > from; i -= 1) {
+      if (images[i]! > 0) {
+        return time[i]!;
+      }
+    }
+    return from;
+  }
+}
+
+interface Band {
+  readonly loader: string;
+  readonly start: number;
+  readonly end: number;
+}
+
+/** From each first batch of a backend to the next engine's, or to its last delivery; s since the session began. */
+function stretches(
+  events: readonly MonitorEvent[],
+  backend: string,
+  last: (loader: string, from: number) => number
+): Band[] {
+  const bands: Band[] = [];
+  const open = new Map<string, number>();
+  const switches = events.filter(event => event.kind === 'switch');
+  for (const event of switches.sort((a, b) => first(a) - first(b))) {
+    const loader = String(event.loader);
+    const start = open.get(loader);
+    if (event.target === backend) {
+      open.set(loader, start ?? first(event));
+    } else if (start !== undefined) {
+      bands.push({ loader, start, end: first(event) });
+      open.delete(loader);
+    }
+  }
+  for (const [loader, start] of open) {
+    bands.push({ loader, start, end: last(loader, start) });
+  }
+  return bands;
+}
+
+/** Which labels can be shown: of those whose line is visible the newest, and others that overlap with none of these. */
+export function apart(labels: readonly Label[], { start, end, width }: View): boolean[] {
+  if (!Number.isFinite(width)) {
+    return labels.map(() => true);
+  }
+  const pixels = width / (end - start);
+  const shown = labels.map(() => false);
+  const taken: [number, number][] = [];
+  const newestFirst = labels.map((_, i) => i).sort((a, b) => labels[b]!.time - labels[a]!.time);
+  for (const i of newestFirst) {
+    const { text, time, side } = labels[i]!;
+    const line = (time - start) * pixels;
+    if (line < 0 || line > width) {
+      continue; // What stands beside a line is not cut off with it.
+    }
+    const room = textWidth(text);
+    const from = side === 'left' ? line - OFFSET - room : line + OFFSET;
+    if (taken.every(([a, b]) => from + room <= a || from >= b)) {
+      taken.push([from, from + room]);
+      shown[i] = true;
+    }
+  }
+  return shown;
+}
+
+function textWidth(text: string): number {
+  let sum = PADDING;
+  for (const letter of text) {
+    sum += letter.codePointAt(0)! >= 0x2000 ? WIDE : LETTER;
+  }
+  return sum;
+}
+
+/** What is visible: a chart's time axis and the width of its frame, once it is laid out. */
+export function viewOf(range: BokehModel | null, chart: BokehModel | null): View {
+  const { start, end } = (range?.attributes ?? {}) as { start?: number; end?: number };
+  const width = chart?.attributes.inner_width;
+  return typeof width === 'number' && start !== undefined && end !== undefined
+    ? { start, end, width }
+    : { start: -Infinity, end: Infinity, width: Infinity };
+}
+
+function first(event: MonitorEvent): number {
+  return typeof event.first === 'number' ? event.first : event.time;
+}
+
+function milliseconds(schema: Schema, time: number): number {
+  return (schema.origin + time) * 1000;
+}
+
+/** The loader's name where there are several. */
+function prefix({ loaders }: Schema, id: unknown): string {
+  const name = loaders.find(loader => loader.id === id)?.name ?? String(id);
+  return loaders.length > 1 ? `${name} ` : '';
+}
+
+/** Give a source data unless it has the same: Bokeh draws everything anew for each. */
+function replace(source: BokehSource, data: Record<string, (number | string)[]>): void {
+  const same = Object.entries(data).every(([name, column]) => {
+    const old = source.data[name];
+    return old?.length === column.length && column.every((value, i) => Object.is(value, old[i]));
+  });
+  if (!same) {
+    source.data = data;
+  }
+}

@@ -1,0 +1,59 @@
+import { describe, expect, it } from 'vitest';
+
+import { counterText, CounterView, wrongText } from '../src/counter.js';
+import { decodeSubscription } from '../src/wire.js';
+import { golden } from './fakes.js';
+
+const told = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
+const state = { ...told, samples: 992, skipped: 0, skips: [] };
+
+describe('the counter', () => {
+  it('tells epoch, batch, samples and who decoded them', () => {
+    const decoded = { torchvision: 480, 'dali-cpu': 512, 'dali-gpu': 0 };
+    expect(counterText({ ...state, decoded })).toBe(
+      'epoch 2 · batch 31 of 64 · 992 of 2,048 samples, each once · 512 by dali-cpu, 480 by torchvision'
+    );
+    expect(counterText({ ...state, batches: null, planned: null, decoded })).toContain(
+      'batch 31 · 992 samples'
+    );
+    expect(counterText({ ...state, epoch: 0, batch: 0 })).toBe('No batch delivered yet.');
+  });
+
+  it('tells of samples replaced and skipped beside those delivered', () => {
+    const decoded = { torchvision: 893 };
+    expect(counterText({ ...state, samples: 893, replaced: 96, skipped: 3, decoded })).toBe(
+      'epoch 2 · batch 31 of 64 · 893 of 2,048 samples, each once · 96 replaced by synthetic · 3 skipped' +
+        ' · 893 by torchvision'
+    );
+    const none = { ...state, epoch: 0, batch: 0, samples: 0, skipped: 32, decoded: {} };
+    expect(counterText(none)).toBe('epoch 1 · batch 0 of 64 · 0 of 2,048 samples · 32 skipped');
+  });
+
+  it('is loud when a sample is lost or doubled', () => {
+    expect(wrongText(state)).toBe('');
+    const wrong = { ...state, lost: 2, doubled: 1 };
+    expect(counterText(wrong)).not.toContain('each once');
+    expect(wrongText(wrong)).toBe('Samples of this epoch: 2 lost, 1 delivered twice.');
+  });
+
+  it('lists the last samples that were skipped, as text', () => {
+    const view = new CounterView();
+    const details = (): HTMLElement => view.el.querySelector<HTMLElement>('.km-skips')!;
+    const lines = (): string[] => [...view.el.querySelectorAll('li')].map(el => el.textContent);
+    view.update(state);
+    expect(details().hidden).toBe(true);
+    view.update(told);
+    expect(details().hidden).toBe(false);
+    expect(view.el.querySelector('summary')!.textContent).toBe('Skipped');
+    expect(lines()).toEqual(['612: train/n01/<i>cat</i>.jpg (cannot identify image file)']);
+    expect(view.el.querySelector('i')).toBeNull();
+    const [before] = view.el.querySelectorAll('li');
+    const skips = [1, 2].map(index => ({ index: index * 1000, path: 'x', reason: 'y' }));
+    view.update({ ...told, skipped: 7, skips });
+    expect(view.el.querySelector('summary')!.textContent).toBe('Skipped, the last 2');
+    expect(lines()).toEqual(['1,000: x (y)', '2,000: x (y)']);
+    expect(view.el.querySelector('li')).toBe(before);
+    view.update(state);
+    expect(lines()).toEqual([]);
+  });
+});
