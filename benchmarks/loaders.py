@@ -1,0 +1,310 @@
+"""How fast a switchable loader is, beside the DataLoader that it wraps and beside DALI driven by hand.
+
+    python -m benchmarks.loaders [--rounds 15] [--images 512] [--samples 2048] [--workers N] [--threads N]
+
+All run in this one process, one epoch of each in every round, forwards and backwards in turn: the machine's moods
+meet them all alike, and a ratio is taken within a round. A rate counts from the moment when a loader's own queue has
+been emptied once to its last sample, so that nobody is credited with batches that were made before the clock started.
+The training loop does nothing, and the files lie in the page cache: this is what a loader can deliver at most.
+
+The workers of every loader are started first, because nothing may be forked once DALI's threads run; that first
+epoch, which for `dali-cpu` includes loading DALI and examining every file, is shown as `cold`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from kernel_monitor.loaders import SwitchableLoader, switchable
+from kernel_monitor.loaders.transforms.draws import sample_keys
+from kernel_monitor.loaders.transforms.program import arrays
+from kernel_monitor.loaders.transforms.translate import translate
+
+from .common import (
+    MEAN,
+    SIZE,
+    STD,
+    Bar,
+    dataloader,
+    images,
+    machine,
+    report,
+    spread,
+    switch_and_settle,
+    versions,
+)
+
+PLAIN, SWITCHABLE = "DataLoader", "switchable: torchvision"
+PARAMETERS_US = 5.0
+
+
+class Epoch(NamedTuple):
+    """One epoch of one loader.
+
+    Attributes:
+        samples: delivered.
+        seconds: from asking for the iterator to the end.
+        rate: samples/s once its queue has been emptied.
+    """
+
+    samples: int
+    seconds: float
+    rate: float
+
+
+class Contestant(NamedTuple):
+    """A loader that is timed.
+
+    Attributes:
+        prepare: what is to happen before an epoch, outside its time.
+        batches: starts an epoch.
+        samples: of one batch.
+    """
+
+    prepare: Callable[[], None]
+    batches: Callable[[], Iterable[Any]]
+    samples: Callable[[Any], int]
+
+
+def main() -> int:
+    """Measure and print."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loaders", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15, help="epochs of each; medians are printed")
+    parser.add_argument("--images", type=int, default=512, help="files")
+    parser.add_argument("--samples", type=int, default=2048, help="an epoch: every file that many times over")
+    parser.add_argument("--batch", type=int, default=32, help="samples in a batch")
+    parser.add_argument("--workers", type=int, default=min(cores, 16), help="of each DataLoader")
+    parser.add_argument(
+        "--threads", type=int, help="of DALI; where not given, as many as workers, at most one per core"
+    )
+    parser.add_argument("--data", type=Path, help="a folder for the images, which then stay")
+    parser.add_argument("--json", type=Path, help="a file for the figures")
+    options = parser.parse_args()
+    threads = options.threads or max(1, min(cores, options.workers or 4))  # as switchable() takes them by itself
+    lead = 2 * options.workers + 4  # batches: more than any of them keeps in flight
+    if options.samples < 2 * lead * options.batch:
+        parser.error(f"--samples must be {2 * lead * options.batch} at least, for {options.workers} workers")
+
+    print(f"{machine()}\n{versions()}")
+    print(
+        f"{options.rounds} round(s); in each, one epoch of every loader: {options.samples:,} samples of "
+        f"{options.images} JPEGs of 500 x 375 to {SIZE} x {SIZE}, batch {options.batch}; {options.workers} workers, "
+        f"{threads} DALI threads"
+    )
+    with images(options.images, options.data) as root:
+        field, close = contestants(root, options, threads)
+        try:
+            cold = {name: epoch(one, lead, options.samples) for name, one in field.items()}
+            warm: dict[str, list[Epoch]] = {name: [] for name in field}
+            for number in range(1, options.rounds + 1):
+                order = list(field) if number % 2 else list(field)[::-1]
+                for name in order:
+                    warm[name].append(epoch(field[name], lead, options.samples))
+                rates = "  ".join(f"{name} {warm[name][-1].rate:,.0f}" for name in field)
+                print(f"round {number}/{options.rounds}  {rates}", flush=True)
+        finally:
+            close()
+        drawing = parameters_us(root, options.batch)
+    return show(cold, warm, drawing, options.json)
+
+
+def show(cold: dict[str, Epoch], warm: dict[str, list[Epoch]], drawing: float, file: Path | None) -> int:
+    """Print the table and the bars."""
+    print(f"\n{'images/s':34}{'median':>9}{'quartiles':>18}{'epochs':>8}{'samples':>10}{'cold, s':>9}{'warm, s':>9}")
+    figures: dict[str, Any] = {"parameters_us": drawing}
+    for name, epochs in warm.items():
+        median, lower, upper = spread([one.rate for one in epochs])
+        seconds = spread([one.seconds for one in epochs])[0]
+        print(
+            f"{name:34}{median:9,.0f}{f'{lower:,.0f} to {upper:,.0f}':>18}{len(epochs):8}"
+            f"{sum(one.samples for one in epochs):10,}{cold[name].seconds:9.2f}{seconds:9.2f}"
+        )
+        figures[name] = {"rate": median, "quartiles": [lower, upper], "cold_s": cold[name].seconds, "warm_s": seconds}
+    print()
+    bars = []
+    for ours, other, limit in pairs(warm):
+        ratios = [a.rate / b.rate for a, b in zip(warm[ours], warm[other], strict=True)]
+        median, lower, upper = spread(ratios)
+        bars.append(Bar(f"{ours} / {other}, quartiles {lower:.3f} to {upper:.3f}", median, limit))
+    bars.append(Bar("augmentation parameters", drawing, PARAMETERS_US, " µs per sample", at_most=True))
+    return report(bars, figures, file)
+
+
+def pairs(names: Iterable[str]) -> list[tuple[str, str, float]]:
+    """Which ratios have a bar: ours, the other, the least."""
+    wanted = [(SWITCHABLE, PLAIN, 0.99)]
+    for device in ("cpu", "gpu"):
+        ours = f"switchable: dali-{device}"
+        wanted += [(ours, by_hand_name(device), 0.95), (ours, PLAIN, 1.0)]
+    return [pair for pair in wanted if set(pair[:2]) <= set(names)]
+
+
+def epoch(one: Contestant, lead: int, samples: int) -> Epoch:
+    """Run one epoch of a loader.
+
+    Args:
+        one: the loader.
+        lead: batches after which the rate is counted.
+        samples: that it must deliver.
+
+    Raises:
+        SystemExit: it delivered another number, and so is not comparable.
+    """
+    one.prepare()
+    began = time.perf_counter()
+    delivered = before = 0
+    settled = began
+    for number, batch in enumerate(one.batches(), 1):
+        delivered += one.samples(batch)
+        if number == lead:
+            synchronise()
+            settled, before = time.perf_counter(), delivered
+    synchronise()
+    ended = time.perf_counter()
+    if delivered != samples:
+        raise SystemExit(f"{delivered:,} samples came where {samples:,} were planned")
+    return Epoch(delivered, ended - began, (delivered - before) / (ended - settled))
+
+
+def synchronise() -> None:
+    """Wait for the GPU, where one takes part."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+# -- the loaders ------------------------------------------------------------------------------------------------------
+
+
+def contestants(
+    root: Path, options: argparse.Namespace, threads: int
+) -> tuple[dict[str, Contestant], Callable[[], None]]:
+    """Every loader that can run here, in an order that keeps pairs together, and what ends them."""
+    shape = {"samples": options.samples, "batch": options.batch, "workers": options.workers}
+    plain = dataloader(root, **shape)
+    loader = switchable(dataloader(root, **shape), name="benchmark", seed=0)
+    if options.threads is not None:
+        loader.set(threads=threads)
+    field = {
+        PLAIN: Contestant(lambda: None, lambda: plain, lambda batch: len(batch[1])),
+        SWITCHABLE: Contestant(using(loader, "torchvision"), lambda: loader, lambda batch: len(batch[1])),
+    }
+    for device in ("cpu", "gpu"):
+        backend = f"dali-{device}"
+        availability = loader.backends[backend]
+        if not availability.available:
+            print(f"{backend} does not take part: {availability.reason}")
+            continue
+        field[f"switchable: {backend}"] = Contestant(
+            using(loader, backend), lambda: loader, lambda batch: len(batch[1])
+        )
+        field[by_hand_name(device)] = ByHand(root, options, threads, device).contestant()
+
+    def close() -> None:
+        loader.release()
+        iterator = plain._iterator
+        if iterator is not None:
+            iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+    return field, close
+
+
+def using(loader: SwitchableLoader, backend: str) -> Callable[[], None]:
+    return lambda: switch_and_settle(loader, backend)
+
+
+def by_hand_name(device: str) -> str:
+    return f"DALI by hand ({device})"
+
+
+class ByHand:
+    """What a person writes from DALI's documentation for the same work, with its defaults: it orders and draws itself.
+
+    Built when its first epoch begins, after the workers of the others.
+    """
+
+    def __init__(self, root: Path, options: argparse.Namespace, threads: int, device: str) -> None:
+        self._root = root
+        self._options = options
+        self._threads = threads
+        self._device = device
+        self._iterator: Any = None
+
+    def contestant(self) -> Contestant:
+        return Contestant(lambda: None, self._epoch, lambda batch: len(batch[0]["labels"]))
+
+    def _epoch(self) -> Any:
+        if self._iterator is None:
+            self._iterator = self._build()
+        return self._iterator
+
+    def _build(self) -> Any:
+        from nvidia.dali import fn, pipeline_def, types
+        from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+        from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+        decoder = "cpu" if self._device == "cpu" else "mixed"
+        found = sorted((path for path in self._root.glob("*/*.jpg")), key=str)
+        classes = {name: number for number, name in enumerate(sorted({path.parent.name for path in found}))}
+        files = [found[number % len(found)] for number in range(self._options.samples)]
+
+        @pipeline_def(  # type: ignore[untyped-decorator]
+            batch_size=self._options.batch,
+            num_threads=self._threads,
+            device_id=None if self._device == "cpu" else torch.cuda.current_device(),
+        )
+        def pipeline() -> Any:
+            encoded, labels = fn.readers.file(
+                files=[str(path) for path in files],
+                labels=[classes[path.parent.name] for path in files],
+                random_shuffle=True,
+                name="reader",
+            )
+            decoded = fn.decoders.image_random_crop(
+                encoded, device=decoder, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
+            )
+            resized = fn.resize(decoded, size=[SIZE, SIZE])
+            normalised = fn.crop_mirror_normalize(
+                resized,
+                dtype=types.FLOAT,
+                output_layout="CHW",
+                mean=[255 * value for value in MEAN],
+                std=[255 * value for value in STD],
+                mirror=fn.random.coin_flip(),
+            )
+            return normalised, labels
+
+        return DALIGenericIterator(
+            pipeline(),
+            ["images", "labels"],
+            reader_name="reader",
+            last_batch_policy=LastBatchPolicy.PARTIAL,
+            auto_reset=True,
+        )
+
+
+def parameters_us(root: Path, batch: int) -> float:
+    """Time to compute a sample's crop and flip at this batch size: median of 9 runs of 200 batches, µs."""
+    program = translate(dataloader(root, samples=batch, batch=batch, workers=0).dataset.transform)  # type: ignore[attr-defined]
+    indices, occurrences = list(range(batch)), [0] * batch
+    heights, widths = np.full(batch, 375, dtype=np.int64), np.full(batch, 500, dtype=np.int64)
+    runs = []
+    for run in range(10):
+        began = time.perf_counter()
+        for number in range(200):
+            arrays(program, sample_keys(0, 200 * run + number, indices, occurrences), heights, widths)
+        runs.append(1e6 * (time.perf_counter() - began) / (200 * batch))
+    return spread(runs[1:])[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
