@@ -95,9 +95,11 @@ class EpochIterator:
                 if segment.stranded:
                     self._give_back()
                 elif segment.more:
+                    newest = segment is self._segments[-1]
+                    if not newest:
+                        self._segments[-1].nudge()
                     delivery = segment.receive()
                     if delivery.error is None:
-                        newest = segment is self._segments[-1]
                         self._board.delivered(segment.name, self._record.number, delivery.number, newest)
                     return delivery
                 elif segment.closed or self._cursor.exhausted:
@@ -127,8 +129,9 @@ class EpochIterator:
         if any(segment.slot is slot and segment.in_flight for segment in self._segments):
             return  # it still has batches of ours from before; it starts again once they are delivered
         segment = Segment(slot, self._cursor, lambda: self._wanted(slot))
+        draining = any(earlier.in_flight for earlier in self._segments)
         self._segments.append(segment)
-        slot.start(segment)
+        slot.start(segment, gently=draining)
         self._loader.slots.started(slot)
 
     def _wanted(self, slot: Slot) -> bool:

@@ -47,19 +47,22 @@ class Slot:
         me = threading.get_ident()
         if self._user == me:
             raise MonitorError("the loader is asked for a batch from within its own data set, sampler or collate")
-        with self._free:
-            while self._user is not None:
-                if not self._free.wait(LIVENESS) and self._user not in sys._current_frames():
-                    log.warning("a thread ended inside %s", self.engine.name)  # killed from outside: it will not say so
-                    self.engine.broken = True
-                    break
-            self._user = me
+        # An interrupt may come at any call, those of the condition included: whatever happens, the engine is left.
         try:
+            with self._free:
+                while self._user is not None:
+                    if not self._free.wait(LIVENESS) and self._user not in sys._current_frames():
+                        # Killed from outside: it will not say so.
+                        log.warning("a thread ended inside %s", self.engine.name)
+                        self.engine.broken = True
+                        break
+                self._user = me
             yield self.engine
         finally:
-            with self._free:
+            if self._user == me:
                 self._user = None
-                self._free.notify()
+                with self._free:
+                    self._free.notify()
 
     @property
     def holder(self) -> Segment | None:
@@ -72,8 +75,8 @@ class Slot:
         holder = self.holder
         return self._user is None and (holder is None or (holder.closed and not holder.in_flight))
 
-    def start(self, segment: Segment) -> None:
-        """Make the engine work for `segment` from now on."""
+    def start(self, segment: Segment, *, gently: bool = False) -> None:
+        """Make the engine work for `segment` from now on; `gently`: with one batch at first, see `Segment.nudge`."""
         with self.use() as engine:
             holder = self.holder
             if holder is not None and holder is not segment:
@@ -88,7 +91,7 @@ class Slot:
 
             try:
                 engine.start(pull)
-                engine.pump()
+                engine.pump(1 if gently else None)
             except BaseException:
                 engine.broken = True
                 raise
@@ -155,6 +158,22 @@ class Segment:
                     engine.broken = True
                     raise
         return bool(self.in_flight)
+
+    def nudge(self) -> None:
+        """Let the engine take one batch more, while another engine's batches are still being delivered.
+
+        An incoming engine that took all at once would make the loop wait: for the taking, and for the outgoing
+        engine's last batches, which it would take the processor from.
+        """
+        if self.closed or self.slot.holder is not self:
+            return
+        with self.slot.use() as engine:
+            if not engine.broken:
+                try:
+                    engine.pump(1)
+                except BaseException:
+                    engine.broken = True
+                    raise
 
     def receive(self) -> Delivery:
         """Wait for the oldest batch of the segment.

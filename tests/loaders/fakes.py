@@ -17,7 +17,7 @@ from kernel_monitor.loaders.engines.backends import SPECS, Setting, Spec
 from kernel_monitor.loaders.engines.base import Delivery, Engine, Pull
 from kernel_monitor.loaders.plan import Skipped, Take
 
-from .machine import Config, PlannedFailure
+from .schedule import Config, PlannedFailure
 
 BACKENDS = ("torchvision", "dali-cpu", "dali-gpu")
 CALLS = ("fail start", "fail pump", "fail receive", "fail prepare")
@@ -134,13 +134,13 @@ class FakeEngine:
             if self._eager:
                 self._fill()
 
-    def pump(self) -> None:
+    def pump(self, most: int | None = None) -> None:
         with self._alone():
             self._stage.rule(not self.broken, "a broken engine is started anew")
             self._stage.tick()
             self._stage.fail("pump")
             if not self._eager:
-                self._fill()
+                self._fill(most=most)
 
     def receive(self) -> Delivery:
         with self._alone():
@@ -171,8 +171,9 @@ class FakeEngine:
             if entered:
                 self._inside.release()
 
-    def _fill(self, more: int = 0) -> None:
-        while len(self._queue) < self.depth + more and self._pull is not None:
+    def _fill(self, more: int = 0, most: int | None = None) -> None:
+        depth = self.depth + more if most is None else min(self.depth, len(self._queue) + most)
+        while len(self._queue) < depth and self._pull is not None:
             self._stage.tick()
             take = self._pull()
             if take is None:

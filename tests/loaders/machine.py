@@ -11,8 +11,7 @@ import copy
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import (
@@ -30,115 +29,8 @@ from kernel_monitor.errors import MonitorError, SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.engines.synthetic import NAME as SYNTHETIC
 from kernel_monitor.loaders.epoch import EpochIterator
-from kernel_monitor.loaders.plan import EpochRecord
 
-MOST = 20  # samples in a data set
-SAMPLERS = ("sequential", "shuffle", "generator", "replacement", "weighted", "subset", "distributed", "batches")
-PATIENCE = 30.0  # s until something that must end counts as hanging
-
-Batches = list[list[int]]
-
-
-class PlannedFailure(RuntimeError):
-    """An engine's own failure, as a schedule wants it."""
-
-
-@dataclass(frozen=True)
-class Config:
-    """What is wrapped. `bad` are indices whose files cannot be read; `depth` is of the in-process engines."""
-
-    size: int
-    batch_size: int
-    drop_last: bool
-    sampler: str
-    workers: int
-    skip: bool
-    bad: frozenset[int]
-    depth: int
-    eager: bool
-
-
-@dataclass(frozen=True)
-class Step:
-    """One thing that is done. `what` names a method of `Machine`; `args` are its arguments."""
-
-    what: str
-    args: tuple[Any, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"{self.what}{self.args}"
-
-
-class Stage(Protocol):
-    """Where schedules are played."""
-
-    dataset: Any  # label == index, and at least MOST samples
-    anywhere: bool  # interrupts may come in the middle of anything, the sampler's generator included, which then ends
-
-    def labels(self, batch: Any) -> list[int]:
-        """The labels of a delivered batch."""
-
-    def plant(self, after: int, what: str, loader: SwitchableLoader) -> None:
-        """Let something happen at a later moment, `after` of the stage's own units from now. `what`: the name of a
-        backend to switch to (by another thread), `workers` and the like (knobs, by another thread), `interrupt`, or a
-        call of an engine that is to fail.
-        """
-
-    def asking(self, *, beginning: bool = False) -> Any:
-        """A context in which planted interrupts may arrive. `beginning`: `iter(loader)`, else `next()`."""
-
-    def clear(self) -> None:
-        """Nothing planted happens any more."""
-
-
-@dataclass
-class Run:
-    """One live iteration and what it has to deliver."""
-
-    iterator: EpochIterator | None  # None where `iter(loader)` itself failed
-    record: EpochRecord
-    foretold: Batches | None  # when it began
-    expected: Batches | None  # None where another iteration may have drawn from torch's generator in between
-    at: int = 0  # batches answered
-    raised: int = 0  # samples of batches that were answered by an error
-    ended: bool = False
-    rough: bool = False  # interrupted anywhere: counts of the batch of then may be missing
-
-    @property
-    def undrawn(self) -> bool:
-        return len(self.record.ends) == 0
-
-
-@dataclass
-class Saved:
-    """A state with what the model knows of it."""
-
-    state: dict[str, Any]
-    epoch: int
-    expected: Batches | None  # of the whole epoch; None where it was not known
-    at: int
-    begun: bool
-    raised: int
-    rough: bool
-    torch_state: torch.Tensor
-    own_state: torch.Tensor
-
-
-@dataclass
-class Totals:
-    """What a series of schedules has covered."""
-
-    schedules: int = 0
-    batches: int = 0
-    switches: int = 0
-    resumed: int = 0
-    errors: int = 0
-    interrupts: int = 0
-    skipped: int = 0
-    replaced: int = 0
-    knobs: int = 0
-    epochs: int = 0
-    decoders: dict[str, int] = field(default_factory=dict)
+from .schedule import PATIENCE, Batches, Config, PlannedFailure, Run, Saved, Stage, Step, Totals
 
 
 class Machine:
@@ -259,15 +151,18 @@ class Machine:
         self.loader.switch(target)
 
     def settle(self) -> None:
-        """Until no engine is being prepared."""
+        """Until no engine is being prepared. Not for `synthetic`, which waits for batches, nor for one that was asked
+        for before the first iteration, which prepares it.
+        """
         deadline = time.monotonic() + PATIENCE
-        while (wish := self.loader.board.waiting) is not None and wish.target != SYNTHETIC:  # waits for batches
+        while (wish := self.loader.board.waiting) is not None:
+            if wish.target == SYNTHETIC or wish is self.loader._deferred:
+                return
             assert time.monotonic() < deadline, "an engine is being prepared for ever"
             time.sleep(0.0005)
 
     def turn(self, knob: str, value: int) -> None:
         self.loader.set(**{knob: value})
-        assert getattr(self.loader.knobs, knob) == value
         self.totals.knobs += 1
 
     def plant(self, after: int, what: str) -> None:

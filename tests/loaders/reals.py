@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor.loaders import SwitchableLoader
 
 from .fakes import click
-from .machine import PATIENCE, Config
+from .schedule import PATIENCE, Config
 
 UNIT = 0.002  # s
 

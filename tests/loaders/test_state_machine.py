@@ -30,8 +30,9 @@ from kernel_monitor.loaders.engines.backends import SPECS
 
 from .conftest import draw_photo
 from .fakes import BACKENDS, CALLS, FakeStage, specs
-from .machine import MOST, SAMPLERS, Config, Machine, Step, Totals
+from .machine import Machine
 from .reals import RealStage
+from .schedule import MOST, SAMPLERS, Config, Step, Totals
 
 HANGS = 60.0  # s for one schedule
 
@@ -199,6 +200,9 @@ def test_in_process_engines(
     covers(totals, BACKENDS, 50)
 
 
+# An interrupt may fall between Pillow's open() and its `with`: Python then closes the file with a warning.
+# An interrupt while a file is being opened leaves it to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_real_workers_and_dali(
     tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

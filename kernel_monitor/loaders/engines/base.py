@@ -67,8 +67,8 @@ class Engine(Protocol):
     def start(self, pull: Pull) -> None:
         """Begin to take from `pull`, forgetting whatever was in flight. `pull` gives None when nothing is left."""
 
-    def pump(self) -> None:
-        """Take as many batches as fit."""
+    def pump(self, most: int | None = None) -> None:
+        """Take as many batches as fit, at most `most`."""
 
     def receive(self) -> Delivery:
         """Wait for the oldest batch taken.

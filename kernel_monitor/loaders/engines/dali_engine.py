@@ -100,8 +100,9 @@ class DaliEngine:
             self._pipeline, self._error = None, None
         self.prepare()
 
-    def pump(self) -> None:
-        while len(self._queue) < self.depth and self._pull is not None:
+    def pump(self, most: int | None = None) -> None:
+        depth = self.depth if most is None else min(self.depth, len(self._queue) + most)
+        while len(self._queue) < depth and self._pull is not None:
             take, self._held = self._held, None
             take = take or self._pull()
             if take is None:

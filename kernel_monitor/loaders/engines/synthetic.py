@@ -96,8 +96,9 @@ class SyntheticEngine:
         self._pull, self.broken = pull, False
         self._queue.clear()
 
-    def pump(self) -> None:
-        while len(self._queue) < DEPTH and self._pull is not None:
+    def pump(self, most: int | None = None) -> None:
+        depth = DEPTH if most is None else min(DEPTH, len(self._queue) + most)
+        while len(self._queue) < depth and self._pull is not None:
             take = self._pull()
             if take is None:
                 return

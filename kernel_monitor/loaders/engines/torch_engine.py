@@ -116,7 +116,7 @@ class InlineEngine:
     def start(self, pull: Pull) -> None:
         self._pull, self._next, self.broken = pull, None, False
 
-    def pump(self) -> None:
+    def pump(self, most: int | None = None) -> None:  # noqa: ARG002 - it takes one at a time
         if self._next is None and self._pull is not None:
             self._next = self._pull()
 
@@ -283,7 +283,7 @@ class WorkersEngine:
         """Whether all workers live: a notebook's interrupt reaches them too, and ends them."""
         return all(worker.is_alive() for worker in getattr(self._iterator, "_workers", ()))
 
-    def pump(self) -> None:
+    def pump(self, most: int | None = None) -> None:  # noqa: ARG002 - see below
         """Nothing to do: the DataLoader takes by itself, at its start and for each batch it hands out."""
 
     def receive(self) -> Delivery:
