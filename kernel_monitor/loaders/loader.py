@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from dataclasses import asdict
 from functools import partial
@@ -57,7 +58,8 @@ class SwitchableLoader:
         self._records: dict[int, EpochRecord] = {}
         self._record: EpochRecord | None = None
         self._orders = Orders(setting.wrapped, setting.keyed)
-        self._iterated = False
+        self._workers_stand = False  # from the first iteration on
+        self._deferring = threading.Lock()
         self._deferred: Wish | None = None  # its engine is to be prepared once the workers have been forked
         self.meter = Meter()
         self.id = f"loader-{register(self)}"
@@ -90,15 +92,20 @@ class SwitchableLoader:
         self._enter(cursor.record)
         if isinstance(engine, WorkersEngine) and seeding is not None:
             engine.generator = seeding  # new workers are then seeded as torch would seed them
-        self._iterated = True
         iterator = EpochIterator(self, cursor)
         if isinstance(engine, WorkersEngine):
             self._start_workers()
-        deferred, self._deferred = self._deferred, None
-        if deferred is not None and deferred is self.board.waiting:
+        deferred = self._take_deferred()
+        if deferred is not None:
+            self._start_workers()  # it may have come after the first time
             prepare(self.board, deferred, partial(self.slot, deferred.target))
         if isinstance(engine, WorkersEngine) or self.board.taking != TORCHVISION:
             iterator.begin()
+        with self._deferring:
+            self._workers_stand = True
+            late = self._take_deferred()
+        if late is not None:
+            prepare_in_background(self.board, late, partial(self.slot, late.target))
         return iterator
 
     # What people use
@@ -158,8 +165,6 @@ class SwitchableLoader:
         """
         target = resolve(name, self.backends)
         first = self.slot(TORCHVISION).engine
-        # Workers that are to be forked must exist before DALI's threads do: then the first iteration prepares.
-        later = not self._iterated and isinstance(first, WorkersEngine) and first.forks
         wish = self.board.ask(target)
         if wish is None:
             return
@@ -167,9 +172,12 @@ class SwitchableLoader:
             self.board.ready(wish)  # there is nothing to build in the background
         elif target == SYNTHETIC:
             pass  # the iteration keeps batches for it, and says when it has enough
-        elif later:
-            self._deferred = wish
         else:
+            # Workers that are to be forked must exist before DALI's threads do: then the first iteration prepares.
+            with self._deferring:
+                if not self._workers_stand and isinstance(first, WorkersEngine) and first.forks:
+                    self._deferred = wish
+                    return
             prepare_in_background(self.board, wish, partial(self.slot, target))
 
     def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
@@ -328,6 +336,11 @@ class SwitchableLoader:
         return self.slots[name]
 
     # Inside
+
+    def _take_deferred(self) -> Wish | None:
+        """The wish that was put off, if it is still what is wanted."""
+        wish, self._deferred = self._deferred, None
+        return wish if wish is self.board.waiting else None
 
     def _epoch(self, epoch: int | None) -> EpochRecord:
         record = self._record if epoch is None else self._records.get(epoch)

@@ -283,7 +283,7 @@ class WorkersEngine:
         """Whether all workers live: a notebook's interrupt reaches them too, and ends them."""
         return all(worker.is_alive() for worker in getattr(self._iterator, "_workers", ()))
 
-    def pump(self, most: int | None = None) -> None:  # noqa: ARG002 - see below
+    def pump(self, most: int | None = None) -> None:
         """Nothing to do: the DataLoader takes by itself, at its start and for each batch it hands out."""
 
     def receive(self) -> Delivery:
