@@ -359,7 +359,8 @@ class SwitchableLoader:
     def _start_workers(self) -> None:
         slot = self.slot(TORCHVISION)
         try:
-            with slot.use() as engine:
+            engine = slot.engine
+            with slot.use():
                 if not isinstance(engine, WorkersEngine):
                     return
                 if slot.holder is None:

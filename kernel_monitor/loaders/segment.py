@@ -8,35 +8,32 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from ..errors import MonitorError
 from .engines.base import Delivery, Engine
 from .plan import Cursor, Take
 
-LIVENESS = 1.0  # s between looks at whether the thread that is inside an engine still lives
-
 log = logging.getLogger(__name__)
 
 
 class Slot:
-    """An engine with its holder. Guards against overlapping calls without holding a lock while user code runs."""
+    """An engine with its holder, and who may enter it."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._holder: weakref.ref[Segment] | None = None
-        self._free = threading.Condition()
-        self._user: int | None = None  # thread that is inside the engine
+        self._inside = threading.RLock()  # re-entrant only because such a one can tell whose it is
         self._process = os.getpid()
 
-    @contextmanager
-    def use(self) -> Iterator[Engine]:
-        """Be the only thread inside the engine.
+    def use(self) -> threading.RLock:
+        """Check that this thread may enter the engine; what is returned, in a `with`, keeps the others out.
+
+        A lock and nothing around it, because an interrupt may come at any moment: between two instructions of a
+        context manager written in Python, too, which would then leave the engine occupied.
 
         Raises:
             MonitorError: this thread is inside already (user code called by the engine came back to it), or the
@@ -44,25 +41,14 @@ class Slot:
         """
         if os.getpid() != self._process:
             raise MonitorError("this loader belongs to the parent process; wrap a DataLoader of this process's own")
-        me = threading.get_ident()
-        if self._user == me:
+        if self._mine:
             raise MonitorError("the loader is asked for a batch from within its own data set, sampler or collate")
-        # An interrupt may come at any call, those of the condition included: whatever happens, the engine is left.
-        try:
-            with self._free:
-                while self._user is not None:
-                    if not self._free.wait(LIVENESS) and self._user not in sys._current_frames():
-                        # Killed from outside: it will not say so.
-                        log.warning("a thread ended inside %s", self.engine.name)
-                        self.engine.broken = True
-                        break
-                self._user = me
-            yield self.engine
-        finally:
-            if self._user == me:
-                self._user = None
-                with self._free:
-                    self._free.notify()
+        return self._inside
+
+    @property
+    def _mine(self) -> bool:
+        """Whether this thread is inside the engine."""
+        return bool(self._inside._is_owned())  # type: ignore[attr-defined]
 
     @property
     def holder(self) -> Segment | None:
@@ -72,12 +58,15 @@ class Slot:
     @property
     def idle(self) -> bool:
         """Whether nobody waits for anything from the engine."""
+        # Asked, not tried: an interrupt after acquire() would leave it locked. (RLock.locked() is of Python 3.14.)
+        occupied = repr(self._inside).startswith("<locked")
         holder = self.holder
-        return self._user is None and (holder is None or (holder.closed and not holder.in_flight))
+        return not occupied and (holder is None or (holder.closed and not holder.in_flight))
 
     def start(self, segment: Segment, *, gently: bool = False) -> None:
         """Make the engine work for `segment` from now on; `gently`: with one batch at first, see `Segment.nudge`."""
-        with self.use() as engine:
+        engine = self.engine
+        with self.use():
             holder = self.holder
             if holder is not None and holder is not segment:
                 holder.close()
@@ -100,7 +89,8 @@ class Slot:
         """Give back what the engine has; a living holder's batches will be taken again."""
         if os.getpid() != self._process:
             return
-        with self.use() as engine:
+        engine = self.engine
+        with self.use():
             holder = self.holder
             if holder is not None:
                 holder.revoked = True
@@ -151,7 +141,8 @@ class Segment:
     def more(self) -> bool:
         """Whether this segment still has a batch to deliver."""
         if not self.in_flight and not self.closed and self.slot.holder is self:
-            with self.slot.use() as engine:
+            engine = self.slot.engine
+            with self.slot.use():
                 try:
                     engine.pump()
                 except BaseException:
@@ -167,7 +158,8 @@ class Segment:
         """
         if self.closed or self.slot.holder is not self:
             return
-        with self.slot.use() as engine:
+        engine = self.slot.engine
+        with self.slot.use():
             if not engine.broken:
                 try:
                     engine.pump(1)
@@ -184,7 +176,8 @@ class Segment:
         if self._arrived:
             self.in_flight.popleft()
             return self._arrived.popleft()
-        with self.slot.use() as engine:
+        engine = self.slot.engine
+        with self.slot.use():
             delivery = self._receive(engine)
         self.in_flight.popleft()
         return delivery

@@ -216,7 +216,8 @@ def _prepared(slow: list[Slot]) -> Exception | None:
     """Start engines; returns what went wrong."""
     for slot in slow:
         try:
-            with slot.use() as engine:
+            engine = slot.engine
+            with slot.use():
                 engine.prepare()
         except Exception as error:
             log.warning("%s cannot be started anew", slot.engine.name, exc_info=True)

@@ -280,7 +280,8 @@ def prepare(board: Switchboard, wish: Wish, find: Callable[[], Slot]) -> None:
         slot = None
         while slot is not find():  # a knob that was turned meanwhile has replaced the engine
             slot = find()
-            with slot.use() as engine:
+            engine = slot.engine
+            with slot.use():
                 engine.prepare()
     except Exception as error:
         log.warning("%s cannot be used", wish.target, exc_info=True)

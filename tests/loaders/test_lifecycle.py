@@ -390,13 +390,6 @@ def test_a_worker_killed_at_any_moment_never_hangs_the_loop(make: Make, seed: in
     assert loader.state()["lost"] == 0
 
 
-def test_a_thread_that_ended_inside_an_engine_does_not_keep_it(make: Make) -> None:
-    loader = make(num_workers=0)
-    slot = loader.slot("torchvision")
-    slot._user = 12345  # no thread has this number
-    assert len(deliver(loader)[1]) == 243
-
-
 def test_names_attributes_and_backends(folder: Path) -> None:
     loader = switchable(DataLoader(ImageFolder(folder, augmented()), batch_size=4, num_workers=0), name="train")
     assert (loader.name, loader.backend, len(loader), len(loader.dataset)) == ("train", "torchvision", 61, 243)
