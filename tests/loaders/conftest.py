@@ -18,6 +18,15 @@ from kernel_monitor.loaders import SwitchableLoader, switchable
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+# What is killed or interrupted leaves warnings, not of ours: torch raises the death of a worker from a signal handler,
+# so in some object's `__del__` as well; Pillow's file is open before its `with`; the feeder of a dead worker's queue.
+violent = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning",
+    "ignore::ResourceWarning",
+)
+
+
 def augmented(size: int = 32) -> v1.Compose:
     return v1.Compose(
         [v1.RandomResizedCrop(size), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(list(MEAN), list(STD))]

@@ -27,7 +27,7 @@ from kernel_monitor.errors import BackendUnavailable, MonitorError, NotSwitchabl
 from kernel_monitor.loaders import listen, live, switchable
 from kernel_monitor.loaders.engines import torch_engine
 
-from .conftest import Make, augmented, deliver, settle
+from .conftest import Make, augmented, deliver, settle, violent
 
 
 def children() -> set[int]:
@@ -85,8 +85,7 @@ def test_break_exception_and_iterate_again(make: Make, backend: str, workers: in
         assert children() == before  # nothing forks once DALI runs
 
 
-# The interrupt may fall between Pillow's open() and its `with`: Python then closes the file with a warning.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@violent
 @pytest.mark.parametrize("backend", ["torchvision", "dali-cpu"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_interrupt_while_waiting_loses_nothing(make: Make, backend: str, workers: int) -> None:
@@ -120,6 +119,7 @@ def test_an_interrupt_while_waiting_loses_nothing(make: Make, backend: str, work
     assert (state["lost"], state["doubled"], state["samples"]) == (0, 0, 243)
 
 
+@violent
 def test_workers_ended_by_a_notebooks_interrupt_are_replaced(make: Make) -> None:
     loader = make(shuffle=True)
     deliver(loader)
@@ -135,6 +135,7 @@ def test_workers_ended_by_a_notebooks_interrupt_are_replaced(make: Make) -> None
     assert deliver(loader)[1].tolist() == labels(loader)
 
 
+@violent
 def test_workers_that_still_count_as_alive_while_they_end_are_replaced(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ def test_workers_that_still_count_as_alive_while_they_end_are_replaced(
     assert loader.state()["lost"] == 0
 
 
+@violent
 def test_a_killed_worker_raises_as_torch_does_and_the_next_iteration_is_whole(make: Make) -> None:
     loader = make(shuffle=True, batch_size=4)
     iterator = iter(loader)
@@ -366,6 +368,7 @@ def test_a_dataloader_of_a_frameworks_own_is_refused(folder: Path) -> None:
         switchable(Shard(ImageFolder(folder, augmented()), batch_size=4))
 
 
+@violent
 @pytest.mark.parametrize("seed", range(4))
 def test_a_worker_killed_at_any_moment_never_hangs_the_loop(make: Make, seed: int) -> None:
     chance = random.Random(seed)

@@ -28,7 +28,7 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders.engines.backends import SPECS
 
-from .conftest import draw_photo
+from .conftest import draw_photo, violent
 from .fakes import BACKENDS, CALLS, FakeStage, specs
 from .machine import Machine
 from .reals import RealStage
@@ -200,9 +200,7 @@ def test_in_process_engines(
     covers(totals, BACKENDS, 50)
 
 
-# An interrupt may fall between Pillow's open() and its `with`: Python then closes the file with a warning.
-# An interrupt while a file is being opened leaves it to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@violent
 def test_real_workers_and_dali(
     tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
