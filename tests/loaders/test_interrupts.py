@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from kernel_monitor.loaders.segment import Slot
 
-from .conftest import Make
+from .conftest import Make, violent
 
 
+@violent
 def test_no_interrupt_leaves_an_engine_occupied(make: Make) -> None:
     slot: Slot = make(num_workers=0).slot("torchvision")
     kept: list[BaseException] = []  # as IPython keeps the last one, and with it every frame that it went through
@@ -22,15 +24,17 @@ def test_no_interrupt_leaves_an_engine_occupied(make: Make) -> None:
     try:
         for delay in random.uniform(1e-5, 2e-4, 3000):
             try:
+                until = time.monotonic() + 0.05
                 signal.setitimer(signal.ITIMER_REAL, delay)
-                while True:
+                while time.monotonic() < until:  # an interrupt that falls into some object's __del__ is swallowed
                     with slot.use():
                         pass
+                signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt as error:
                 kept.append(error)
     finally:
         signal.signal(signal.SIGALRM, previous)
-    assert len(kept) == 3000
+    assert len(kept) > 2000
     with ThreadPoolExecutor(1) as other:
         assert other.submit(lambda: slot.idle).result(10)
 
