@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from torch.utils.dlpack import from_dlpack
 from torchvision import transforms as v1
-from torchvision import tv_tensors
 
 from ..errors import MonitorError
 from .data.files import FileTable, look_bytes
@@ -22,7 +21,7 @@ from .engines import dali_graph, torch_engine
 from .engines.backends import Setting, gpu
 from .transforms.chain import flatten, name_of, operations
 from .transforms.draws import UInt64s, sample_keys
-from .transforms.inject import Injected
+from .transforms.inject import Injected, as_kind
 from .transforms.program import Program, arrays, drawn
 from .transforms.translate import scaling, translate
 
@@ -116,14 +115,6 @@ class Stage:
         if self.program.rest is None:
             return image
         return self._injected.run(as_kind(self.program.rest_kind, image), 0, start=self.program.rest)
-
-
-def as_kind(kind: str, image: torch.Tensor) -> Any:
-    """A decoded image, uint8[height, width, 3], as `Program.rest_kind` says."""
-    if kind == "pil":
-        return Image.fromarray(image.numpy())
-    planes = image.permute(2, 0, 1)
-    return planes if kind == "tensor" else tv_tensors.Image(planes)
 
 
 def compare(setting: Setting, backend: str, n: int) -> Parity:

@@ -15,17 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.dlpack import from_dlpack
-from torchvision import tv_tensors
 
 from ...errors import MonitorError
 from ..data.files import Facts, FileTable, look_bytes
 from ..data.keyed import BadSample, KeyedDataset, own_generators
 from ..data.sources import Located
 from ..plan import Fallback, Take
+from ..transforms.inject import as_kind
 from . import torch_engine
 from .base import Delivery, EngineFailed
 from .dali_graph import ENCODED, NAME, Rows, Work
@@ -201,7 +200,7 @@ class Batches:
     def _finished(self, images: list[torch.Tensor], issued: Issued) -> dict[int, Any]:
         """DALI's images after the rest of the user's transforms, by row."""
         injected, rest = self._keyed.injected(issued.take), self._work.rest
-        made = {row: _as(self._work.rest_kind, image) for row, image in zip(issued.good, images, strict=True)}
+        made = {row: as_kind(self._work.rest_kind, image) for row, image in zip(issued.good, images, strict=True)}
         if injected is None or rest is None:
             return made
         return {row: injected.run(image, row, start=rest) for row, image in made.items()}
@@ -237,14 +236,6 @@ class Batches:
 
 def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8)
-
-
-def _as(kind: str, image: torch.Tensor) -> Any:
-    """A decoded image, uint8[height, width, 3], as the next transform expects it."""
-    if kind == "pil":
-        return Image.fromarray(image.numpy())
-    planes = image.permute(2, 0, 1)
-    return planes if kind == "tensor" else tv_tensors.Image(planes)
 
 
 def _alike(images: list[Any]) -> bool:

@@ -11,6 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
+from PIL import Image
+from torchvision import tv_tensors
 
 from .catalogue import find
 from .chain import APPLY, CHOICE, branches, flatten, operations, shares
@@ -121,3 +124,11 @@ class _Order(_Container):
     def begin(self, keys: UInt64s) -> None:
         numbers = uniforms(keys, self.operation, len(self._branches))
         self._chosen = np.argsort(numbers, axis=1, kind="stable").tolist()
+
+
+def as_kind(kind: str, image: torch.Tensor) -> Any:
+    """A decoded image, uint8[height, width, 3], as `Program.rest_kind` names what the next transform expects."""
+    if kind == "pil":
+        return Image.fromarray(image.numpy())
+    planes = image.permute(2, 0, 1)
+    return planes if kind == "tensor" else tv_tensors.Image(planes)
