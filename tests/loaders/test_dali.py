@@ -6,17 +6,14 @@ import io
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.dlpack import from_dlpack
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
@@ -27,7 +24,6 @@ from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.data.files import Facts, FileTable
 from kernel_monitor.loaders.engines import dali_engine, dali_graph
 from kernel_monitor.loaders.engines.dali_graph import explained
-from kernel_monitor.loaders.transforms.draws import sample_keys
 from kernel_monitor.loaders.transforms.translate import translate
 
 from .conftest import Make, augmented, deliver, make_folder, settle
@@ -316,54 +312,6 @@ def test_no_more_batches_are_in_flight_than_were_asked_for(
         assert loader._record is not None
         most = max(most, loader._record.in_flight)
     assert most == depth
-
-
-@pytest.mark.parametrize("floating", [False, True])
-def test_a_fused_decode_gives_the_same_pixels(folder: Path, floating: bool) -> None:
-    tail = [v1.ToTensor()] if floating else [v1.PILToTensor()]
-    program = translate(v1.Compose([v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), *tail]))
-    paths = sorted(folder.glob("*/*.jpg"))[:32]
-    table = FileTable(32)
-    facts = [table.look(number, str(path)) for number, path in enumerate(paths)]
-    rows = dali_graph.Rows(
-        sample_keys(1, 2, range(32), [0] * 32),
-        np.arange(32),
-        np.array([fact.height for fact in facts]),
-        np.array([fact.width for fact in facts]),
-    )
-    found = []
-    for fused in (True, False):
-        for encoded in (False, True):
-            work = dali_graph.Translated(program, fused=fused)
-            pipeline = work.build(batch_size=32, threads=2, device=None, encoded=encoded)
-            fed = [np.frombuffer(path.read_bytes() if encoded else bytes(path), np.uint8) for path in paths]
-            pipeline.feed_input("encoded" if encoded else "name", fed)
-            for name, values in work.arrays(rows).items():
-                pipeline.feed_input(name, values)
-            found.append(from_dlpack(pipeline.run()[0].as_tensor()).double() * (255 if floating else 1))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[2], found[3])
-    assert (found[0] - found[2]).abs().mean() < 0.05
-
-
-def test_fused_decode_can_be_switched_off_while_the_loop_runs(make: Make) -> None:
-    loader = make(num_workers=0)
-    expected = deliver(loader)[0]
-    loader.set_epoch(0)
-    assert to_dali(loader).fused_decode
-    first = loader.slot("dali-cpu").engine
-    images = []
-    for number, (batch, _) in enumerate(loader):
-        images.append(batch)
-        if number == 3:
-            loader.fused_decode = False
-            deadline = time.monotonic() + 60
-            while loader.slot("dali-cpu").engine is first:
-                assert time.monotonic() < deadline
-                time.sleep(0.001)
-    assert not loader.fused_decode
-    assert loader.decoded() == {"dali-cpu": 243}
-    assert ((torch.cat(images) - expected).abs().mean(dim=(1, 2, 3)) * 255 * 0.226).max() < 1.5
 
 
 MEMORY = """

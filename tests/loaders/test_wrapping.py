@@ -1,0 +1,138 @@
+"""What `switchable` takes, what it refuses and in which words, and what a wrapped loader shows."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torchvision.datasets import ImageFolder
+
+from kernel_monitor.errors import BackendUnavailable, MonitorError, NotSwitchable
+from kernel_monitor.loaders import switchable
+
+from .conftest import Make, augmented
+
+
+class Rows(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __len__(self) -> int:
+        return 3
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+class Custom(ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)
+
+
+def test_what_cannot_be_driven_is_refused_in_a_sentence(folder: Path, make: Make) -> None:
+    loader = DataLoader(ImageFolder(folder, augmented()), batch_size=4)
+    cases: list[tuple[Any, str]] = [
+        ([1, 2], "takes a torch.utils.data.DataLoader, not list"),
+        (DataLoader(Rows()), "Rows.*ImageFolder"),
+        (DataLoader(Stream()), "map-style"),
+        (DataLoader(Custom(folder)), "Custom"),
+        (DataLoader(ImageFolder(folder, augmented()), batch_size=None), "batch_size"),
+        (make(), "switchable already"),
+    ]
+    for wrong, said in cases:
+        with pytest.raises(NotSwitchable, match=said) as caught:
+            switchable(wrong)
+        assert isinstance(caught.value, MonitorError)
+        assert isinstance(caught.value, TypeError)
+    with pytest.raises(MonitorError, match="dali="):
+        switchable(loader, dali=object())  # type: ignore[arg-type]
+    with pytest.raises(MonitorError, match="on_error"):
+        switchable(loader, on_error="ignore")
+
+
+PLAIN = """
+import sys
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from kernel_monitor import switchable
+
+if __name__ == "__main__":
+    chain = transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()])
+    loader = switchable(DataLoader(ImageFolder(sys.argv[1], chain), batch_size=50, num_workers=1))
+    loader.set(workers=2)
+    print(sum(len(targets) for _, targets in loader), loader.backends["dali-cpu"].available, loader.state()["lost"])
+    forbidden = ("nvidia.dali", "IPython", "ipykernel", "bokeh", "anywidget")
+    print([name for name in sys.modules if name.startswith(forbidden)])
+"""
+
+
+def test_a_plain_script_needs_neither_jupyter_nor_dali(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(PLAIN)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), str(folder)], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["243 True 0", "[]"]), done.stderr
+
+
+def test_a_framework_that_makes_loaders_anew_is_told_so(make: Make) -> None:
+    loader = make(num_workers=0)
+    assert DataLoader not in type(loader).__mro__  # Lightning and accelerate then leave it as it is
+    with pytest.raises(NotSwitchable, match="give that to switchable"):
+        type(loader)(dataset=loader.dataset, batch_size=4, shuffle=False)  # type: ignore[call-arg,unused-ignore]
+
+
+class Shard(DataLoader[Any]):
+    """As accelerate's DataLoaderShard: what comes out is not what a DataLoader gives."""
+
+    def __iter__(self) -> Any:
+        yield from ()
+
+
+def test_a_dataloader_of_a_frameworks_own_is_refused(folder: Path) -> None:
+    with pytest.raises(NotSwitchable, match="Shard iterates in a way of its own"):
+        switchable(Shard(ImageFolder(folder, augmented()), batch_size=4))
+
+
+def test_names_attributes_and_backends(folder: Path) -> None:
+    loader = switchable(DataLoader(ImageFolder(folder, augmented()), batch_size=4, num_workers=0), name="train")
+    assert (loader.name, loader.backend, len(loader), len(loader.dataset)) == ("train", "torchvision", 61, 243)
+    assert (loader.batch_size, loader.num_workers, loader.drop_last) == (4, 0, False)
+    with pytest.raises(AttributeError):
+        loader.no_such_attribute  # noqa: B018
+    with pytest.raises(BackendUnavailable, match="There are: torchvision, dali-cpu, dali-gpu, synthetic; usable h"):
+        loader.switch("tensorflow")
+    if not torch.cuda.is_available():
+        with pytest.raises(BackendUnavailable, match=r"dali-gpu cannot be used: No GPU is usable here: .+"):
+            loader.switch("dali-gpu")
+    with pytest.raises(MonitorError, match="cannot be copied"):
+        pickle.dumps(loader)
+    with pytest.raises(MonitorError, match="not recorded"):
+        loader.plan(7)
+    for _ in range(6):
+        next(iter(loader))
+    with pytest.raises(MonitorError, match="epochs recorded: 2, 3, 4, 5"):
+        loader.plan(1)
+    loader.set_epoch(40)
+    next(iter(loader))
+    assert loader.state()["epoch"] == 40
+    assert loader.plan(40) == [0, 1, 2, 3]
+
+
+def test_dali_is_probed_without_importing_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    loader = switchable(DataLoader(ImageFolder(folder, augmented()), batch_size=4))
+    assert not loader.backends["dali-cpu"].available
+    assert "not installed" in str(loader.backends["dali-cpu"].reason)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    elsewhere = switchable(DataLoader(ImageFolder(folder, augmented()), batch_size=4))
+    assert "Linux only" in str(elsewhere.backends["dali-cpu"].reason)
