@@ -10,10 +10,13 @@ import subprocess
 import threading
 import time
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from . import launch, wire
+from .clock import SessionClock
+from .outbox import Outbox
 
 if TYPE_CHECKING:
     from array import array
@@ -25,6 +28,8 @@ BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Pauses before a restart, by how many samplers before it ended early; after the last one there is no restart."""
 EARLY_S = 10.0
 """A sampler that lived this long did not end early."""
+FLUSH_S = 0.5
+"""How long `stop` waits for the sampler to take what was sent before."""
 GRACE_S = 2.0
 """How long a sampler that was told to end may take before it is killed."""
 
@@ -41,10 +46,18 @@ class SamplerClient:
             part has changed; before the first frame that it describes.
         on_frame: a sample: `time.monotonic()` when it was taken, deadlines missed since the one before, and one float32
             per series of the last hello (an `array('f')` of its own, which NumPy takes without a copy).
-        on_notice: `{"level", "message"}` for people.
+        on_notice: `{"level", "message"}` for people; those of the recorder also have `kind`, `state` and `path`.
         on_exit: the sampler ended without being told to, and why, in words; a restart follows, or a notice of level
             `error` if it will not.
         zero: the session's beginning by `time.monotonic()`; samples are due in the middle of the intervals since.
+        origin: Unix time of that moment; the wall clock's now where it is not given.
+        session: the session's name, for its recording.
+        record: the file to record to; None for none.
+        clock: the session's clock, where there is one that began with it; in place of `zero` and `origin`.
+
+    Attributes:
+        restarts: how often the sampler was started again.
+        dropped: messages to the sampler that were dropped because it did not read.
     """
 
     def __init__(
@@ -55,13 +68,22 @@ class SamplerClient:
         on_notice: Callable[[dict[str, Any]], None],
         on_exit: Callable[[str], None],
         *,
-        zero: float = 0.0,
+        zero: float | None = None,
+        origin: float | None = None,
+        session: str | None = None,
+        record: Path | None = None,
+        clock: SessionClock | None = None,
     ) -> None:
-        if not 0.01 <= interval <= 60:
-            raise ValueError(f"the interval is {interval:g} s; it must lie between 0.01 and 60 s")
+        _check(interval)
         self.interval = interval
-        self.zero = zero
+        self.session = session
+        self.record = record
+        now = time.monotonic()
+        zero = now if zero is None else zero
+        self.clock = clock or SessionClock(zero, time.time() - (now - zero) if origin is None else origin)
         self.restarts = 0
+        self._workers: list[int] = []
+        self._outbox = Outbox()
         self._on_hello = on_hello
         self._on_frame = on_frame
         self._on_notice = on_notice
@@ -78,6 +100,32 @@ class SamplerClient:
         process = self._process
         return None if process is None else process.pid
 
+    @property
+    def dropped(self) -> int:
+        return self._outbox.dropped
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Tell the sampler something (`docs/architecture.md`, *Kernel to sampler*). Never waits; for any thread.
+
+        What a sampler that is started again must know (interval, workers, recording) it is given again.
+
+        Returns:
+            Whether the message was taken: not after `stop`, in a forked child, or if it alone is larger than 1 MiB.
+
+        Raises:
+            TypeError: the message is not JSON.
+            ValueError: an interval out of range.
+        """
+        do = message.get("do")
+        if do == "interval":
+            _check(message["seconds"])
+            self.interval = float(message["seconds"])
+        elif do == "roles":
+            self._workers = list(message["workers"])
+        elif do == "record":
+            self.record = None if message["path"] is None else Path(message["path"])
+        return self._outbox.put(message)
+
     def start(self) -> None:
         """Start the sampler; returns at once.
 
@@ -88,17 +136,23 @@ class SamplerClient:
             raise RuntimeError("a SamplerClient is started once")
         _arm()
         _live.add(self)
+        self._outbox.start()
         self._thread = threading.Thread(target=self._run, name="kernel-monitor-sampler", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End the sampler, wait for it and for the thread. Harmless when repeated, and in a forked child.
 
-        Called from a callback it returns at once, and the thread ends after the callback.
+        What was sent before is written first, if the sampler reads it within `FLUSH_S`. Called from a callback it
+        returns at once, and the thread ends after the callback.
         """
+        if self._process is not None and not self._stopping.is_set():
+            self._outbox.flush(FLUSH_S)
         with self._lock:
             self._stopping.set()
             process = self._process
+            self._outbox.close()
+            self._outbox.connect(None)
             if process is not None and process.stdin is not None:
                 process.stdin.close()
         thread = self._thread
@@ -140,9 +194,18 @@ class SamplerClient:
         with self._lock:
             if self._stopping.is_set():
                 return "stopped"
-            process = self._process = launch.spawn(self.interval, self.zero)
+            process = self._process = launch.spawn(
+                self.interval,
+                self.clock.zero - self.clock.suspended,
+                origin=self.clock.origin,
+                session=self.session,
+                record=self.record,
+            )
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise RuntimeError("the sampler was started without pipes")
+        if self._workers:
+            self._outbox.put({"do": "roles", "workers": self._workers})
+        self._outbox.connect(process.stdin.fileno())
         try:
             decoder = wire.Decoder()
             # A read that blocks is the cheapest: one wait for the GIL a frame.
@@ -157,6 +220,7 @@ class SamplerClient:
         finally:
             process.stdout.close()
             with self._lock:
+                self._outbox.connect(None)
                 process.stdin.close()
                 self._process = None
             code = _end(process)
@@ -190,11 +254,19 @@ class SamplerClient:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._stopping.set()
+        self._outbox = Outbox()
+        self._outbox.close()
         if process is not None:
             process.returncode = 0  # not ours to wait for
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
+
+
+def _check(interval: float) -> None:
+    """Raises ValueError for an interval that the sampler does not take."""
+    if not 0.01 <= interval <= 60:
+        raise ValueError(f"the interval is {interval:g} s; it must lie between 0.01 and 60 s")
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:

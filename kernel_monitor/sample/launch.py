@@ -6,6 +6,7 @@ import os
 import site
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 
@@ -18,8 +19,26 @@ from .process import start_of
 forking = RLock()
 
 
-def spawn(interval: float, zero: float) -> subprocess.Popen[bytes]:
+PIPE_BYTES = 1 << 20
+"""As much as Linux gives an unprivileged user's pipe."""
+
+
+def spawn(
+    interval: float,
+    zero: float,
+    *,
+    origin: float | None = None,
+    session: str | None = None,
+    record: Path | None = None,
+) -> subprocess.Popen[bytes]:
     """Start a sampler with pipes for stdin, stdout and stderr, in a session of its own.
+
+    Args:
+        interval: seconds between samples.
+        zero: the session's beginning by `time.monotonic()`, earlier by what the machine has slept since.
+        origin: Unix time of that moment.
+        session: the session's name.
+        record: the file to record to; None for no recording.
 
     Raises:
         MonitorError: this interpreter does not know its own path.
@@ -36,9 +55,12 @@ def spawn(interval: float, zero: float) -> subprocess.Popen[bytes]:
         f"--zero={zero!r}",
         f"--parent={os.getpid()}",
         f"--parent-start={start_of(os.getpid())!r}",
+        *([] if origin is None else [f"--origin={origin!r}"]),
+        *([] if session is None else [f"--session={session}"]),
+        *([] if record is None else [f"--record={record}"]),
     ]
     with forking:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             bufsize=0,
             stdin=subprocess.PIPE,
@@ -48,6 +70,22 @@ def spawn(interval: float, zero: float) -> subprocess.Popen[bytes]:
             start_new_session=True,  # signals to the kernel's group, an interrupt above all, are not for the sampler
             creationflags=_creation_flags(),
         )
+    if process.stdout is not None:
+        _widen(process.stdout.fileno())
+    return process
+
+
+def _widen(pipe: int) -> None:
+    """Give the pipe room for ten seconds of a large host's frames, where Linux lets this user.
+
+    Of 256 cores and 8 GPUs one frame has 7 kB and the hello 70 kB; a kernel whose reader waits long for the GIL would
+    otherwise lose frames.
+    """
+    if sys.platform == "linux":
+        import fcntl
+
+        with suppress(OSError):  # all of this user's pipes together have a limit
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
 def _environment() -> dict[str, str]:

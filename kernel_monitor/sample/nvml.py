@@ -1,33 +1,40 @@
-"""What NVML tells about each GPU: one small function per call, and NVML's own words where it tells nothing."""
+"""NVML: its GPUs, how they are asked, and its own words where it tells nothing."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .probe import NAN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
     from types import ModuleType
-
-SERIES = (
-    ("utilisation", "%"),
-    ("memory", "%"),
-    ("power", "%"),
-    ("temperature", "°C"),
-    ("memory_used", "B"),
-    ("power_draw", "W"),
-)
-"""(last part of the series' name, unit) of every GPU, in order."""
 
 Answer = float | str
 """A value, or why there is none."""
 
-LIMIT_PERIOD_S = 10.0
-"""How often the power limit is read again."""
+Part = tuple[str, str]
+"""(last part of a series' name, unit)."""
+
+RATES_WINDOW_S = 1.0
+"""The longest period over which NVML takes its utilisation rates: documented as 1/6 s to 1 s, by product."""
+
+RETRY_S = 10.0
+"""A question that NVML refused is asked again after this."""
+
+GONE = (
+    "UNINITIALIZED",
+    "DRIVER_NOT_LOADED",
+    "GPU_IS_LOST",
+    "RESET_REQUIRED",
+    "LIB_RM_VERSION_MISMATCH",
+    "GPU_NOT_FOUND",
+)
+"""NVML's errors after which a GPU answers again only to a library that was started anew."""
 
 
 class NvmlError(Exception):
@@ -45,7 +52,12 @@ class Device:
         nvml: the module pynvml.
         handle: NVML's handle; None if it gave none, then `lost` says why.
         lost: why there is no handle.
-        limit: the enforced power limit in W, or why there is none.
+        mig: whether it is divided into MIG instances.
+        gone: whether it answers only after NVML is started again.
+        limit: the enforced power limit in W, or why there is none; None before it was asked.
+        throttle: what lowers the clocks, or did within the last minute, in words.
+        pids: the processes of the kernel's tree; None while they are not known.
+        strangers: whether NVML names processes, but none that is there under its number.
     """
 
     index: int
@@ -54,16 +66,79 @@ class Device:
     nvml: ModuleType
     handle: Any
     lost: str = ""
-    limit: Answer = NAN
-    limit_due: float = 0.0
+    mig: bool = False
+    gone: bool = False
+    limit: Answer | None = None
+    throttle: tuple[str, ...] = ()
+    pids: frozenset[int] | None = None
+    strangers: bool = False
+    gone_codes: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gone_codes = frozenset(getattr(self.nvml, f"NVML_ERROR_{name}", -1) for name in GONE)
+
+    def words(self, error: Any) -> str:
+        """NVML's words for one of its errors; notes whether the GPU has gone."""
+        if error.value in self.gone_codes:
+            self.gone = True
+        return refusal(self.nvml, error)
 
 
-class Reading(NamedTuple):
-    """One question to NVML: the parts that it answers, how often it is asked (s), and how."""
+class Question:
+    """Something that NVML is asked about one GPU, with one call or a few.
 
-    parts: tuple[str, ...]
-    period: float
-    ask: Callable[[Device], tuple[Answer, ...]]
+    Attributes:
+        group: what it is read together with (`metrics.GROUPS`).
+        parts: the series that it answers.
+        period: seconds between two askings; 0 is every round.
+        window: seconds that the newest answer covers.
+        at: `time.monotonic()` of what the newest answer tells.
+        due: when it is to be asked next.
+        retry: seconds until a question is asked again that NVML refused.
+    """
+
+    group: ClassVar[str]
+    period: float = 1.0
+    retry: float = RETRY_S
+
+    def __init__(self, device: Device, parts: Sequence[Part]) -> None:
+        self.device = device
+        self.parts = tuple(parts)
+        self.window = 0.0
+        self.at = NAN
+        self.due = 0.0
+        self._told = False
+
+    def ask(self, now: float) -> Sequence[Answer]:
+        """The answers, one per part. Raises pynvml's errors."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give back to NVML what was allocated."""
+
+    def answers(self, now: float) -> Sequence[Answer]:
+        """The answers, one per part: values, or words why there is none."""
+        device = self.device
+        if device.handle is None:
+            return (device.lost,) * len(self.parts)
+        self.at = now
+        try:
+            return self.ask(now)
+        except device.nvml.NVMLError as error:
+            words = device.words(error)
+        except Exception as error:  # noqa: BLE001 - whatever a broken driver brings, the other questions are asked on
+            if not self._told:
+                self._told = True
+                traceback.print_exc()
+            words = f"{type(error).__name__}: {error}"
+        return (words,) * len(self.parts)
+
+
+def refusal(nvml: ModuleType, error: Any) -> str:
+    """NVML's words, with what to do where the words alone leave a person at a loss."""
+    if error.value == getattr(nvml, "NVML_ERROR_LIB_RM_VERSION_MISMATCH", None):
+        return f"{error} The driver was updated: reboot, or reload it, then stop and start the monitor."
+    return str(error)
 
 
 def open_devices() -> list[Device]:
@@ -78,19 +153,32 @@ def open_devices() -> list[Device]:
         raise NvmlError(f"{error}; the package nvidia-ml-py provides it") from error
     try:
         pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError as error:
-        raise NvmlError(str(error)) from error
-    if count == 0:
-        raise NvmlError("NVML lists no GPU")
-    return [_open(pynvml, index) for index in range(count)]
+        raise NvmlError(refusal(pynvml, error)) from error
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        if count:
+            return [_open(pynvml, index) for index in range(count)]
+        failure = "NVML lists no GPU"
+    except pynvml.NVMLError as error:
+        failure = refusal(pynvml, error)
+    close(pynvml)
+    raise NvmlError(failure)
+
+
+def close(nvml: ModuleType) -> None:
+    """Shut the library down; handles are void from then on."""
+    with suppress(nvml.NVMLError):  # it is down already: the driver went
+        nvml.nvmlShutdown()
 
 
 def _open(nvml: ModuleType, index: int) -> Device:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
-        return Device(index, f"GPU {index}", None, nvml, None, lost=str(error))
+        device = Device(index, f"GPU {index}", None, nvml, None)
+        device.lost = device.words(error)
+        return device
     try:
         name = nvml.nvmlDeviceGetName(handle)
     except nvml.NVMLError as error:
@@ -100,54 +188,3 @@ def _open(nvml: ModuleType, index: int) -> Device:
     except nvml.NVMLError:
         total = None  # the reading of the memory gives the reason
     return Device(index, name.decode() if isinstance(name, bytes) else name, total, nvml, handle)
-
-
-def _utilisation(device: Device) -> tuple[Answer, ...]:
-    return (float(device.nvml.nvmlDeviceGetUtilizationRates(device.handle).gpu),)
-
-
-def _memory(device: Device) -> tuple[Answer, ...]:
-    memory = device.nvml.nvmlDeviceGetMemoryInfo(device.handle)
-    return 100.0 * memory.used / memory.total, float(memory.used)
-
-
-def _power(device: Device) -> tuple[Answer, ...]:
-    draw = device.nvml.nvmlDeviceGetPowerUsage(device.handle) / 1000.0
-    now = time.monotonic()
-    if now >= device.limit_due:
-        device.limit_due = now + LIMIT_PERIOD_S
-        try:
-            device.limit = device.nvml.nvmlDeviceGetEnforcedPowerLimit(device.handle) / 1000.0
-        except device.nvml.NVMLError as error:
-            device.limit = f"power limit: {error}"
-    if isinstance(device.limit, str):
-        return device.limit, draw
-    return (100.0 * draw / device.limit if device.limit > 0 else "power limit: 0 W"), draw
-
-
-def _temperature(device: Device) -> tuple[Answer, ...]:
-    nvml = device.nvml
-    try:
-        degrees = nvml.nvmlDeviceGetTemperature(device.handle, nvml.NVML_TEMPERATURE_GPU)
-    except nvml.NVMLError_FunctionNotFound:  # announced for CUDA 14; its successor is unknown to older drivers
-        degrees = nvml.nvmlDeviceGetTemperatureV(device.handle, nvml.NVML_TEMPERATURE_GPU)
-    return (float(degrees),)
-
-
-READINGS = (
-    Reading(("utilisation",), 0.0, _utilisation),
-    Reading(("memory", "memory_used"), 0.0, _memory),
-    Reading(("power", "power_draw"), 0.0, _power),
-    Reading(("temperature",), 1.0, _temperature),
-)
-"""Every question. A period of 0 is every round."""
-
-
-def ask(reading: Reading, device: Device) -> tuple[Answer, ...]:
-    """The answers to `reading`, one per part: values, or NVML's words why there is none."""
-    if device.handle is None:
-        return (device.lost,) * len(reading.parts)
-    try:
-        return reading.ask(device)
-    except device.nvml.NVMLError as error:
-        return (str(error),) * len(reading.parts)

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 
 _LONGEST_LINE = 1 << 20
+_MOST_KEPT = 1 << 20  # bytes: a kernel that was stopped for a day must not fill the memory
 
 
 class Input:
@@ -94,7 +95,7 @@ class Output:
         done = 0 if self._rest else self._write(message)
         if done == len(message):
             return True
-        if done == 0 and not keep:
+        if done == 0 and (not keep or sum(map(len, self._rest)) + len(message) > _MOST_KEPT):
             return False
         self._rest.append(message[done:])  # a message begun must be ended, or the reader loses its place
         return True

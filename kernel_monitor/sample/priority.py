@@ -2,8 +2,8 @@
 
 Beside busy processes Linux lets a woken process wait until the running one has used its slice: measured on 2 cores
 beside two spinning threads, the interval's p99 at 10 Hz is 102 to 104 ms (a bare timer's as well), with a real-time
-priority 100.1 ms. The sampler runs for less than one per cent of the time, and the kernel's own limit for real-time
-processes (95 %) stands behind it.
+priority 100.1 ms. The thread that samples runs for about one per cent of the time, and the kernel's own limit for
+real-time processes (95 %) stands behind it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 NAN = float("nan")
 
@@ -14,25 +14,57 @@ SLOW_PERIOD_S = 0.5
 
 
 class Probe(Protocol):
-    """One thing that is measured.
+    """What is read together, at one moment.
 
     Attributes:
-        series: (name, unit) of each value, in order.
-        period: seconds between two reads; the loop rounds it to whole frames, at least one.
+        group: its name (`metrics.GROUPS`); frames carry `sample/<group>/age` and `/window`. The window is the time
+            between two reads: what the rates of a read cover.
+        period: seconds between two reads.
+        series: (name, unit) of each value, in order. A read may change it, by setting a new one.
+        reasons: why a metric, or the whole group, is absent: {name: words}. A read may change it, by setting a new one.
     """
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def period(self) -> float: ...
 
     @property
     def series(self) -> Sequence[tuple[str, str]]: ...
 
     @property
-    def period(self) -> float: ...
+    def reasons(self) -> Mapping[str, str]: ...
 
     def read(self, now: float, /) -> Sequence[float]:
         """The values at `now` (`time.monotonic()`), one per series, NaN where there is none.
 
         Rates are over the time since the last read; the first read has none. The sequence may be used again by the
-        next read.
+        next read. An exception makes the group's values missing and is told once.
         """
+        ...
+
+
+class Fact(Protocol):
+    """What the hello says about the host and what may change meanwhile: a container's limits, the cores' places.
+
+    Attributes:
+        key: its name in the hello's `host`.
+        period: seconds between two reads.
+        reasons: why it, or a part of it, is unknown: {name: words}, for `host["reasons"]`.
+    """
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def period(self) -> float: ...
+
+    @property
+    def reasons(self) -> Mapping[str, str]: ...
+
+    def read(self) -> object:
+        """What the hello is to say, as JSON knows it; a hello is sent again when it differs from the last one."""
         ...
 
 

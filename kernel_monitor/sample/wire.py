@@ -21,6 +21,8 @@ NOTICE = 3
 
 _HEAD = struct.Struct("<IB")
 _STAMP = struct.Struct("<dI")
+VALUES_AT = _HEAD.size + _STAMP.size
+"""Where the values begin in a frame's bytes."""
 _LARGEST = 1 << 24  # bytes; a frame of a thousand cores has about 8,000
 
 

@@ -96,30 +96,35 @@ def spin(stop: threading.Event) -> None:
 
 def test_it_says_hello_and_then_samples() -> None:
     with running() as (client, taken):
-        wait_for(lambda: len(taken.frames) >= 14)
+        wait_for(lambda: len(taken.frames) >= 26)
         assert Path(f"/proc/{client.pid}/cmdline").read_bytes().split(b"\0")[2:4] == [b"-m", b"kernel_monitor.sample"]
     assert taken.order[0] == "hello"
     hello = taken.hellos[0]
     names = [series["name"] for series in hello["series"]]
     cores = [int(word[3:]) for word in Path("/proc/stat").read_text().split() if re.fullmatch(r"cpu\d+", word)]
     assert hello["cpus"] == cores
-    assert names == [
-        *(f"cpu/{core}/{part}" for core in hello["cpus"] for part in ("busy", "iowait")),
-        *("memory/used", "memory/percent", "disk/read", "disk/write", "network/received", "network/sent"),
-        *(f"gpu/{gpu['index']}/{part}" for gpu in hello["gpus"] for part in GPU_PARTS),
-    ]
+    assert len(set(names)) == len(names)
+    assert names[: 2 * len(cores)] == [f"cpu/{core}/{part}" for core in cores for part in ("busy", "iowait")]
+    assert {"memory/percent", "process/kernel/cpu", "sample/interval", "sample/cpu/age", "sample/memory/window"} <= {
+        *names
+    }
     assert hello["interval"] == 0.05
     assert (hello["gpu_reason"] is None) == bool(hello["gpus"])
-    assert set(hello["host"]) == {"cpu_model", "logical_cpus", "memory_total", "platform"}
+    facts = {"cpu_model", "logical_cpus", "memory_total", "platform", "topology", "limits", "reasons"}
+    assert set(hello["host"]) == facts
     stamp, _, values = taken.frames[-1]
     assert isinstance(values, array)
     assert len(values) == len(names)
-    assert not any(math.isnan(value) for value in values[: 2 * len(hello["cpus"]) + 6])  # all rates have a window
+    found = dict(zip(names, values, strict=True))
+    # All rates have a window: of an interval for what is read with each frame.
+    assert not any(
+        math.isnan(found[name]) for name in names if name.startswith(("cpu/", "memory/", "disk/", "network/"))
+    )
+    assert found["sample/interval"] == pytest.approx(0.05)
+    assert found["sample/cpu/age"] < 0.05
+    assert found["process/kernel/count"] == 1
     assert abs(time.monotonic() - stamp) < 2
     assert taken.notices == []
-
-
-GPU_PARTS = ("utilisation", "memory", "power", "temperature", "memory_used", "power_draw")
 
 
 def test_it_keeps_its_deadlines_beside_threads_that_hold_the_gil_and_is_cheap() -> None:

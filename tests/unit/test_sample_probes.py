@@ -1,179 +1,230 @@
-"""The figures are right: against /proc read on its own, and against counters whose answer is known."""
+"""What the host probes read: counters whose answer is known, what this machine says, and what it cannot say."""
 
 from __future__ import annotations
 
+import errno
 import math
 import os
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from kernel_monitor.sample import host, process
-from kernel_monitor.sample.cpu import Cpu, ProcStat, cpu, psutil_times
+from kernel_monitor.sample import host, process, procfs
+from kernel_monitor.sample.container import Container
 from kernel_monitor.sample.disk import Disk
+from kernel_monitor.sample.limits import Limits
+from kernel_monitor.sample.load import Load
 from kernel_monitor.sample.memory import Memory
+from kernel_monitor.sample.metrics import GROUPS, METRICS, matching
 from kernel_monitor.sample.network import Network
-from kernel_monitor.sample.probe import Rates
+from kernel_monitor.sample.pressure import Pressure
+from kernel_monitor.sample.probe import Probe, Rates
 
 
-def stat(*cores: tuple[int, ...], numbers: tuple[int, ...] = (0, 1, 2)) -> str:
-    """A /proc/stat: (user, nice, system, idle, iowait, irq, softirq, steal) of each core."""
-    lines = [
-        f"cpu{number} {' '.join(map(str, times))} 0 0" for number, times in zip(numbers, cores, strict=False) if times
-    ]
-    return "\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "intr 12345 0 0 0", "ctxt 1", ""])
+def named(probe: Probe, values: Sequence[float]) -> dict[str, float]:
+    return dict(zip([name for name, _ in probe.series], values, strict=True))
 
 
-def shares(probe: Cpu) -> dict[str, float]:
-    return dict(zip([name for name, _ in probe.series], probe.read(time.monotonic()), strict=True))
+@pytest.mark.parametrize("probe", [Memory(), Load(), Disk(), Network(), Pressure()], ids=lambda probe: probe.group)
+def test_what_a_probe_brings_is_in_the_table_and_what_it_lacks_has_a_reason(probe: Probe) -> None:
+    assert probe.period == GROUPS[probe.group]
+    for name, unit in probe.series:
+        (entry,) = matching(name)
+        assert (entry.unit, entry.group) == (unit, probe.group)
+    of_the_group = {metric.name for metric in METRICS if metric.group == probe.group}
+    missing = of_the_group - {name for name, _ in probe.series}
+    if probe.group not in probe.reasons:
+        assert missing == set(probe.reasons)
+    assert all(words and words == words.strip() for words in probe.reasons.values())
+    assert len(probe.read(time.monotonic())) == len(probe.series)
 
 
-def test_busy_and_iowait_are_shares_of_the_window(tmp_path: Path) -> None:
-    file = tmp_path / "stat"
-    file.write_text(stat((10, 0, 0, 100, 0, 0, 0, 0), (0, 0, 0, 50, 50, 0, 0, 0)))
-    probe = Cpu(ProcStat(str(file)))
-    assert all(math.isnan(value) for value in shares(probe).values())  # no window yet
-    # Core 0: 20 ticks of which 1 user, 2 nice, 3 system, 8 idle, 2 iowait, 1 irq, 1 softirq, 2 steal.
-    file.write_text(stat((11, 2, 3, 108, 2, 1, 1, 2), (0, 0, 0, 50, 60, 0, 0, 0)))
-    assert shares(probe) == {
-        "cpu/0/busy": pytest.approx(50.0),
-        "cpu/0/iowait": pytest.approx(10.0),
-        "cpu/1/busy": pytest.approx(0.0),
-        "cpu/1/iowait": pytest.approx(100.0),
-    }
+@pytest.mark.parametrize("kind", [Load, Disk, Network, Pressure])
+def test_a_system_that_does_not_have_the_file_has_a_reason(tmp_path: Path, kind: type[Load]) -> None:
+    probe = kind(tmp_path)
+    assert (probe.series, probe.read(0.0)) == ((), [])
+    assert set(probe.reasons) == {probe.group}
+    assert "proc" in probe.reasons[probe.group] or str(tmp_path) in probe.reasons[probe.group]
 
 
-def test_a_window_without_a_tick_holds_the_value_and_grows(tmp_path: Path) -> None:
-    file = tmp_path / "stat"
-    file.write_text(stat((0, 0, 0, 0, 0, 0, 0, 0)))
-    probe = Cpu(ProcStat(str(file)))
-    probe.read(0.0)
-    file.write_text(stat((3, 0, 0, 1, 0, 0, 0, 0)))
-    assert shares(probe)["cpu/0/busy"] == pytest.approx(75.0)
-    assert shares(probe)["cpu/0/busy"] == pytest.approx(75.0)
-    file.write_text(stat((4, 0, 0, 2, 0, 0, 0, 0)))
-    assert shares(probe)["cpu/0/busy"] == pytest.approx(50.0)
-
-
-def test_counters_that_step_back_give_no_absurd_shares(tmp_path: Path) -> None:
-    file = tmp_path / "stat"
-    file.write_text(stat((100, 0, 0, 100, 100, 0, 0, 0)))
-    probe = Cpu(ProcStat(str(file)))
-    probe.read(0.0)
-    file.write_text(stat((110, 0, 0, 101, 98, 0, 0, 0)))
-    assert shares(probe) == {"cpu/0/busy": pytest.approx(100 * (1 - 1 / 9)), "cpu/0/iowait": 0.0}
-    file.write_text(stat((1, 0, 0, 1, 0, 0, 0, 0)))  # the core was off and began again
-    assert math.isnan(shares(probe)["cpu/0/busy"])
-    file.write_text(stat((2, 0, 0, 1, 0, 0, 0, 0)))
-    assert shares(probe)["cpu/0/busy"] == pytest.approx(100.0)
-
-
-def test_a_core_that_goes_offline_is_missing_and_the_others_keep_their_names(tmp_path: Path) -> None:
-    file = tmp_path / "stat"
-    file.write_text(stat((0,) * 8, (0,) * 8, (0,) * 8))
-    probe = Cpu(ProcStat(str(file)))
-    assert probe.cores == (0, 1, 2)
-    probe.read(0.0)
-    file.write_text(stat((1, 0, 0, 3, 0, 0, 0, 0), (), (2, 0, 0, 2, 0, 0, 0, 0)))
-    found = shares(probe)
-    assert found["cpu/0/busy"] == pytest.approx(25.0)
-    assert math.isnan(found["cpu/1/busy"])
-    assert math.isnan(found["cpu/1/iowait"])
-    assert found["cpu/2/busy"] == pytest.approx(50.0)
-    file.write_text(stat((2, 0, 0, 6, 0, 0, 0, 0), (9, 0, 0, 9, 0, 0, 0, 0), (4, 0, 0, 4, 0, 0, 0, 0)))
-    assert math.isnan(shares(probe)["cpu/1/busy"])  # back, but without a window yet
-    file.write_text(stat((3, 0, 0, 9, 0, 0, 0, 0), (12, 0, 0, 10, 0, 0, 0, 0), (6, 0, 0, 6, 0, 0, 0, 0)))
-    assert shares(probe)["cpu/1/busy"] == pytest.approx(75.0)
-
-
-def test_hundreds_of_cores_fit(tmp_path: Path) -> None:
-    file = tmp_path / "stat"
-    cores = [(number * 10**12,) * 8 for number in range(300)]
-    file.write_text(stat(*cores, numbers=tuple(range(300))))
-    assert Cpu(ProcStat(str(file))).cores == tuple(range(300))
+def meminfo() -> dict[str, int]:
+    """/proc/meminfo in bytes."""
+    rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    return {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows}
 
 
 def test_the_memory_is_what_proc_says() -> None:
-    used, percent = Memory().read(0.0)
-    facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    total, available = (1024 * int(facts[key].split()[0]) for key in ("MemTotal", "MemAvailable"))
-    assert used == pytest.approx(total - available, abs=0.02 * total)  # others take and give between the two looks
-    assert percent == pytest.approx(100 * used / total, abs=0.01)
+    probe = Memory()
+    found, facts = named(probe, probe.read(0.0)), meminfo()
+    # Others take and give between the two looks.
+    near = 0.02 * facts["MemTotal"]
+    assert found["memory/available"] == pytest.approx(facts["MemAvailable"], abs=near)
+    assert found["memory/used"] == facts["MemTotal"] - found["memory/available"]
+    assert found["memory/percent"] == pytest.approx(100 * found["memory/used"] / facts["MemTotal"])
+    assert found["swap/used"] == pytest.approx(facts["SwapTotal"] - facts["SwapFree"], abs=near)
 
 
-def disk_bytes() -> tuple[int, int]:
-    """Read and written by devices with hardware behind them, straight from the kernel's table."""
-    read = written = 0
-    for line in Path("/proc/diskstats").read_text().splitlines():
-        fields = line.split()
-        if Path(f"/sys/block/{fields[2]}/device").exists():
-            read += 512 * int(fields[5])
-            written += 512 * int(fields[9])
-    return read, written
+def test_swapping_is_counted_in_bytes(tmp_path: Path) -> None:
+    sizes = "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 250 kB\nSwapCached: 7 kB\nSwapTotal: 100 kB\n"
+    (tmp_path / "meminfo").write_text(f"{sizes}SwapFree: 60 kB\n")
+    (tmp_path / "vmstat").write_text("pgpgin 9\npswpin 10\npswpout 20\npgfault 3\n")
+    probe = Memory(tmp_path)
+    first = probe.read(10.0)
+    assert first[:4] == [750 * 1024, 75.0, 250 * 1024, 40 * 1024]
+    assert all(math.isnan(rate) for rate in first[4:])
+    (tmp_path / "vmstat").write_text("pgpgin 9\npswpin 13\npswpout 26\npgfault 3\n")
+    found = named(probe, probe.read(12.0))
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert (found["swap/in"], found["swap/out"]) == (1.5 * page, 3 * page)
 
 
-def test_the_disks_rates_add_up_to_what_was_written(tmp_path: Path) -> None:
-    probe = Disk()
-    assert all(math.isnan(rate) for rate in probe.read(time.monotonic()))
-    before, began = disk_bytes(), time.monotonic()
-    with Path(tmp_path / "file").open("wb") as file:
-        file.write(os.urandom(8 << 20))
-        os.fsync(file.fileno())
-    rates = probe.read(now := time.monotonic())
-    after = disk_bytes()
-    seconds = now - began
-    assert not any(math.isnan(rate) for rate in rates)
-    assert rates[0] * seconds == pytest.approx(after[0] - before[0], rel=0.1, abs=2 << 20)
-    assert rates[1] * seconds == pytest.approx(after[1] - before[1], rel=0.1, abs=2 << 20)
+def test_a_kernel_without_swap_says_so(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
+    (tmp_path / "vmstat").write_text("pgpgin 9\npgfault 3\n")
+    probe = Memory(tmp_path)
+    found = named(probe, probe.read(0.0))
+    assert found["swap/used"] == 0
+    assert "swap/in" not in found
+    assert set(probe.reasons) == {"swap/in", "swap/out"}
+    assert "vmstat" in probe.reasons["swap/in"]
+
+
+def test_the_load_is_what_proc_says(tmp_path: Path) -> None:
+    probe = Load()
+    found = named(probe, probe.read(0.0))
+    assert [found[f"host/load{minutes}"] for minutes in (1, 5, 15)] == pytest.approx(os.getloadavg(), abs=0.1)
+    assert found["host/processes"] >= 1  # this one
+    (tmp_path / "loadavg").write_text("0.50 12.25 3.00 17/2034 999\n")
+    assert Load(tmp_path).read(0.0) == [0.5, 12.25, 3.0, 17.0]
+
+
+def pressure_file(some: int, full: int | None) -> str:
+    lines = [f"some avg10=1.00 avg60=2.00 avg300=3.00 total={some}"]
+    if full is not None:
+        lines.append(f"full avg10=0.00 avg60=0.00 avg300=0.00 total={full}")
+    return "\n".join([*lines, ""])
+
+
+def test_pressure_is_the_share_of_the_window_that_was_lost(tmp_path: Path) -> None:
+    folder = tmp_path / "pressure"
+    folder.mkdir()
+    for resource in ("cpu", "memory", "io"):
+        (folder / resource).write_text(pressure_file(1_000_000, None if resource == "cpu" else 500_000))
+    probe = Pressure(tmp_path)
+    assert all(math.isnan(share) for share in probe.read(100.0))
+    (folder / "cpu").write_text(pressure_file(1_500_000, None))
+    (folder / "memory").write_text(pressure_file(1_000_000, 500_000))
+    (folder / "io").write_text(pressure_file(3_000_300, 600_000))
+    assert named(probe, probe.read(102.0)) == {
+        "pressure/cpu": 25.0,
+        "pressure/memory": 0.0,
+        "pressure/memory_full": 0.0,
+        "pressure/io": 100.0,  # some microseconds more than the window has
+        "pressure/io_full": 5.0,
+    }
+
+
+def test_pressure_that_the_kernel_lacks_is_absent_and_says_why(tmp_path: Path) -> None:
+    none = Pressure(tmp_path)
+    assert none.series == ()
+    assert none.read(0.0) == []
+    assert set(none.reasons) == {"pressure"}
+    assert "no /proc/pressure" in none.reasons["pressure"]
+    folder = tmp_path / "pressure"
+    folder.mkdir()
+    (folder / "cpu").write_text(pressure_file(0, None))
+    (folder / "memory").write_text("nonsense")
+    only_cpu = Pressure(tmp_path)
+    assert [name for name, _ in only_cpu.series] == ["pressure/cpu"]
+    assert set(only_cpu.reasons) == {"pressure/memory", "pressure/memory_full", "pressure/io", "pressure/io_full"}
+    assert "no line" in only_cpu.reasons["pressure/memory_full"]
+
+
+def test_pressure_that_is_switched_off_names_the_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(path: str) -> bytes:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)  # what a kernel with psi=0 answers
+
+    monkeypatch.setattr(procfs, "read", read)
+    assert "psi=1" in Pressure(tmp_path).reasons["pressure"]
+
+
+def diskstats(**disks: tuple[int, int, int]) -> str:
+    """A /proc/diskstats: sectors read, sectors written, milliseconds with work, of each disk."""
+    return "".join(
+        f" 8 {minor} {name} 1 2 {read} 4 5 6 {written} 8 9 {busy} 11 12 13 14 15\n"
+        for minor, (name, (read, written, busy)) in enumerate(disks.items())
+    )
+
+
+def hardware(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name / "device").mkdir(parents=True)
+    return folder
+
+
+def test_the_busiest_disk_counts_as_busy_and_a_new_one_does_not_disturb_the_others(tmp_path: Path) -> None:
+    block = hardware(tmp_path / "block", "sda", "sdb", "sdc")
+    (tmp_path / "diskstats").write_text(diskstats(sda=(0, 0, 0), sda1=(0, 0, 0), sdb=(0, 0, 0)))
+    probe = Disk(tmp_path, block)
+    assert all(math.isnan(value) for value in probe.read(10.0))
+    (tmp_path / "diskstats").write_text(diskstats(sda=(4, 2, 500), sda1=(4, 2, 900), sdb=(0, 8, 250)))
+    assert named(probe, probe.read(11.0)) == {"disk/read": 2048.0, "disk/write": 5120.0, "disk/busy": 50.0}
+    later = diskstats(sda=(4, 2, 2600), sda1=(4, 2, 900), sdb=(0, 8, 250), sdc=(10**6, 10**6, 10**6))
+    (tmp_path / "diskstats").write_text(later)
+    assert named(probe, probe.read(12.0)) == {"disk/read": 0.0, "disk/write": 0.0, "disk/busy": 100.0}
+    (tmp_path / "diskstats").write_text(later.replace(" 0 8 250", " 0 8 250").replace("1000000 8", "1000002 8"))
+    assert named(probe, probe.read(13.0))["disk/write"] == 1024.0
+
+
+def test_without_a_visible_disk_there_is_a_reason_until_one_comes(tmp_path: Path) -> None:
+    (tmp_path / "diskstats").write_text(diskstats(loop0=(1, 1, 1)))
+    probe = Disk(tmp_path, hardware(tmp_path / "block"))
+    assert (probe.series, probe.read(1.0)) == ((), [])
+    assert "no disk" in probe.reasons["disk"]
+    hardware(tmp_path / "block", "nvme0n1")
+    (tmp_path / "diskstats").write_text(diskstats(loop0=(1, 1, 1), nvme0n1=(1, 1, 1)))
+    assert len(probe.read(2.0)) == len(probe.series) == 3
+    assert probe.reasons == {}
 
 
 def test_only_disks_with_hardware_count_where_there_are_any(tmp_path: Path) -> None:
-    names = frozenset(psutil.disk_io_counters(perdisk=True))
-    first, *_ = sorted(names)
-    probe = Disk(tmp_path)
+    names = ("dm-0", "loop0", "ram0", "sda", "sda1", "zram0", "cciss/c0d0")
+    (tmp_path / "diskstats").write_text(diskstats(**dict.fromkeys(names, (0, 0, 0))))
+    block = tmp_path / "block"
+    for name in set(names) - {"sda1"}:  # a partition is in its disk's folder
+        (block / name.replace("/", "!")).mkdir(parents=True)
+    assert set(Disk(tmp_path, block)._rates) == {"dm-0", "sda", "cciss/c0d0"}
+    (block / "sda/device").mkdir()
+    (block / "cciss!c0d0/device").mkdir()
+    assert set(Disk(tmp_path, block)._rates) == {"sda", "cciss/c0d0"}
+
+
+def net_dev(**interfaces: tuple[int, int]) -> str:
+    """A /proc/net/dev: bytes received and sent by each interface."""
+    rows = [f"{name:>6}: {received:7} 1 2 3 4 5 6 7 {sent} 9 10\n" for name, (received, sent) in interfaces.items()]
+    return "".join(["Inter-| Receive | Transmit\n", " face |bytes packets |bytes packets\n", *rows])
+
+
+def test_interfaces_with_hardware_count_and_the_loopback_never(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    file, net = tmp_path / "net/dev", tmp_path / "class"
+    file.write_text(net_dev(lo=(0, 0)))
+    probe = Network(tmp_path, net)
+    assert (probe.series, probe.read(0.0)) == ((), [])
+    assert "loopback" in probe.reasons["network"]
+    file.write_text(net_dev(lo=(0, 0), br0=(0, 0), eth0=(0, 0)))
     assert all(math.isnan(rate) for rate in probe.read(1.0))
-    for name in names:
-        (tmp_path / name).mkdir()
-    (tmp_path / first / "device").mkdir()
-    only_hardware = Disk(tmp_path)
-    only_hardware.read(1.0)
-    assert only_hardware._counted == (first,)
-    (tmp_path / first / "device").rmdir()
-    whole = Disk(tmp_path)
-    whole.read(1.0)
-    assert set(whole._counted) == {name for name in names if not name.startswith(("loop", "ram", "zram"))}
-
-
-def network_bytes() -> tuple[int, int]:
-    """Received and sent by interfaces with hardware behind them, else all but the loopback, from the kernel's table."""
-    rows = [line.replace(":", " ").split() for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
-    outward = [row for row in rows if row[0] != "lo"]
-    counted = [row for row in outward if Path(f"/sys/class/net/{row[0]}/device").exists()] or outward
-    return sum(int(row[1]) for row in counted), sum(int(row[9]) for row in counted)
-
-
-def test_the_networks_rates_leave_the_loopback_out() -> None:
-    probe = Network()
-    probe.read(began := time.monotonic())
-    before, loopback = network_bytes(), psutil.net_io_counters(pernic=True)["lo"].bytes_sent
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
-        receiver, _ = server.accept()
-        with receiver:
-            for _ in range(256):
-                sender.sendall(bytes(1 << 16))
-                got = 0
-                while got < 1 << 16:
-                    got += len(receiver.recv(1 << 16))
-    rates = probe.read(now := time.monotonic())
-    after = network_bytes()
-    assert psutil.net_io_counters(pernic=True)["lo"].bytes_sent - loopback >= 16 << 20
-    for rate, old, new in zip(rates, before, after, strict=True):
-        assert rate * (now - began) == pytest.approx(new - old, rel=0.1, abs=2 << 20)
+    assert probe.reasons == {}
+    file.write_text(net_dev(lo=(900, 900), br0=(10, 20), eth0=(30, 40)))
+    assert probe.read(2.0) == [40.0, 60.0]
+    hardware(net, "eth0")
+    file.write_text(net_dev(lo=(900, 900), br0=(10, 20), eth0=(35, 42), veth1=(10**6, 10**6)))
+    assert probe.read(3.0) == [5.0, 2.0]
 
 
 def test_rates() -> None:
@@ -184,50 +235,6 @@ def test_rates() -> None:
     assert math.isnan(wrapped[0])
     assert wrapped[1] == 10.0
     assert rates.update(12.5, (60, 17)) == [10.0, 0.0]
-
-
-def busy_by_hand(before: str, after: str) -> dict[int, float]:
-    """Busy per core between two texts of /proc/stat, in per cent."""
-    found = {}
-    for old, new in zip(before.splitlines(), after.splitlines(), strict=False):
-        if old.startswith("cpu") and not old.startswith("cpu "):
-            a, b = ([int(field) for field in line.split()[1:9]] for line in (old, new))
-            window = sum(b) - sum(a)
-            found[int(old.split()[0][3:])] = 100 * (1 - (b[3] + b[4] - a[3] - a[4]) / window)
-    return found
-
-
-def test_a_core_with_a_pinned_loop_is_busy_and_all_cores_are_as_proc_says() -> None:
-    core = max(os.sched_getaffinity(0))
-    source = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(1, flush=True)\nwhile True: pass"
-    probe, other = cpu(), Cpu(psutil_times)
-    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE) as spinner:
-        try:
-            assert spinner.stdout is not None
-            spinner.stdout.readline()
-            before = Path("/proc/stat").read_text()
-            probe.read(time.monotonic())
-            other.read(time.monotonic())
-            time.sleep(2.0)
-            after = Path("/proc/stat").read_text()
-            found, by_psutil = shares(probe), shares(other)
-        finally:
-            spinner.kill()
-    assert found[f"cpu/{core}/busy"] >= 97.0
-    by_hand = busy_by_hand(before, after)
-    assert set(by_hand) == set(probe.cores)
-    for number, busy in by_hand.items():
-        assert found[f"cpu/{number}/busy"] == pytest.approx(busy, abs=3.0)
-        assert by_psutil[f"cpu/{number}/busy"] == pytest.approx(busy, abs=3.0)
-
-
-def test_a_system_that_does_not_count_iowait_has_none() -> None:
-    ticks = iter([[(0, 10.0, 8.0, math.nan)], [(0, 10.0, 8.0, math.nan)], [(0, 20.0, 13.0, math.nan)]])
-    probe = Cpu(lambda: next(ticks))
-    probe.read(0.0)
-    found = shares(probe)
-    assert found["cpu/0/busy"] == pytest.approx(50.0)
-    assert math.isnan(found["cpu/0/iowait"])
 
 
 def test_a_process_is_known_by_its_number_and_its_start() -> None:
@@ -270,3 +277,34 @@ def test_the_facts_of_this_machine() -> None:
     assert facts["memory_total"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert facts["platform"] == "Linux"
     assert facts["cpu_model"]
+
+
+def test_systems_without_proc_are_asked_through_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: tuple[type[Memory | Disk | Network | Load | Pressure], ...] = (Memory, Disk, Network, Load, Pressure)
+    by_proc = {kind: kind() for kind in kinds}
+    for kind in kinds:
+        monkeypatch.setattr(f"{kind.__module__}.LINUX", False)
+    by_psutil = {kind: kind() for kind in kinds}
+    for probe in by_psutil.values():
+        of_the_group = {metric.name for metric in METRICS if metric.group == probe.group}
+        present = {name for name, _ in probe.series}
+        if probe.group not in probe.reasons:
+            assert set(probe.reasons) == of_the_group - present
+        assert len(probe.read(0.0)) == len(present)
+    assert by_psutil[Pressure].series == ()
+    assert set(by_psutil[Disk].reasons) == {"disk/busy"}
+    memory, other = (named(probes[Memory], probes[Memory].read(1.0)) for probes in (by_psutil, by_proc))
+    assert memory["memory/available"] == pytest.approx(other["memory/available"], rel=0.02)
+    assert memory["memory/percent"] == pytest.approx(other["memory/percent"], abs=2.0)
+    assert memory["swap/used"] == other["swap/used"]
+    assert by_psutil[Load].read(1.0) == pytest.approx(by_proc[Load].read(1.0)[:3], abs=0.1)
+
+
+def test_limits_of_systems_without_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("limits", "container"):
+        monkeypatch.setattr(f"kernel_monitor.sample.{module}.LINUX", False)
+    limits, probe = Limits(os.getpid()), Container(os.getpid())
+    cpus = sorted(os.sched_getaffinity(0))
+    assert limits.read() == {"cpus": cpus, "cpu_quota": None, "memory": None, "source": None}
+    assert "only Linux" in limits.reasons["limits"]
+    assert (probe.read(0.0), set(probe.reasons)) == ([], {"container"})

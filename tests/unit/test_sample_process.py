@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_monitor.sample import wire
+from kernel_monitor.sample.metrics import GROUPS
 from kernel_monitor.sample.pipes import Output
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,16 +205,17 @@ def test_a_reader_that_stands_still_loses_frames_and_is_told_how_many() -> None:
 def test_a_command_that_it_does_not_know_is_answered() -> None:
     with sampler("--interval=0.02") as process:
         assert process.stdin is not None
-        process.stdin.write(json.dumps({"command": "dance"}).encode() + b"\n\n")
+        process.stdin.write(json.dumps({"do": "dance"}).encode() + b"\n\nnonsense\n")
         messages = Messages(process)
-        while not messages.notices:
+        while len(messages.notices) < 2:
             messages.read()
         frames = len(messages.frames)
         while len(messages.frames) < frames + 3:
             messages.read()
-    assert messages.notices == [
-        {"level": "warning", "message": 'the sampler knows no such command: b\'{"command": "dance"}\''}
-    ]
+    assert [notice["level"] for notice in messages.notices] == ["warning", "warning"]
+    unknown, nonsense = (notice["message"] for notice in messages.notices)
+    assert unknown == "the sampler knows no such command: 'dance'"
+    assert nonsense.startswith("the sampler does not understand b'nonsense'")
 
 
 def test_what_cannot_be_measured_is_missing_and_the_rest_goes_on() -> None:
@@ -221,7 +223,7 @@ def test_what_cannot_be_measured_is_missing_and_the_rest_goes_on() -> None:
         messages = Messages(process)
         while len(messages.frames) < 25 or math.isnan(messages.values()["disk/read"]):
             messages.read()
-        # No file can be opened any more: memory, disks and network cannot be read, the cores' file is open already.
+        # No file can be opened any more; the cores' is open already.
         limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (0, limits[1]))
         try:
@@ -237,7 +239,9 @@ def test_what_cannot_be_measured_is_missing_and_the_rest_goes_on() -> None:
     assert math.isnan(grey["memory/used"])
     assert not any(math.isnan(grey[f"cpu/{core}/busy"]) for core in messages.hellos[0]["cpus"])
     told = [notice["message"] for notice in messages.notices]
-    assert sorted(text.split()[0] for text in told) == ["Disk", "Memory", "Network"]  # once each
+    names = sorted(text.split()[0] for text in told)
+    assert {"disk", "load", "memory", "network", "process"} <= set(names) <= {*GROUPS, "limits", "topology"}
+    assert len(names) == len(set(names))  # once each
     assert all("Too many open files" in text for text in told)
 
 

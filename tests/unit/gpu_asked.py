@@ -1,0 +1,64 @@
+"""GPUs asked by hand, with a clock that the test sets: no thread, no waiting."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.nvml import answers
+from kernel_monitor.sample import nvml_load, nvml_processes
+from kernel_monitor.sample.nvml import open_devices
+from kernel_monitor.sample.nvml_desk import in_words
+from kernel_monitor.sample.nvml_session import Session
+
+OWN = frozenset({4001, 4002})
+"""The kernel's process tree."""
+
+
+class Clock:
+    """Wall clock and monotonic clock, both standing still until `pass_time`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.wall = 1_800_000_000.0
+        self.monotonic = 500.0
+        times = SimpleNamespace(time=lambda: self.wall, sleep=lambda _: None)
+        patch.setattr(answers, "time", times)
+        patch.setattr(nvml_load, "time", times)
+        patch.setattr(nvml_processes, "time", times)
+
+    def pass_time(self, seconds: float) -> None:
+        self.wall += seconds
+        self.monotonic += seconds
+
+
+class Asked:
+    """All questions about all GPUs that NVML lists now, asked when the test says so."""
+
+    def __init__(self, clock: Clock, pids: frozenset[int] | None = OWN) -> None:
+        self.clock = clock
+        self.notices: list[dict[str, Any]] = []
+        self.session = Session(open_devices(), 0.1, pids, self.notices.append)
+
+    def round(self, seconds: float = 0.0) -> list[str]:
+        """After `seconds`, ask what is due; returns what went missing or came back."""
+        self.clock.pass_time(seconds)
+        desks = [desk for asker in self.session.askers for desk in asker.desks]
+        return in_words(change for desk in desks for change in desk.ask(self.clock.monotonic))
+
+    def values(self, gpu: int = 0) -> dict[str, float]:
+        _, desks = self.session.desks[gpu]
+        return {
+            part: value
+            for _, desk in desks
+            for (part, _), value in zip(desk.table.parts, desk.table.values, strict=True)
+        }
+
+    def reasons(self, gpu: int = 0) -> dict[str, str]:
+        return {part: words for _, desk in self.session.desks[gpu][1] for part, words in desk.reasons.items()}
+
+    def reading(self, group: str, gpu: int = 0) -> tuple[float, float]:
+        """(age, window) of a group, in s."""
+        reading = next(desk.readings[group] for _, desk in self.session.desks[gpu][1] if group in desk.readings)
+        return self.clock.monotonic - reading.at, reading.window

@@ -1,0 +1,60 @@
+"""Writes `docs/metrics.md` from the table in `kernel_monitor/sample/metrics.py`.
+
+python -m tests.unit.metrics_table
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+from kernel_monitor.sample.metrics import FRAME, METRICS, ROLES
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+HEAD = f"""# Metrics
+
+Written by `python -m tests.unit.metrics_table` from `kernel_monitor/sample/metrics.py`; a test compares.
+
+Every frame holds one value per series, NaN where there is none; zero means zero. In a series' name `<n>` is a logical
+core, `<i>` a GPU, `<j>` one of its MIG instances, `<role>` one of {", ".join(f"`{role}`" for role in ROLES)}, `<group>`
+one of the groups below. A GPU's metric that is missing has NVML's reason in the hello (`gpus[i].reasons`), one of the
+host in `host.reasons`; the dashboard and the report show both.
+
+What is read together is a *group*. The period is the time between two readings: no group is read more often than there
+are frames, and where readings are rarer than frames, the newest is held. How old it is and how much time it covers
+stands in the frame itself: `sample/<group>/age` and `sample/<group>/window`. Rates and shares are over the window;
+amounts (memory, temperature, clocks, counts, load averages) are of the moment at its end. Load in `/proc/stat` is
+counted in ticks of 10 ms, so a window of 100 ms has steps of 10 %.
+
+On macOS and Windows the host's metrics come from psutil, and those that these systems do not count are absent.
+"""
+
+
+def text() -> str:
+    """The document."""
+    lines = [HEAD]
+    for group, metrics in groupby(METRICS, key=lambda metric: metric.group):
+        rows = list(metrics)
+        lines.append(
+            f"## {'The frame itself' if group == FRAME else f'`{group}`'}: {_period(group, rows[0].period_s)}\n"
+        )
+        lines.append("| series | unit | source | meaning |\n|---|---|---|---|")
+        lines += [f"| `{row.name}` | {row.unit} | {_code(row.source)} | {row.meaning} |" for row in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _period(group: str, seconds: float) -> str:
+    if seconds == 0:
+        return "with every frame"
+    return f"with every frame, at most every {seconds:g} s" if group == "gpu" else f"every {seconds:g} s"
+
+
+def _code(source: str) -> str:
+    """Files as code."""
+    return f"`{source}`" if source.startswith("/") else source
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(text(), "utf-8")
