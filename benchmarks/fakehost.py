@@ -132,6 +132,7 @@ class FakeHost:
         self._write("sys/block/nvme0n1/queue/hw_sector_size", f"{SECTOR_B}\n")
         self._write("sys/class/net/eth0/device/vendor", "0x15b3\n")
         self._write("proc/cpuinfo", "".join(f"processor\t: {core}\nmodel name\t: Simulated CPU\n\n" for core in online))
+        self._write("proc/self/status", f"Name:\tpython\nCpus_allowed_list:\t0-{self.cores - 1}\n")
         self._write("proc/version", "Linux version 6.8.0 (simulated)\n")
 
     def _moving(self, load: float) -> None:

@@ -12,10 +12,10 @@ from ._version import __version__
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from .live import monitor
+    from .live import monitor, open_session
     from .loaders import switchable
 
-__all__ = ["__version__", "errors", "monitor", "switchable"]
+__all__ = ["__version__", "errors", "monitor", "open_session", "switchable"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,9 +24,13 @@ def __getattr__(name: str) -> Any:
 
         return switchable
     if name == "monitor":
-        from .live import monitor
+        from .live import monitor, open_session
 
         return monitor
+    if name == "open_session":
+        from .live import open_session
+
+        return open_session
     if name == "errors":
         from importlib import import_module
 

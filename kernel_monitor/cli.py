@@ -7,6 +7,7 @@ Each command is one function that adds its parser, listed in COMMANDS, and impor
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -82,7 +83,63 @@ def _run_demo_data(options: argparse.Namespace) -> int:
     return 1 if faults else 0
 
 
-COMMANDS: tuple[Callable[[Commands], None], ...] = (_demo_data,)
+def _sessions(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "sessions",
+        help="list the recorded sessions, or copy one",
+        description="Lists the recorded sessions, newest first. A copy of one that is being recorded is whole up to "
+        "the moment of copying.",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON, for other programs")
+    parser.add_argument(
+        "--copy",
+        nargs="+",
+        metavar=("SESSION", "DEST"),
+        help="copy a session (its file, its id or the beginning of that) to DEST, a file or folder (default: here)",
+    )
+    parser.set_defaults(run=_run_sessions)
+
+
+def _run_sessions(options: argparse.Namespace) -> int:
+    from .recorded import Opened, table
+
+    if options.copy is not None:
+        if len(options.copy) > 2:
+            raise MonitorError("--copy takes one session and one destination (see kernel-monitor sessions --help)")
+        from .record.reader import open_session
+
+        session = open_session(options.copy[0])
+        target = Path(options.copy[1] if len(options.copy) == 2 else ".").expanduser()
+        if target.is_dir():
+            target /= Path(session.path).name
+        if target.exists():
+            raise MonitorError(f"{target} exists already: name another file")
+        print(session.copy(target))
+        return 0
+    found = Opened().listing()
+    print(json.dumps(found, indent=1) if options.json else table(found))
+    return 0
+
+
+def _report(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "report",
+        help="write a recorded session as one HTML file",
+        description="Writes a recorded session as one HTML file that opens offline.",
+    )
+    parser.add_argument("session", metavar="SESSION", help="its file, its id or the beginning of that")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the HTML file")
+    parser.set_defaults(run=_run_report)
+
+
+def _run_report(options: argparse.Namespace) -> int:
+    from .recorded import Opened
+
+    print(f"wrote {Opened().open(options.session).export(options.output)}")
+    return 0
+
+
+COMMANDS: tuple[Callable[[Commands], None], ...] = (_demo_data, _sessions, _report)
 
 
 if __name__ == "__main__":

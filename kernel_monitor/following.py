@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .loaders import SwitchableLoader
     from .store import Store
 
+    AddEvent = Callable[..., object]
+
 KEPT_ENDED = 4
 """Loaders that are gone and still shown: one made inside a function ends with it, its curves belong to the session."""
 KEPT_EPOCHS = 100
@@ -24,13 +26,15 @@ class Following:
     """What the loaders did since the last look.
 
     Args:
-        store: gets a loader's columns when it comes, and its events.
+        store: gets a loader's columns when it comes.
         session_time: seconds into the session for a `time.monotonic()`; None before the session began.
+        add_event: is given each event of a loader: `(kind, time, **fields)`, on the thread on which it happened.
     """
 
-    def __init__(self, store: Store, session_time: Callable[[float], float | None]) -> None:
+    def __init__(self, store: Store, session_time: Callable[[float], float | None], add_event: AddEvent) -> None:
         self._store = store
         self._session_time = session_time
+        self._add_event = add_event
         self._states: dict[str, State] = {}
         self._epochs: dict[str, dict[int, State]] = {}
         self._totals: dict[str, tuple[int, int, float, float]] = {}
@@ -98,7 +102,7 @@ class Following:
         for stamp in ("asked", "first"):
             if stamp in fields:
                 fields[stamp] = self._session_time(fields[stamp])
-        self._store.add_event(event["kind"], at, **fields)
+        self._add_event(event["kind"], at, **fields)
 
 
 def _loaders_module() -> ModuleType | None:

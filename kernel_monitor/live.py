@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import os
-import platform
-import sys
 import threading
 import time
-import uuid
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._version import __version__
-from .diagnose import strip as switch_strip
+from .cost import thread_seconds
 from .errors import MonitorError, SessionError
-from .following import Following
-from .sample.client import SamplerClient
+from .recorded import Opened, RecordedSession
+from .recording import words
+from .sampling import Row, Sampling, facts
+from .serving import Serving
+from .settings import Record, Settings
 from .store import Snapshot, Store
-from .stream import wire
 from .stream.hub import Hub, Publisher
 
 if TYPE_CHECKING:
     from .loaders import SwitchableLoader
     from .widgets import Dashboard
-
-DEFAULT_INTERVAL_S = 0.1
-STRIP_PERIOD_S = 1.0
-KEPT_NOTICES = 5
-# What a reader of an exported page may want to reproduce; nothing personal.
-REPORTED_PACKAGES = ("kernel-monitor", "torch", "torchvision", "nvidia-dali-cuda120", "bokeh", "ipykernel", "psutil")
 
 
 class Monitor:
@@ -41,83 +32,102 @@ class Monitor:
     def __init__(self) -> None:
         self.hub = Hub()
         self.store = Store()
-        self._following = Following(self.store, self._session_time)
+        self.opened = Opened()
+        self._settings = Settings()
         self._lock = threading.RLock()
-        self._client: SamplerClient | None = None
-        self._publish: Publisher | None = None
-        self._session: str | None = None
-        self._zero = 0.0
-        self._origin = 0.0
-        self._interval = DEFAULT_INTERVAL_S
-        self._last_frame_at = 0.0
-        self._strip: dict[str, Any] | None = None
-        self._strip_due = 0.0
-        self._sent_event = 0
-        self._told_paused = False
-        self._notices: list[str] = []
+        self._serving = Serving(self.store, self.hub, lambda: self._settings)
+        self._sampling = Sampling(self.store, self)
+        self._serving.sampling = self._sampling
+        self._news: str | None = None
+        self._began = 0.0
+        self._shape()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_in_child)
 
     # -- what a person calls ------------------------------------------------------------------------------------
 
-    def start(self, *, interval: float | None = None) -> None:
-        """Start sampling, every ``interval`` seconds (0.05 to 60; 0.1 unless told, or as before).
+    def start(
+        self,
+        *,
+        interval: float | None = None,
+        history: float | None = None,
+        charts: str | list[str] | tuple[str, ...] | None = None,
+        record: Record | None = None,
+    ) -> None:
+        """Start sampling, with these settings or, for those not given, as before; what runs is configured.
+
+        Args:
+            interval: s between samples, 0.05 to 60; 0.1 at first.
+            history: s of samples kept for the charts, 60 to 3600; 600 at first.
+            charts: ids of the charts to show (see `configure`).
+            record: whether to record the session to a file, and to which folder; True at first.
 
         Raises:
-            SessionError: the interval is out of range.
+            SessionError: a value cannot be taken.
+        """
+        self.configure(interval=interval, history=history, charts=charts, record=record)
+        if self._sampling.start(self._settings):
+            self._began = time.monotonic()
+            self._tell_what_was_left()
+            self.notify("started")
+
+    def configure(
+        self,
+        *,
+        interval: float | None = None,
+        history: float | None = None,
+        charts: str | list[str] | tuple[str, ...] | None = None,
+        record: Record | None = None,
+    ) -> dict[str, Any]:
+        """Change settings, while the monitor runs too, with nothing lost; returns all of them.
+
+        Args:
+            interval, history: as for `start`.
+            charts: ids of `kernel_monitor.store.charts`, among which `all` and `default` stand for those.
+            record: False stops the recording, True goes on with it in the same file, a folder says where.
+
+        Raises:
+            SessionError: a value cannot be taken; nothing was changed.
         """
         with self._lock:
-            wanted = self._interval if interval is None else interval
-            if not 0.05 <= wanted <= 60:
-                raise SessionError(f"The interval is {wanted:g} s; it must lie between 0.05 and 60 s.")
-            if self._client is not None and wanted == self._interval:
-                return
-            outgoing, self._client = self._client, None
-        if outgoing is not None:
-            outgoing.stop()  # without the lock: it waits for a thread that may need it
-        self._begin(wanted)
-        self.notify("started")
+            before = self._settings
+            after = before.changed(interval=interval, history=history, charts=charts, record=record)
+            self._settings = after
+            self._shape()
+            if after != before or record is not None:
+                self._sampling.configure(before, after)
+        if after != before:
+            self.notify("configured")
+        return after.to_json()
 
-    def _begin(self, interval: float) -> None:
-        with self._lock:
-            if self._client is not None:
-                return  # another thread was faster
-            if self._session is None:
-                self._session = uuid.uuid4().hex
-                self._zero, self._origin = time.monotonic(), time.time()
-            self._interval = interval
-            self._last_frame_at = time.monotonic()
-            self._client = SamplerClient(
-                interval,
-                on_hello=self._on_hello,
-                on_frame=self._on_frame,
-                on_notice=self._on_notice,
-                on_exit=self._on_sampler_exit,
-                zero=self._zero,
-            )
-            self._client.start()
+    @property
+    def settings(self) -> dict[str, Any]:
+        """`interval`, `history` (s), `charts` (ids), `record` (bool), `record_to` (a folder, or None)."""
+        return self._settings.to_json()
 
-    def stop(self) -> None:
+    @property
+    def recording(self) -> dict[str, Any]:
+        """`state` (`recording`, `moved`, `stopped`, `off`), `path` of the file, `message` for people."""
+        return dict(self._sampling.recording.to_json())
+
+    def stop(self, reason: str = "stopped") -> None:
         """Stop sampling. What was measured stays, for the charts and for :meth:`export`."""
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.stop()
+        if self._sampling.stop(reason):
             self.notify("stopped")
 
     @property
     def running(self) -> bool:
-        return self._client is not None
+        return self._sampling.client is not None
 
     @property
     def session(self) -> str | None:
         """This process's session id; None before the first start."""
-        return self._session
+        return self._sampling.session
 
     @property
     def strip(self) -> dict[str, Any] | None:
         """What the last switch changed, or None (docs/architecture.md, *Strip*)."""
-        return self._strip
+        return self._serving.strip
 
     def dashboard(self) -> Dashboard:
         """The dashboard as a widget, for the output of a cell. Starts the monitor if needed."""
@@ -128,11 +138,11 @@ class Monitor:
 
     def loaders(self) -> list[SwitchableLoader]:
         """The live switchable loaders of this process, oldest first."""
-        return self._following.loaders()
+        return self._sampling.following.loaders()
 
     def loader_states(self) -> list[dict[str, Any]]:
         """The states of the live loaders, and the last states of the newest that are gone (``"ended": true``)."""
-        return self._following.states()
+        return self._sampling.following.states()
 
     def switch(self, backend: str, *, loader: str | None = None, confirmed: bool = False) -> dict[str, Any]:
         """Ask a loader to go on with another backend; returns its state at once.
@@ -201,21 +211,45 @@ class Monitor:
             raise MonitorError(f"{problem}. The loaders are: {names}.")
         return chosen[0]
 
+    def cost(self) -> dict[str, Any]:
+        """What the monitor takes of the processor.
+
+        `threads`: CPU seconds of each of its threads in this process, by name; `kernel`: per cent of one core that
+        they take together since the start; `sampler`: that of the sampler process once it had started, or None.
+        """
+        threads = thread_seconds()
+        lived = time.monotonic() - self._began
+        return {
+            "threads": threads,
+            "kernel": 100 * sum(threads.values()) / lived if self.running and lived > 0 else 0.0,
+            "sampler": self._sampling.share.now() if self.running else None,
+        }
+
     def status(self) -> str:
-        """One line for people: what runs and what was missed."""
-        if self._session is None:
+        """A few lines for people: what runs, what it costs, what was missed and where it is recorded."""
+        sampling = self._sampling
+        if sampling.session is None:
             return "kernel_monitor is not running. %monitor start starts it."
         state = "running" if self.running else "stopped"
-        lines = [f"kernel_monitor is {state}: {self.store.last_seq:,} samples, one every {self._interval:g} s"]
-        client = self._client
+        lines = [f"kernel_monitor is {state}: {self.store.last_seq:,} samples, one every {self._settings.interval:g} s"]
+        cost = self.cost()
+        if cost["sampler"] is not None:
+            lines.append(f"cost: sampler {cost['sampler']:.1f} % of a core, in the kernel {cost['kernel']:.1f} %")
+        lines.append(words(self.recording))
+        client = sampling.client
         if client is not None and client.restarts:
             lines.append(f"the sampler was restarted {client.restarts} times (gaps are drawn as gaps)")
         reason = self.store.schema.gpu_reason
         if reason:
             lines.append(f"no GPU rows: {reason}")
         lines += [f"{state['name']}: {state['status']}" for state in self.loader_states()]
-        lines += self._notices
+        lines += sampling.notices
         return "\n".join(lines)
+
+    def news(self) -> str | None:
+        """A sentence that is said once in this process: that the session before ended without goodbye; or None."""
+        news, self._news = self._news, None
+        return news
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write everything measured so far as one HTML file that opens offline.
@@ -233,29 +267,27 @@ class Monitor:
 
     def hello(self) -> dict[str, Any]:
         """The answer to a page's first question: who is there, and in which state."""
-        return {
-            "protocol": wire.PROTOCOL,
-            "version": __version__,
-            "environment": Path(sys.prefix).name,
-            "ipykernel": _version("ipykernel"),
-            "bokeh": _version("bokeh"),
-            "running": self.running,
-            "session": self._session,
-        }
+        return self._serving.hello()
+
+    def state(self) -> dict[str, Any]:
+        """`settings`, `charts` (those there are, and why not) and `recording`."""
+        return self._serving.state()
+
+    def glance(self) -> dict[str, Any]:
+        """The figures of a status bar."""
+        return self._serving.glance()
 
     def snapshot(self) -> Snapshot:
-        if self._session is None or self.store.last_seq == 0:
+        sampling = self._sampling
+        if sampling.session is None or self.store.last_seq == 0:
             raise SessionError("Nothing was measured yet: start the monitor first (%monitor start).")
-        versions = {name: version for name in REPORTED_PACKAGES if (version := _version(name)) is not None}
-        facts = {
-            "session": self._session,
-            "python": platform.python_version(),
-            "versions": versions,
-            "interval": self._interval,
+        what = {
+            "session": sampling.session,
+            **facts(self._settings.interval),
             "exported": time.time(),
-            "restarts": self._client.restarts if self._client is not None else 0,
+            "restarts": sampling.client.restarts if sampling.client is not None else 0,
         }
-        return self.store.snapshot(self._following.reported(), facts)
+        return self.store.snapshot(sampling.following.reported(), what)
 
     def render(self) -> str:
         """The exported page as text, rendered in a process of its own."""
@@ -268,93 +300,43 @@ class Monitor:
 
     def connect(self, publish: Publisher | None) -> None:
         """Give the way to the pages (None takes it away)."""
-        self._publish = publish
+        self._serving.connect(publish)
 
     def notify(self, kind: str, **fields: Any) -> None:
         """Tell all pages about a change that they did not ask for themselves."""
-        publish = self._publish
-        if publish is not None:
-            publish(wire.NOTICE, {"kind": kind, **self.hello(), **fields})
+        self._serving.notify(kind, **fields)
+
+    def goodbye(self, reason: str) -> None:
+        """Tell the recorder that this process is about to end on purpose; whatever ends it then, that stays true."""
+        self._sampling.say_goodbye(reason)
 
     # -- the sampler's reader thread --------------------------------------------------------------------------------
 
-    def _on_hello(self, hello: dict[str, Any]) -> None:
-        self.store.set_host({**hello, "origin": self._origin})
+    def row(self, row: Row) -> None:
+        self._serving.row(row)
 
-    def _on_notice(self, notice: dict[str, Any]) -> None:
-        message = str(notice.get("message", ""))
-        self._remember(message)
-        if notice.get("level") == "error":  # there will be no further restart
-            with self._lock:
-                client, self._client = self._client, None
-            if client is not None:
-                client.stop()
-            self.notify("stopped", message=message)
+    def changed(self, kind: str, **fields: Any) -> None:
+        self.notify(kind, **fields)
 
-    def _remember(self, message: str) -> None:
-        self._notices = [*(known for known in self._notices if known != message), message][-KEPT_NOTICES:]
+    # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _on_sampler_exit(self, reason: str) -> None:
-        self._remember(f"the sampler ended: {reason}")
-        self.store.add_event("sampler-restarted", time.monotonic() - self._zero, message=reason)
+    def _shape(self) -> None:
+        """Give the store the settings' size and charts."""
+        self.store.set_capacity(self._settings.capacity)
+        self.store.set_charts(self._settings.charts)
 
-    def _on_frame(self, sampled: float, missed: int, values: Any) -> None:
-        self._following.look()
-        row_time = sampled - self._zero
-        window = max(sampled - self._last_frame_at, 1e-6)
-        self._last_frame_at = sampled
-        seq = self.store.append(row_time, values, self._following.values(window))
-        publish = self._publish
-        if publish is None or not self.hub.watched:
-            self._told_paused = False
-            return
-        if self.hub.paused:
-            if not self._told_paused:
-                self._told_paused = True
-                self.notify("paused")
-            return
-        self._told_paused = False
-        self._refresh_strip(row_time)
-        rows = self.store.rows(seq - 1)
-        events = self.store.events(self._sent_event)
-        if events:
-            self._sent_event = events[-1]["id"]
-        now = time.time()
-        publish(
-            wire.FRAME,
-            {
-                "protocol": wire.PROTOCOL,
-                "session": self._session,
-                "schema": rows.schema.version,
-                "seq": seq,
-                "time": row_time,
-                "sampled": now - (time.monotonic() - sampled),
-                "sent": now,
-                "missed": missed,
-                "loaders": self.loader_states(),
-                "events": events,
-                "strip": self._strip,
-            },
-            [wire.encode_values(rows.values[-1])],
-        )
-
-    def _session_time(self, monotonic: float) -> float | None:
-        return None if self._session is None else monotonic - self._zero
-
-    def _refresh_strip(self, now: float) -> None:
-        if now < self._strip_due:
-            return
-        self._strip_due = now + STRIP_PERIOD_S
-        events = self.store.events()
-        if any(event["kind"] == "switch" for event in events):
-            self._strip = switch_strip(self.store.rows(), events, self.loader_states())
+    def _tell_what_was_left(self) -> None:
+        left, self._sampling.left = self._sampling.left, None
+        if left is not None:
+            self._news = left["message"]
+            self._sampling.remember(left["message"])
+            self.notify("left-without-goodbye", **left)
 
     def _forget_in_child(self) -> None:
         """In a forked child (a loader worker) everything of ours is inert."""
         self._lock = threading.RLock()
-        self._client = None
-        self._publish = None
-        self._session = None
+        self._sampling.forget_in_child()
+        self._serving.connect(None)
 
 
 def _question(loader: SwitchableLoader, backend: str) -> str | None:
@@ -364,13 +346,16 @@ def _question(loader: SwitchableLoader, backend: str) -> str | None:
     return next((one["confirm"] for one in state["backends"] if one["name"] == backend), None)
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 monitor = Monitor()
 
-__all__ = ["Monitor", "monitor"]
+
+def open_session(path: str | os.PathLike[str] | None = None) -> RecordedSession:
+    """Open a recorded session: the newest one, or by its path, its id or the beginning of that.
+
+    Raises:
+        SessionError: there is none, or it cannot be read; the message says why.
+    """
+    return monitor.opened.open(path)
+
+
+__all__ = ["Monitor", "monitor", "open_session"]

@@ -6,6 +6,7 @@ Also writes the counts of a run where ``python -m tests.run`` adds them up.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,6 +105,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[VERDICT] = Verdict()
     config.pluginmanager.register(Recorder(config.stash[VERDICT], config.getoption("--verdict")))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What the tests' monitors record goes into a folder of its own, not among the person's sessions."""
+    folder = tmp_path_factory.mktemp("recordings")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNEL_MONITOR_SESSIONS", str(folder))
+        yield folder
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

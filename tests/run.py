@@ -20,7 +20,7 @@ from .conftest import FREE, has_gpu
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 # A folder that is missing is a failure: its tests would be gone and nobody would notice.
-FOLDERS = ("unit", "wire", "loaders", "packaging", "kernel", "notebooks", "browser")
+FOLDERS = ("unit", "truth", "record", "wire", "loaders", "packaging", "kernel", "notebooks", "browser")
 PAGE = "widgets (vitest)"
 LIMIT_S = 900.0
 

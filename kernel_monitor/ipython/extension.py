@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..live import monitor
@@ -28,7 +28,6 @@ class Extension:
         shell.register_magics(self._magics)
         shell.events.register("pre_run_cell", self._before_cell)
         shell.events.register("post_run_cell", self._after_cell)
-        atexit.register(monitor.stop)
         kernel = getattr(shell, "kernel", None)
         if kernel is None or getattr(kernel, "control_stream", None) is None:
             return  # terminal IPython, or a kernel inside another process: no pages to serve
@@ -37,6 +36,7 @@ class Extension:
 
         self._channels = KernelChannels(kernel)
         self._channels.listen(Control(monitor))
+        self._channels.before_shutdown(partial(monitor.goodbye, "the kernel was shut down"))
         monitor.connect(self._channels.publish)
         if threading.current_thread() is not threading.main_thread():
             # The sidebar loaded us on a subshell, which it does only while a cell runs on the main shell.
@@ -45,13 +45,12 @@ class Extension:
 
     def unload(self) -> None:
         shell: Any = self._shell
-        monitor.stop()
+        monitor.stop("the extension was unloaded")
         monitor.notify("unloaded")
         monitor.hub.clear()
         monitor.connect(None)
         if self._channels is not None:
             self._channels.unlisten()
-        atexit.unregister(monitor.stop)
         shell.events.unregister("pre_run_cell", self._before_cell)
         shell.events.unregister("post_run_cell", self._after_cell)
         for kind in ("line", "cell"):

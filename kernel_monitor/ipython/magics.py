@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable
+from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from IPython.core.error import UsageError
@@ -12,6 +13,8 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display
 
 from ..errors import MonitorError
+from ..recorded import table
+from ..recording import words as recording_words
 from ..stream.control import KNOBS
 from .summary import summary_html, summary_text
 
@@ -19,17 +22,24 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from ..live import Monitor
+    from ..widgets import Dashboard
 
 USAGE = """%monitor                        show the dashboard (starts the monitor if needed)
-%monitor start [--interval S]   sample every S seconds (default 0.1)
+%monitor start [--interval S] [--history S] [--charts ID,ID] [--no-record]
+                                sample every S seconds (default 0.1) and keep S seconds (default 600);
+                                the same again while it runs changes the settings
 %monitor stop                   stop sampling; what was measured stays
-%monitor status                 what runs, what was missed
+%monitor status                 what runs, what it costs, what was missed, where it is recorded
+%monitor show CHART …           choose the charts: ids, or all, or default
 %monitor switch NAME [--loader LOADER] [--yes]
                                 go on with another loader backend from the next batch;
                                 --yes: without the question that synthetic asks
 %monitor set [workers=N] [prefetch=N] [threads=N] [--loader LOADER]
                                 change the loader's knobs from the next batch on
-%monitor export PATH            write everything as one HTML file"""
+%monitor export PATH            write everything as one HTML file
+%monitor record on|off          go on with the recording, or leave it
+%monitor sessions               the recorded sessions
+%monitor open [SESSION]         the dashboard of a recorded session: a path, an id or its beginning; or the newest"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,6 +62,9 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(dest="command")
     start = commands.add_parser("start", add_help=False)
     start.add_argument("--interval", type=float, default=None)
+    start.add_argument("--history", type=float, default=None)
+    start.add_argument("--charts", type=lambda text: [one.strip() for one in text.split(",")], default=None)
+    start.add_argument("--no-record", dest="record", action="store_false", default=None)
     commands.add_parser("stop", add_help=False)
     commands.add_parser("status", add_help=False)
     switch = commands.add_parser("switch", add_help=False)
@@ -63,6 +76,13 @@ def _parser() -> _Parser:
     knobs.add_argument("--loader", default=None)
     export = commands.add_parser("export", add_help=False)
     export.add_argument("path")
+    show = commands.add_parser("show", add_help=False)
+    show.add_argument("charts", nargs="+", metavar="CHART")
+    record = commands.add_parser("record", add_help=False)
+    record.add_argument("record", choices=("on", "off"))
+    commands.add_parser("sessions", add_help=False)
+    opened = commands.add_parser("open", add_help=False)
+    opened.add_argument("session", nargs="?", default=None)
     return parser
 
 
@@ -86,12 +106,16 @@ class MonitorMagics(Magics):
         args = self._parser.parse_args(words)
         actions: dict[str | None, Callable[[argparse.Namespace], None]] = {
             None: lambda _args: self._show(),
-            "start": lambda args: self._monitor.start(interval=args.interval),
+            "start": self._start,
             "stop": lambda _args: self._stop(),
             "status": lambda _args: print(self._monitor.status()),
             "switch": lambda args: self._switch(args.backend, args.loader, confirmed=args.yes),
             "set": lambda args: self._set(args.loader, dict(args.knobs)),
             "export": lambda args: print(f"wrote {self._monitor.export(args.path)}"),
+            "show": lambda args: self._charts(args.charts),
+            "record": lambda args: self._record(on=args.record == "on"),
+            "sessions": lambda _args: print(table(self._monitor.opened.listing())),
+            "open": lambda args: self._open(args.session),
         }
         try:
             actions[args.command](args)
@@ -106,17 +130,50 @@ class MonitorMagics(Magics):
         if not self._monitor.hub.ever_subscribed:
             self._update_summaries()
 
+    def _start(self, args: argparse.Namespace) -> None:
+        self._monitor.start(interval=args.interval, history=args.history, charts=args.charts, record=args.record)
+        self._say_news()
+
+    def _say_news(self) -> None:
+        news = self._monitor.news()
+        if news is not None:
+            print(news)
+
+    def _charts(self, charts: list[str]) -> None:
+        print(f"charts: {', '.join(self._monitor.configure(charts=charts)['charts'])}")
+
+    def _record(self, *, on: bool) -> None:
+        self._monitor.configure(record=on)
+        recording = self._monitor.recording
+        if on and not self._monitor.running:
+            print("The session will be recorded once the monitor runs: %monitor start.")
+        else:
+            print(recording_words(recording))
+
+    def _open(self, session: str | None) -> None:
+        recorded = self._monitor.opened.open(session)
+        text = recorded.words()
+        if getattr(self.shell, "kernel", None) is None:
+            print(text)
+            return
+        display(self._picture(recorded.dashboard(), text, f"<p>{escape(text)}</p>"), raw=True)
+
     def _show(self) -> None:
         self._monitor.start()
+        self._say_news()
         if getattr(self.shell, "kernel", None) is None:
             print(summary_text(self._monitor))
             return
-        bundle = self._monitor.dashboard()._repr_mimebundle_()
-        if bundle is None:
-            raise MonitorError("This front end gives widgets no display: use %monitor status and %monitor export.")
-        data = dict(bundle[0])
+        data = self._picture(self._monitor.dashboard(), "", "")
         handle = display(self._with_summary(data), raw=True, display_id=True)
         self._shown = [*self._shown[-3:], (handle, data)]
+
+    def _picture(self, dashboard: Dashboard, text: str, html: str) -> dict[str, Any]:
+        """A widget's output, and what stands for it where there are no widgets."""
+        bundle = dashboard._repr_mimebundle_()
+        if bundle is None:
+            raise MonitorError("This front end gives widgets no display: use %monitor status and %monitor export.")
+        return {**bundle[0], "text/plain": text, "text/html": html}
 
     def _stop(self) -> None:
         self._monitor.stop()

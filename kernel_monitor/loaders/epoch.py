@@ -64,7 +64,7 @@ class EpochIterator:
             self._clock.stop()
             raise
         keep(self._board, self._loader.slot(SYNTHETIC), delivery)
-        self._clock.got(len(delivery.indices))
+        self._clock.got(len(delivery.indices), epoch=self._record.number, batch=delivery.number)
         return delivery.batch
 
     def _record_one(self, delivery: Delivery) -> bool:

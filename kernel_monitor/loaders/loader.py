@@ -305,6 +305,11 @@ class SwitchableLoader:
 
     # What the monitor uses
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process numbers of the workers that run now; may be asked by any thread."""
+        return self.slots.worker_pids
+
     def state(self) -> LoaderState:
         """Return what a monitor shows; may be called from any thread."""
         record = self._record or EpochRecord(0, None, 0)

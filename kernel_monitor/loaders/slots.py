@@ -78,6 +78,14 @@ class Slots:
         prefetch = setting.prefetch or setting.wrapped.prefetch_factor or PREFETCH
         return Knobs(setting.workers, prefetch, setting.threads if dali else None)
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process numbers of all workers; asked once a second, so without the lock that building engines holds."""
+        entries = list(self._entries.values())
+        slots = [one.slot for entry in entries for one in (entry, entry.previous) if one is not None]
+        engines = [slot.engine for slot in [*slots, *list(self._retired)]]
+        return sorted({pid for engine in engines if isinstance(engine, WorkersEngine) for pid in engine.pids})
+
     def __getitem__(self, name: str) -> Slot:
         """The engine of a backend, with its holder; made when first asked for, not started."""
         with self._lock:

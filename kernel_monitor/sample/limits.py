@@ -11,7 +11,7 @@ import psutil
 
 from . import procfs
 from .cgroups import Group, Groups
-from .system import LINUX
+from .system import LINUX, PROC
 
 PERIOD_S = 5.0
 """How often limits are read: they may change while the process runs."""
@@ -61,6 +61,8 @@ def cores(pid: int, groups: Mapping[str, Group]) -> list[int]:
     if not LINUX:
         process = psutil.Process(pid)
         return sorted(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else list(range(os.cpu_count() or 1))
+    if elsewhere := _elsewhere():
+        return sorted(elsewhere)
     allowed = os.sched_getaffinity(pid)
     group = groups.get("cpuset")
     for folder in group.folders[:1] if group is not None else ():
@@ -69,6 +71,17 @@ def cores(pid: int, groups: Mapping[str, Group]) -> list[int]:
             if listed:
                 return sorted(allowed & listed or allowed)
     return sorted(allowed)
+
+
+def _elsewhere() -> set[int]:
+    """The cores as another root's procfs has them; none where there is no other root, or it does not tell."""
+    if Path("/proc") == PROC:
+        return set()
+    # `self` is whoever reads: the sampler, which has its kernel's cores.
+    for line in (_text(str(PROC / "self"), "status")).splitlines():
+        if line.startswith("Cpus_allowed_list:"):
+            return _core_list(line.partition(":")[2])
+    return set()
 
 
 class Limits:

@@ -5,12 +5,12 @@ The JSON form is the one in `docs/architecture.md`; it travels to pages, snapsho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 LOADER_SERIES = (("images", "images/s"), ("wait", "ms"), ("step", "ms"))
 """What every loader contributes: the last part of the series' name, and its unit."""
@@ -34,12 +34,17 @@ class Gpu:
         memory_total: bytes, or None where NVML does not tell.
         reasons: for each metric that this GPU does not give now, NVML's own words, for example
             `{"power": "Not Supported"}`; keys are the last parts of the series' names.
+        mig: its MIG instances, each `{"index", "name", "memory_total"}`; none where MIG is off.
+        throttle: why it is slowed down now, in words. They come and go every second and are no part of equality: a
+            page is not made to load everything again for them.
     """
 
     index: int
     name: str
     memory_total: int | None
     reasons: Mapping[str, str] = field(default_factory=dict)
+    mig: tuple[Mapping[str, Any], ...] = ()
+    throttle: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,9 @@ class Schema:
         gpus: the GPUs that NVML lists.
         gpu_reason: why there is none, in NVML's words; None when there are some.
         loaders: the loaders that have columns.
-        host: facts about the machine: `cpu_model`, `logical_cpus`, `memory_total` (bytes), `platform`.
+        host: facts about the machine: `cpu_model`, `logical_cpus`, `memory_total` (bytes), `platform`, and where the
+            sampler gives them `topology`, `limits` and `reasons` (docs/architecture.md).
+        charts: ids of the charts to draw (`store.charts`); the default ones if empty.
     """
 
     version: int
@@ -77,6 +84,7 @@ class Schema:
     gpu_reason: str | None = None
     loaders: tuple[LoaderInfo, ...] = ()
     host: Mapping[str, Any] = field(default_factory=dict)
+    charts: tuple[str, ...] = ()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -87,6 +95,10 @@ class Schema:
     def columns(self) -> Mapping[str, int]:
         """Name of a series to its column."""
         return {series.name: column for column, series in enumerate(self.series)}
+
+    def restricted(self, names: Collection[str]) -> Schema:
+        """The same schema, of the same version, with only the series of these names, in the order that they have."""
+        return replace(self, series=tuple(series for series in self.series if series.name in names))
 
     def to_json(self) -> dict[str, Any]:
         """The schema as plain lists, dicts, strings and numbers, ready for `json.dumps`."""
@@ -103,20 +115,23 @@ class Schema:
                     "name": gpu.name,
                     "memory_total": gpu.memory_total,
                     "reasons": dict(gpu.reasons),
+                    "mig": [dict(instance) for instance in gpu.mig],
+                    "throttle": list(gpu.throttle),
                 }
                 for gpu in self.gpus
             ],
             "gpu_reason": self.gpu_reason,
             "loaders": [{"id": loader.id, "name": loader.name} for loader in self.loaders],
             "host": dict(self.host),
+            "charts": list(self.charts),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
-        """The inverse of `to_json`.
+        """The inverse of `to_json`; recorded sessions may be of before `charts`, `mig` and `throttle`.
 
         Raises:
-            KeyError: a field is missing.
+            KeyError: another field is missing.
         """
         return cls(
             version=int(data["version"]),
@@ -129,6 +144,7 @@ class Schema:
             gpu_reason=data["gpu_reason"],
             loaders=tuple(LoaderInfo(id=entry["id"], name=entry["name"]) for entry in data["loaders"]),
             host=dict(data["host"]),
+            charts=tuple(data.get("charts", ())),
         )
 
 
@@ -138,13 +154,15 @@ def series_from_json(entries: list[Mapping[str, str]]) -> tuple[Series, ...]:
 
 
 def gpus_from_json(entries: list[Mapping[str, Any]]) -> tuple[Gpu, ...]:
-    """`[{"index", "name", "memory_total", "reasons"?}, …]` as GPUs."""
+    """`[{"index", "name", "memory_total", "reasons"?, "mig"?, "throttle"?}, …]` as GPUs."""
     return tuple(
         Gpu(
             index=int(entry["index"]),
             name=entry["name"],
             memory_total=entry["memory_total"],
             reasons=dict(entry.get("reasons", {})),
+            mig=tuple(dict(instance) for instance in entry.get("mig", ())),
+            throttle=tuple(entry.get("throttle", ())),
         )
         for entry in entries
     )

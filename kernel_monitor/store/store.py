@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .charts import DEFAULT_CHARTS, shown_series
 from .ring import Ring
 from .schema import LoaderInfo, Schema, Series, gpus_from_json, loader_series, series_from_json
 from .snapshot import Rows, Snapshot
@@ -49,11 +50,19 @@ class Store:
             origin=clock.time() if origin is None else origin,
             capacity=capacity,
         )
+        self._shown_of = self._schema
+        self._shown_part: tuple[Schema, npt.NDArray[np.intp]] = (self._schema, np.empty(0, dtype=np.intp))
 
     @property
     def schema(self) -> Schema:
         """The meaning of the columns now. Version 0 has none yet."""
         return self._schema
+
+    @property
+    def page_schema(self) -> Schema:
+        """The part of the schema that pages are sent: the series of the charts that are shown, and few others."""
+        with self._lock:
+            return self._shown()[0]
 
     @property
     def last_seq(self) -> int:
@@ -94,6 +103,22 @@ class Store:
         infos = tuple(LoaderInfo(id=entry["id"], name=entry["name"]) for entry in loaders)
         with self._lock:
             return self._change(self._host_series, loaders=infos)
+
+    def set_charts(self, charts: Sequence[str]) -> Schema:
+        """Show these charts (ids of `store.charts`); the rows keep every series."""
+        with self._lock:
+            return self._change(self._host_series, charts=tuple(charts))
+
+    def set_capacity(self, capacity: int) -> Schema:
+        """Keep at most this many rows from now on; the newest stay.
+
+        Raises:
+            ValueError: there would be no room for a row.
+        """
+        with self._lock:
+            if capacity != self._ring.capacity:
+                self._ring.resize(capacity)
+            return self._change(self._host_series, capacity=capacity)
 
     def append(self, time: float, host_values: npt.ArrayLike, loader_values: Mapping[str, float] | None = None) -> int:
         """Add a row.
@@ -139,11 +164,32 @@ class Store:
             self._events.append(event)
         return dict(event)
 
-    def rows(self, since_seq: int = 0) -> Rows:
-        """The rows after number `since_seq` that are still kept, oldest first, as copies."""
+    def rows(self, since_seq: int = 0, charts: Sequence[str] | None = None) -> Rows:
+        """The rows after number `since_seq` that are still kept, oldest first, as copies.
+
+        Args:
+            since_seq: the number before the first row.
+            charts: only the series that pages with these charts are sent; all by default.
+        """
         with self._lock:
-            schema = self._schema
-            seq, time, values = self._ring.since(since_seq)
+            schema, columns = self._schema, None
+            if charts is not None:
+                schema, columns = _part(schema, charts)
+            seq, time, values = self._ring.since(since_seq, columns)
+        return Rows(schema=schema, seq=seq, time=time, values=values)
+
+    def seq_before(self, time: float) -> int:
+        """The number of the last row that is not later than `time` (s since the session began) and still kept, or 0."""
+        with self._lock:
+            seq, times = self._ring.times()
+        place = int(np.searchsorted(times, time, side="right"))
+        return int(seq[place - 1]) if place else 0
+
+    def page_rows(self, since_seq: int = 0) -> Rows:
+        """As `rows`, of `page_schema` alone: what pages are sent."""
+        with self._lock:
+            schema, columns = self._shown()
+            seq, time, values = self._ring.since(since_seq, columns)
         return Rows(schema=schema, seq=seq, time=time, values=values)
 
     def events(self, since_id: int = 0) -> list[dict[str, Any]]:
@@ -165,7 +211,9 @@ class Store:
         """Put a changed schema in place; the lock is held."""
         loaders = changes.get("loaders", self._schema.loaders)
         changed = replace(self._schema, series=host_series + loader_series(loaders), **changes)
-        if changed != self._schema:
+        if changed == self._schema:
+            self._schema = changed  # what is no part of equality may differ
+        else:
             changed = replace(changed, version=self._schema.version + 1)
             if len(changed.columns) != len(changed.series):
                 raise ValueError(f"series must have names of their own: {', '.join(changed.names)}")
@@ -175,3 +223,16 @@ class Store:
             self._host_series = host_series
             self._schema = changed
         return self._schema
+
+    def _shown(self) -> tuple[Schema, npt.NDArray[np.intp]]:
+        """What pages are sent of the schema, and its columns in the ring; the lock is held."""
+        if self._shown_of is not self._schema:
+            self._shown_of = self._schema
+            self._shown_part = _part(self._schema, self._schema.charts or DEFAULT_CHARTS)
+        return self._shown_part
+
+
+def _part(schema: Schema, charts: Sequence[str]) -> tuple[Schema, npt.NDArray[np.intp]]:
+    """The schema of what pages with these charts are sent, and its columns in the whole one."""
+    part = schema.restricted(set(shown_series(schema, charts)))
+    return part, np.array([schema.columns[name] for name in part.names], dtype=np.intp)

@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
 from . import wire
-from .hub import LEASE_S
+from .hub import GLANCE, LEASE_S
 from .render import run_module
 
 if TYPE_CHECKING:
     from ..live import Monitor
+    from ..recorded import RecordedSession
 
 Reply = tuple[dict[str, Any], list[bytes]]
+SETTINGS = ("interval", "history", "charts", "record")
 KNOBS = ("workers", "prefetch", "threads")
 
 
@@ -43,6 +45,7 @@ class Control:
             "switch": self._switch,
             "set": self._set,
             "history": self._history,
+            "glance": self._glance,
         }
         self._slow: dict[str, Callable[[dict[str, Any]], Reply]] = {
             "start": self._start,
@@ -50,16 +53,28 @@ class Control:
             "document": self._document,
             "bokehjs": self._bokehjs,
             "export": self._export,
+            "configure": self._configure,
+            "sessions": self._sessions,
+            "open": self._open,
+        }
+        # Of a recorded session these read a file.
+        self._recorded: dict[str, Callable[[RecordedSession], Reply]] = {
+            "subscribe": self._recorded_subscribe,
+            "history": self._recorded_history,
+            "document": self._recorded_document,
+            "export": self._recorded_export,
         }
 
     def handle(self, content: Any, reply: Callable[[dict[str, Any], list[bytes]], None]) -> None:
         """Answer one request by calling ``reply`` exactly once: now, or from a worker thread for slow commands."""
         try:
             command, args = _parse(content)
-            if command in self._slow:
-                work = self._slow[command]
+            work = self._slow.get(command)
+            if args.get("recorded") is not None:
+                work = self._of_recorded(command, args)
+            if work is not None:
                 threading.Thread(
-                    target=_answer, args=(lambda: work(args), reply), name=f"kernel-monitor-{command}", daemon=True
+                    target=_answer, args=(partial(work, args), reply), name=f"kernel-monitor-{command}", daemon=True
                 ).start()
                 return
             if command not in self._quick:
@@ -75,11 +90,11 @@ class Control:
         return wire.ok(**self._monitor.hello()), []
 
     def _start(self, args: dict[str, Any]) -> Reply:
-        interval = args.get("interval")
-        if interval is not None and (isinstance(interval, bool) or not isinstance(interval, int | float)):
-            raise BadRequest("start: interval is a number of seconds.")
-        self._monitor.start(interval=None if interval is None else float(interval))
+        self._monitor.start(**_settings("start", args))
         return self._hello(args)
+
+    def _configure(self, args: dict[str, Any]) -> Reply:
+        return wire.ok(settings=self._monitor.configure(**_settings("configure", args))), []
 
     def _stop(self, args: dict[str, Any]) -> Reply:
         self._monitor.stop()
@@ -93,16 +108,30 @@ class Control:
             session=monitor.session,
             running=monitor.running,
             seq=monitor.store.last_seq,
-            schema=monitor.store.schema.to_json(),
+            schema=monitor.store.page_schema.to_json(),
             loaders=monitor.loader_states(),
             events=monitor.store.events(),
             strip=monitor.strip,
             paused=monitor.hub.paused,
+            **monitor.state(),
         ), []
 
     def _unsubscribe(self, args: dict[str, Any]) -> Reply:
-        self._monitor.hub.unsubscribe(_text(args, "client"))
+        client = _text(args, "client")
+        self._monitor.hub.unsubscribe(client)
+        self._monitor.hub.unsubscribe(client, kind=GLANCE)
         return wire.ok(), []
+
+    def _glance(self, args: dict[str, Any]) -> Reply:
+        monitor = self._monitor
+        monitor.hub.subscribe(_text(args, "client"), touch=bool(args.get("touch", False)), kind=GLANCE)
+        return wire.ok(
+            lease=LEASE_S,
+            session=monitor.session,
+            running=monitor.running,
+            paused=monitor.hub.paused,
+            glance=monitor.glance(),
+        ), []
 
     def _switch(self, args: dict[str, Any]) -> Reply:
         confirmed = args.get("confirmed", False)
@@ -125,11 +154,12 @@ class Control:
         since = args.get("since", 0)
         if isinstance(since, bool) or not isinstance(since, int):
             raise BadRequest("history: since is a sequence number.")
-        content, buffers = wire.encode_history(self._monitor.store.rows(since))
-        return wire.ok(**content, events=self._monitor.store.events()), buffers
+        monitor = self._monitor
+        content, buffers = wire.encode_history(monitor.store.page_rows(since))
+        return wire.ok(**content, events=monitor.store.events(), charts=monitor.state()["charts"]), buffers
 
     def _document(self, _args: dict[str, Any]) -> Reply:
-        schema = self._monitor.store.schema
+        schema = self._monitor.store.page_schema
         document = self._documents.get(schema.version)
         if document is None:
             document = run_module("kernel_monitor.views", json.dumps(schema.to_json()).encode())
@@ -141,6 +171,47 @@ class Control:
 
     def _export(self, _args: dict[str, Any]) -> Reply:
         return wire.ok(filename=self._monitor.export_name()), [self._monitor.render().encode()]
+
+    def _sessions(self, _args: dict[str, Any]) -> Reply:
+        return wire.ok(sessions=self._monitor.opened.listing()), []
+
+    def _open(self, args: dict[str, Any]) -> Reply:
+        path = args.get("path")
+        opened = self._monitor.opened.open(None if path is None else _text(args, "path"))
+        return wire.ok(recorded=opened.id, **opened.label(), facts=dict(opened.snapshot.facts)), []
+
+    def _of_recorded(self, command: str, args: dict[str, Any]) -> Callable[[dict[str, Any]], Reply]:
+        answer = self._recorded.get(command)
+        if answer is None:
+            raise BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(self._recorded))}.")
+        recorded = _text(args, "recorded")
+        return lambda _args: answer(self._monitor.opened.get(recorded))
+
+    def _recorded_subscribe(self, session: RecordedSession) -> Reply:
+        rows = session.page_rows
+        return wire.ok(
+            lease=LEASE_S,
+            session=session.id,
+            running=False,
+            recorded=session.label(),
+            seq=int(rows.seq[-1]) if len(rows) else 0,
+            schema=rows.schema.to_json(),
+            loaders=session.snapshot.loaders,
+            events=session.snapshot.events,
+            strip=session.strip,
+            paused=False,
+            **self._monitor.state(),
+        ), []
+
+    def _recorded_history(self, session: RecordedSession) -> Reply:
+        content, buffers = wire.encode_history(session.page_rows)
+        return wire.ok(**content, events=session.snapshot.events, charts=self._monitor.state()["charts"]), buffers
+
+    def _recorded_document(self, session: RecordedSession) -> Reply:
+        return wire.ok(schema=session.page_rows.schema.version, bokeh=bokeh_version()), [session.document]
+
+    def _recorded_export(self, session: RecordedSession) -> Reply:
+        return wire.ok(filename=session.export_name()), [session.render().encode()]
 
 
 def _parse(content: Any) -> tuple[str, dict[str, Any]]:
@@ -157,6 +228,13 @@ def _parse(content: Any) -> tuple[str, dict[str, Any]]:
     if not isinstance(command, str) or not isinstance(args, dict):
         raise BadRequest("A request needs a command (text) and args (an object).")
     return command, args
+
+
+def _settings(command: str, args: dict[str, Any]) -> dict[str, Any]:
+    unknown = set(args) - set(SETTINGS)
+    if unknown:
+        raise BadRequest(f"{command}: there is no {min(unknown)!r} to set; there are {', '.join(SETTINGS)}.")
+    return args
 
 
 def _text(args: dict[str, Any], key: str) -> str:

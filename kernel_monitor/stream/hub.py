@@ -18,6 +18,11 @@ IDLE_PAUSE_S = 600.0
 """Seconds without a running cell after which frames stop until somebody touches a page."""
 
 
+FRAMES = "frames"
+GLANCE = "glance"
+"""What a lease may be for: every frame of the charts, or a status bar's few figures once a second."""
+
+
 class Publisher(Protocol):
     """Sends one message to every connected page. May be called from any thread."""
 
@@ -30,23 +35,23 @@ class Hub:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._leases: dict[str, float] = {}
+        self._leases: dict[tuple[str, str], float] = {}  # until when, by what for and who
         self._cells_running = 0
         self._last_activity = clock()
         self.ever_subscribed = False
 
-    def subscribe(self, client: str, *, touch: bool = False) -> None:
+    def subscribe(self, client: str, *, touch: bool = False, kind: str = FRAMES) -> None:
         """Start or renew a lease; ``touch`` tells that a person acted on the page, which ends a pause."""
         now = self._clock()
         with self._lock:
-            self._leases[client] = now + LEASE_S
-            self.ever_subscribed = True
+            self._leases[kind, client] = now + LEASE_S
+            self.ever_subscribed = self.ever_subscribed or kind == FRAMES
             if touch:
                 self._last_activity = now
 
-    def unsubscribe(self, client: str) -> None:
+    def unsubscribe(self, client: str, *, kind: str = FRAMES) -> None:
         with self._lock:
-            self._leases.pop(client, None)
+            self._leases.pop((kind, client), None)
 
     def clear(self) -> None:
         with self._lock:
@@ -63,14 +68,20 @@ class Hub:
             self._cells_running = max(0, self._cells_running - 1)
             self._last_activity = self._clock()
 
-    @property
-    def watched(self) -> bool:
-        """Whether some page holds a valid lease."""
+    def wanted(self, kind: str) -> bool:
+        """Whether some page holds a valid lease of this kind."""
+        if not self._leases:
+            return False
         now = self._clock()
         with self._lock:
-            for client in [c for c, until in self._leases.items() if until < now]:
-                del self._leases[client]
-            return bool(self._leases)
+            for lease in [lease for lease, until in self._leases.items() if until < now]:
+                del self._leases[lease]
+            return any(of == kind for of, _ in self._leases)
+
+    @property
+    def watched(self) -> bool:
+        """Whether some page shows the charts."""
+        return self.wanted(FRAMES)
 
     @property
     def paused(self) -> bool:

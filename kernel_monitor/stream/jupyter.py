@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import wire
@@ -54,3 +55,21 @@ class KernelChannels:
 
     def unlisten(self) -> None:
         self._kernel.control_handlers.pop(wire.REQUEST, None)
+        self._kernel.__dict__.pop("do_shutdown", None)
+
+    def before_shutdown(self, call: Callable[[], None]) -> None:
+        """Call `call` when the kernel is asked to shut down, or to restart.
+
+        ipykernel then ends its child processes before Python's own exit functions run.
+        """
+        kernel = self._kernel
+        shut_down = kernel.do_shutdown
+
+        def told(restart: bool) -> Any:
+            try:
+                call()
+            finally:
+                result = shut_down(restart)
+            return result
+
+        kernel.do_shutdown = told

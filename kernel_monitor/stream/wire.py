@@ -20,6 +20,7 @@ REQUEST = "kernel_monitor_request"
 REPLY = "kernel_monitor_reply"
 FRAME = "kernel_monitor_frame"
 NOTICE = "kernel_monitor_notice"
+GLANCE = "kernel_monitor_glance"
 
 
 def encode_values(values: npt.NDArray[np.float32]) -> bytes:

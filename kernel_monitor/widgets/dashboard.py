@@ -22,10 +22,19 @@ if not (_STATIC / "widget.js").exists():
 
 
 class Dashboard(anywidget.AnyWidget):
-    """Heatmaps, rates, loader switch and export of this kernel's monitor."""
+    """Heatmaps, rates, loader switch and export of this kernel's monitor, or of a recorded session.
+
+    Args:
+        recorded: the id of a recorded session that is to be shown in place of what is measured now.
+    """
 
     _esm = _STATIC / "widget.js"
     _css = _STATIC / "widget.css"
 
     protocol = traitlets.Int(PROTOCOL, read_only=True).tag(sync=True)
     version = traitlets.Unicode(__version__, read_only=True).tag(sync=True)
+    recorded = traitlets.Unicode(None, allow_none=True, read_only=True).tag(sync=True)
+
+    def __init__(self, *, recorded: str | None = None) -> None:
+        self.set_trait("recorded", recorded)  # before the page is told of the widget
+        super().__init__()

@@ -76,6 +76,14 @@ class Page:
         assert content["status"] == "ok", content
         return content
 
+    def rows(self, more_than: int = 0, *, seconds: float = 30) -> int:
+        """How many rows the store has, once they are more than that: a sampler starts in the background."""
+        until = time.monotonic() + seconds
+        while (count := int(self.ask("history", since=0)["rows"])) <= more_than:
+            assert time.monotonic() < until, self.value("__import__('kernel_monitor').monitor.status()")
+            time.sleep(0.05)
+        return count
+
     def frames(self, seconds: float) -> list[dict[str, Any]]:
         """The frames that arrive within ``seconds``."""
         return [m for m in self.iopub(seconds) if m["header"]["msg_type"] == "kernel_monitor_frame"]

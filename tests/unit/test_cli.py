@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import time
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +14,8 @@ import kernel_monitor
 from kernel_monitor import cli
 from kernel_monitor.demo import check
 from kernel_monitor.demo.check import Comparison, Measured
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kernel_monitor.live import Monitor
+from kernel_monitor.record.reader import open_session
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -45,6 +46,10 @@ def test_help_names_the_commands() -> None:
         (["demo-data", "x", "--classes", "61"], "61"),
         (["demo-data", "x", "--sugar"], "--sugar"),
         (["demo-data", "/dev/null/x"], "/dev/null"),
+        (["report", "nowhere.kmsession"], "-o"),
+        (["report", "nowhere.kmsession", "-o", "x.html"], "nowhere.kmsession"),
+        (["sessions", "--copy", "nowhere.kmsession"], "nowhere.kmsession"),
+        (["sessions", "--copy", "a", "b", "c"], "one destination"),
     ],
 )
 def test_bad_input_is_one_sentence_on_stderr_and_status_2(
@@ -108,3 +113,49 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr("kernel_monitor.demo.demo_data", interrupted)
     assert cli.main(["demo-data", "x"]) == 130
     assert capsys.readouterr().err == "kernel-monitor: interrupted\n"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a session that was recorded just now."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))  # others keep sessions in the machine's temporary folder
+    monkeypatch.setenv("KERNEL_MONITOR_SESSIONS", str(tmp_path / "sessions"))
+    monitor = Monitor()
+    monitor.start(interval=0.05)
+    until = time.monotonic() + 20
+    while monitor.store.last_seq < 30:
+        assert time.monotonic() < until, monitor.status()
+        time.sleep(0.05)
+    monitor.stop()
+    return Path(monitor.recording["path"])
+
+
+def test_recorded_sessions_are_listed_copied_and_reported(recorded: Path, tmp_path: Path) -> None:
+    listed = run("sessions")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert str(recorded) in listed.stdout
+    assert listed.stdout.count("\n") == 1
+    assert "without goodbye" not in listed.stdout
+    (entry,) = json.loads(run("sessions", "--json").stdout)
+    assert (entry["path"], entry["live"], entry["goodbye"]) == (str(recorded), False, True)
+
+    copied = run("sessions", "--copy", entry["id"][:8], str(tmp_path))
+    copy = tmp_path / recorded.name
+    assert (copied.returncode, copied.stdout, copied.stderr) == (0, f"{copy}\n", "")
+    assert open_session(copy).check() == open_session(recorded).check()
+    assert len(open_session(copy).rows()) == len(open_session(recorded).rows()) >= 25
+    again = run("sessions", "--copy", entry["id"], str(copy))
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+    html = tmp_path / "run.html"
+    report = run("report", str(copy), "-o", str(html))
+    assert (report.returncode, report.stdout, report.stderr) == (0, f"wrote {html}\n", "")
+    assert html.read_text("utf-8").lstrip().lower().startswith("<!doctype html>")
+
+
+def test_no_sessions_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("KERNEL_MONITOR_SESSIONS", str(tmp_path / "none"))
+    assert run("sessions").stdout == "No session is recorded yet.\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -58,6 +59,12 @@ def test_the_dashboard_is_text_without_a_page(shell: InteractiveShell, capsys: p
         ("dance", "invalid choice"),
         ("start --interval 0.001", "between 0.05 and 60"),
         ("start --interval soon", "invalid float"),
+        ("start --history 5", "between 60 and 3600"),
+        ("start --charts weather", "'weather'"),
+        ("show", "required"),
+        ("show weather", "'weather'"),
+        ("record maybe", "invalid choice"),
+        ("open nowhere", "nowhere"),
         ("switch dali-cpu", "no switchable loader"),
         ("switch", "required"),
         ("set workers=4", "no switchable loader"),
@@ -140,3 +147,76 @@ def test_the_summary_tells_of_replaced_samples(shell: InteractiveShell, train: A
     state = train.state()
     assert state["replaced"] > 0
     assert f"{state['replaced']} replaced by synthetic" in summary_text(monitor)
+
+
+def test_charts_and_settings_are_chosen_by_magics(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_line_magic("monitor", "start --interval 0.05 --history 120 --charts cpu,io")
+    assert monitor.settings["charts"] == ["cpu", "io"]
+    assert (monitor.settings["interval"], monitor.settings["history"]) == (0.05, 120.0)
+    wait_for_samples()
+    capsys.readouterr()
+    shell.run_line_magic("monitor", "show memory default")
+    assert capsys.readouterr().out == "charts: cpu, gpu, images, wait, memory\n"
+    assert monitor.store.page_schema.charts == ("cpu", "gpu", "images", "wait", "memory")
+    shell.run_line_magic("monitor", "show default")
+    shell.run_line_magic("monitor", "start --interval 0.1 --history 600")
+
+
+def test_the_status_tells_the_cost_and_the_recording(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run_line_magic("monitor", "start --interval 0.05 --no-record")
+    wait_for_samples()
+    capsys.readouterr()
+    shell.run_line_magic("monitor", "status")
+    status = capsys.readouterr().out
+    assert "not recording: Recording is off." in status
+    cost = re.search(r"^cost: sampler [0-9.]+ % of a core, in the kernel [0-9.]+ %$", status, re.MULTILINE)
+    assert cost is not None, status
+    assert set(monitor.cost()["threads"]) >= {"kernel-monitor-sampler"}
+    shell.run_line_magic("monitor", "record on")
+    assert f"recording to {monitor.recording['path']}" in capsys.readouterr().out
+    shell.run_line_magic("monitor", "start --interval 0.1")
+
+
+def test_a_recorded_session_is_shown_as_text_without_a_page(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shell.run_line_magic("monitor", "start --interval 0.05")
+    monitor.configure(record=tmp_path)
+    wait_for_samples()
+    path = monitor.recording["path"]
+    shell.run_line_magic("monitor", "stop")
+    capsys.readouterr()
+    shell.run_line_magic("monitor", f"open {path}")
+    text = capsys.readouterr().out
+    assert text.startswith("Recorded session of ")
+    assert text.endswith(f"ended: {path}\n")
+    shell.run_line_magic("monitor", "sessions")
+
+
+def test_the_workers_of_a_live_loader_are_known(tmp_path: Path) -> None:
+    import psutil
+    from PIL import Image
+    from torch.utils.data import DataLoader
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    from kernel_monitor import switchable
+
+    (tmp_path / "a").mkdir()
+    for index in range(8):
+        Image.new("RGB", (40, 30), (index * 30, 90, 120)).save(tmp_path / "a" / f"{index}.jpg")
+    transform = transforms.Compose([transforms.RandomResizedCrop(16), transforms.ToTensor()])
+    loader = switchable(DataLoader(ImageFolder(str(tmp_path), transform), batch_size=2, num_workers=2))
+    assert loader.worker_pids == []
+    before = {child.pid for child in psutil.Process().children()}
+    iterator = iter(loader)
+    next(iterator)
+    new = {child.pid for child in psutil.Process().children()} - before
+    assert len(loader.worker_pids) == 2
+    assert set(loader.worker_pids) <= new
+    for _ in iterator:
+        pass
+    loader.release()
+    assert loader.worker_pids == []

@@ -172,7 +172,8 @@ def test_the_schema_survives_json() -> None:
     assert again.gpus[0].reasons == {"power": "Not Supported"}
     assert again.loaders == (LoaderInfo("loader-1", "</script> \ud800 ☃"),)
     assert set(schema.to_json()) == {
-        *("version", "interval", "origin", "capacity", "series", "cpus", "gpus", "gpu_reason", "loaders", "host")
+        *("version", "interval", "origin", "capacity", "series", "cpus", "gpus", "gpu_reason", "loaders", "host"),
+        "charts",
     }
 
 
@@ -246,3 +247,99 @@ def test_series_are_named_in_order() -> None:
     schema = Schema(1, 0.1, 0.0, 10, series=(Series("a", "%"), Series("b", "B")))
     assert schema.names == ("a", "b")
     assert schema.columns == {"a": 0, "b": 1}
+
+
+def test_a_resized_ring_keeps_its_newest_rows() -> None:
+    store = filled(21)  # the last 8 are kept
+    version = store.schema.version
+    assert store.set_capacity(5).capacity == 5
+    assert store.rows().seq.tolist() == [17, 18, 19, 20, 21]
+    store.set_capacity(12)
+    assert store.rows().seq.tolist() == [17, 18, 19, 20, 21]
+    for number in range(22, 31):
+        store.append(number / 10, [number, -number])
+    rows = store.rows()
+    assert rows.seq.tolist() == list(range(19, 31))
+    assert rows.values[:, 0].tolist() == list(range(19, 31))
+    assert rows.time.tolist() == [number / 10 for number in range(19, 31)]
+    assert store.schema.version == version + 2
+    assert store.set_capacity(12).version == version + 2
+    with pytest.raises(ValueError, match="at least one row"):
+        store.set_capacity(0)
+
+
+@given(
+    st.lists(st.one_of(st.integers(1, 9).map(lambda n: ("size", n)), st.integers(1, 12).map(lambda n: ("rows", n)))),
+)
+def test_whatever_the_sizes_the_rows_that_are_kept_are_the_newest(steps: list[tuple[str, int]]) -> None:
+    ring = Ring(4, ["a"])
+    kept: list[int] = []
+    for what, count in steps:
+        if what == "size":
+            ring.resize(count)
+        else:
+            for number in range(ring.last_seq + 1, ring.last_seq + count + 1):
+                assert ring.append(0.5 * number, np.array([number], dtype=np.float32)) == number
+                kept += [number]
+        kept = kept[-ring.capacity :]
+        numbers, moments, values = ring.since(0)
+        assert numbers.tolist() == kept
+        assert moments.tolist() == [0.5 * number for number in kept]
+        assert values[:, 0].tolist() == kept
+
+
+def page_store() -> Store:
+    store = Store(8, origin=1.79e9)
+    names = ["sample/interval", "cpu/0/busy", "cpu/0/user", "memory/used", "pressure/io", "gpu/0/utilisation"]
+    store.set_host({**HELLO, "series": [{"name": name, "unit": "%"} for name in names]})
+    store.set_loaders([{"id": "a", "name": "train"}])
+    store.append(0.1, range(6), {"loader/a/images": 6.0})
+    return store
+
+
+def test_a_page_is_sent_the_series_of_its_charts_and_those_that_every_page_needs() -> None:
+    store = page_store()
+    always = ("sample/interval", "memory/used", "gpu/0/utilisation")
+    loader = ("loader/a/images", "loader/a/wait", "loader/a/step")
+    shown = store.page_schema
+    assert set(shown.names) == {"cpu/0/busy", *always, *loader}
+    version = shown.version
+    store.set_charts(["pressure"])
+    shown = store.page_schema
+    assert shown.names == ("sample/interval", "memory/used", "pressure/io", "gpu/0/utilisation", *loader)
+    assert (shown.version, shown.charts) == (version + 1, ("pressure",))
+    rows = store.page_rows()
+    assert rows.schema == shown
+    assert rows.values[0, :5].tolist() == [0, 3, 4, 5, 6]
+    assert np.isnan(rows.values[0, 5:]).all()
+    store.append(0.2, range(10, 16))
+    assert store.page_rows(1).values[:, 2].tolist() == [14]
+    assert store.rows().values.shape == (2, 9), "the rows keep every series"
+    assert store.rows(0, ["cpu"]).schema.names == ("sample/interval", "cpu/0/busy", *always[1:], *loader)
+
+
+def test_the_charts_that_are_shown_travel_in_the_schema() -> None:
+    store = page_store()
+    store.set_charts(["cpu", "pressure"])
+    content = json.loads(json.dumps(store.schema.to_json()))
+    assert content["charts"] == ["cpu", "pressure"]
+    assert Schema.from_json(content) == store.schema
+    del content["charts"]
+    assert Schema.from_json(content).charts == ()
+
+
+def test_a_throttled_gpu_makes_no_page_load_again() -> None:
+    store = Store()
+    gpu = {**HELLO["gpus"][0], "mig": [{"index": 0, "name": "1g.10gb", "memory_total": 5}]}
+    version = store.set_host({**HELLO, "gpus": [{**gpu, "throttle": []}]}).version
+    slowed = store.set_host({**HELLO, "gpus": [{**gpu, "throttle": ["power cap"]}]})
+    assert (slowed.version, slowed.gpus[0].throttle) == (version, ("power cap",))
+    assert slowed.to_json()["gpus"][0]["throttle"] == ["power cap"]
+    assert store.page_schema.gpus[0].throttle == ("power cap",)
+    assert slowed.to_json()["gpus"][0]["mig"] == gpu["mig"]
+    assert store.set_host({**HELLO, "gpus": [{**gpu, "mig": []}]}).version == version + 1
+
+
+def test_the_row_before_a_moment() -> None:
+    store = filled(21)
+    assert [store.seq_before(time) for time in (0.0, 1.39, 1.4, 1.75, 99.0)] == [0, 0, 14, 17, 21]

@@ -23,6 +23,8 @@ REQUESTS = sorted(path.stem.removeprefix("request-") for path in GOLDEN.glob("re
 
 
 STEERING = ("switch", "switch-confirmed", "set")
+RECORDED = [name for name in REQUESTS if name.endswith("-recorded") or name == "open"]
+ELSEWHERE = (*STEERING, *RECORDED, "document", "export", "stop")
 
 
 def golden(name: str) -> tuple[str, dict[str, Any], list[bytes]]:
@@ -74,7 +76,7 @@ def ask(monitor: Monitor, content: Any) -> tuple[dict[str, Any], list[bytes]]:
 
 def test_names() -> None:
     types = {golden(path.stem)[0] for path in GOLDEN.glob("*.json")}
-    assert types == {wire.REQUEST, wire.REPLY, wire.FRAME, wire.NOTICE}
+    assert types == {wire.REQUEST, wire.REPLY, wire.FRAME, wire.NOTICE, wire.GLANCE}
     assert {golden(f"request-{name}")[1]["protocol"] for name in REQUESTS} == {wire.PROTOCOL}
 
 
@@ -98,7 +100,7 @@ def test_history_is_encoded_as_the_golden_one() -> None:
     )
     rows = Rows(Schema.from_json(content["schema"]), np.arange(15, 18), np.array([1.5, 1.6, 1.7]), values)
     encoded, encoded_buffers = wire.encode_history(rows)
-    assert wire.ok(**encoded, events=content["events"]) == content
+    assert wire.ok(**encoded, events=content["events"], charts=content["charts"]) == content
     assert encoded_buffers == buffers
     assert wire.encode_values(values[1]) == golden("frame")[2][0]
 
@@ -108,17 +110,79 @@ def test_error_is_the_golden_one() -> None:
     assert wire.error(BackendUnavailable(content["message"])) == content
 
 
-@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in (*STEERING, "document", "export", "stop")])
+@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in ELSEWHERE])
 def test_every_request_is_understood_and_answered_in_the_golden_form(name: str, monitor: Any) -> None:
     reply, buffers = ask(monitor[0], golden(f"request-{name}")[1])
-    like = {"start": "hello", "subscribe-touch": "subscribe"}.get(name, name)
+    like = {"start": "hello", "start-settings": "hello", "subscribe-touch": "subscribe"}.get(name, name)
     _, content, golden_buffers = golden(f"reply-{like}")
     assert len(buffers) == len(golden_buffers)
     # These depend on the machine, and have their own comparison.
     for both in (reply, content):
-        for key in ("schema", "loaders", "events", "strip"):
+        for key in ("schema", "loaders", "events", "strip", "glance", "sessions"):
             both.pop(key, None)
     assert shape(reply) == shape(content)
+
+
+def test_a_glance_has_the_golden_form(monitor: Any) -> None:
+    one, sent = monitor
+    reply, _ = ask(one, golden("request-glance")[1])
+    _wait(lambda: any(kind == wire.GLANCE for kind, _, _ in sent))
+    content, buffers = next((content, buffers) for kind, content, buffers in sent if kind == wire.GLANCE)
+    assert buffers == []
+    json.dumps(content, allow_nan=False)
+    assert content.keys() == golden("glance")[1].keys()
+    assert reply["glance"].keys() == golden("reply-glance")[1]["glance"].keys()
+    assert 0 <= content["cpu"] <= 100
+    assert 0 < content["memory_used"] < content["memory_total"]
+    assert shape(content["recording"]) == shape(golden("glance")[1]["recording"])
+    assert not any(kind == wire.FRAME for kind, _, _ in sent)
+
+
+@pytest.fixture
+def recorded(monitor: Any) -> tuple[Monitor, str]:
+    """A monitor, and the id of a session that has been recorded."""
+    one, _ = monitor
+    _wait(lambda: one.store.last_seq > 12)
+    session = one.session
+    assert session is not None
+    one.stop()
+    return one, session
+
+
+def test_what_is_asked_of_a_recorded_session_is_answered_in_the_golden_form(recorded: tuple[Monitor, str]) -> None:
+    one, session = recorded
+    listed, _ = ask(one, golden("request-sessions")[1])
+    entry = next(entry for entry in listed["sessions"] if entry["id"] == session)
+    assert entry.keys() == golden("reply-sessions")[1]["sessions"][0].keys()
+    assert (entry["live"], entry["goodbye"]) == (False, True)
+    opened, _ = ask(one, {**golden("request-open")[1], "args": {"path": entry["path"]}})
+    assert opened["recorded"] == session
+    expected = golden("reply-open")[1]
+    assert {**shape(opened), "facts": {}, "bin_s": None} == {**shape(expected), "facts": {}, "bin_s": None}
+    for name in RECORDED:
+        if name == "open":
+            continue
+        command = name.removesuffix("-recorded")
+        request = golden(f"request-{name}")[1]
+        reply, buffers = ask(one, {**request, "args": {**request["args"], "recorded": session}})
+        like = name if command == "subscribe" else command
+        _, content, golden_buffers = golden(f"reply-{like}")
+        assert reply["status"] == "ok", reply
+        assert len(buffers) == len(golden_buffers)
+        assert reply.keys() == content.keys()
+        if command == "subscribe":
+            assert reply["recorded"].keys() == content["recorded"].keys()
+            assert (reply["running"], reply["recorded"]["goodbye"]) == (False, True)
+
+
+def test_a_session_that_is_not_there_is_refused_by_name(monitor: Any) -> None:
+    one, _ = monitor
+    for args in ({"recorded": "nowhere"}, {"recorded": "nowhere", "client": "a"}):
+        reply, _ = ask(one, {"protocol": 1, "command": "subscribe", "args": args})
+        assert (reply["status"], reply["error"]) == ("error", "SessionError")
+        assert "nowhere" in reply["message"]
+    reply, _ = ask(one, {"protocol": 1, "command": "switch", "args": {"recorded": "nowhere"}})
+    assert "of a recorded session there are" in reply["message"]
 
 
 def test_history_of_a_live_monitor_has_the_golden_layout(monitor: Any) -> None:
@@ -137,7 +201,7 @@ def test_a_live_frame_has_the_golden_form(monitor: Any) -> None:
     _wait(lambda: any(kind == wire.FRAME for kind, _, _ in sent))
     _, content, buffers = next(message for message in sent if message[0] == wire.FRAME)
     assert len(buffers) == 1
-    assert len(buffers[0]) == 4 * len(one.store.schema.series)
+    assert len(buffers[0]) == 4 * len(one.store.page_schema.series) < 4 * len(one.store.schema.series)
     json.dumps(content, allow_nan=False)
     expected = golden("frame")[1]
     for both in (content, expected):

@@ -208,6 +208,12 @@ class WorkersEngine:
         return self._iterator is not None
 
     @property
+    def pids(self) -> list[int]:
+        """The process numbers of its workers; may be asked by any thread."""
+        workers = getattr(self._iterator, "_workers", ())
+        return [worker.pid for worker in list(workers) if worker.pid is not None]
+
+    @property
     def forks(self) -> bool:
         """Whether its workers would now be made by a fork of this process."""
         return forks(self._wrapped) and (fork_is_safe() or not self._careful)

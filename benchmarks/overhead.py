@@ -1,0 +1,177 @@
+"""What the monitor costs a training loop: images per second with it and without it, in pairs.
+
+    python -m benchmarks.overhead [--pairs 24] [--seconds 6] [--browser] [--json FILE]
+
+A real notebook kernel trains a small network on JPEGs (one worker process, one torch thread: two cores are full). In
+each pair the same number of steps runs once with the monitor on, recording, and a receiving client in place of the
+browser, and once with the monitor off; which comes first alternates. The ratio of the two rates is one figure; their
+median and its 95 % interval (bootstrap, 10,000 draws, fixed seed) are printed. The CPU of the monitor's threads in
+the kernel is read from Linux' schedstat of each thread.
+
+With --browser, `benchmarks.page` follows: what the page costs the machine where the browser runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .common import Bar, machine, report, spread, versions
+from .notebook import Notebook, notebook
+from .receiver import receiving
+
+SETTLE_S = 1.5
+DRAWS = 10_000
+
+SETUP = """
+import itertools, os, threading, time
+import torch
+from kernel_monitor import monitor, switchable
+from benchmarks.common import dataloader, images
+
+torch.set_num_threads(1)
+_folder = images(256, None)
+root = _folder.__enter__()
+loader = switchable(dataloader(root, samples=100_000, batch=16, workers=1, replacement=True), name="train")
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(),
+    torch.nn.Linear(128, 10),
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+batches = iter(loader)
+
+def train(steps):
+    began, count = time.perf_counter(), 0
+    for pictures, labels in itertools.islice(batches, steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(pictures), labels).backward()
+        optimizer.step()
+        count += len(labels)
+    return count / (time.perf_counter() - began)
+
+def thread_cpu():
+    spent = {}
+    for thread in threading.enumerate():
+        if thread.name.startswith("kernel-monitor") or thread.name == "IOPub":
+            with open(f"/proc/self/task/{thread.native_id}/schedstat") as file:
+                spent[thread.name] = int(file.read().split()[0]) / 1e9
+    return spent
+"""
+STRETCH = """
+before, began = thread_cpu(), time.monotonic()
+rate = train({steps})
+elapsed, after = time.monotonic() - began, thread_cpu()
+result = (rate, elapsed, {{name: after[name] - before.get(name, 0.0) for name in after}})
+"""
+
+
+class Stretch(NamedTuple):
+    """One run of the loop: images/s, its seconds, and the CPU seconds of each of the monitor's threads meanwhile."""
+
+    rate: float
+    seconds: float
+    threads: dict[str, float]
+
+
+def main() -> int:
+    """Measure and print; the exit status is 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=24)
+    parser.add_argument("--seconds", type=float, default=6.0, help="about how long each half of a pair runs")
+    parser.add_argument("--browser", action="store_true", help="then measure the page's own cost")
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    options = parser.parse_args()
+    print(f"{machine()}\n{versions()}")
+    with (
+        tempfile.TemporaryDirectory(prefix="kernel-monitor-benchmark-") as sessions,
+        notebook(KERNEL_MONITOR_SESSIONS=sessions) as cells,
+    ):
+        pairs = measure(cells, options.pairs, options.seconds)
+    ratios = [on.rate / off.rate for on, off in pairs]
+    low, high = interval(ratios)
+    on_rate, off_rate = (statistics.median(one.rate for one in half) for half in zip(*pairs, strict=True))
+    median, lower, upper = spread(ratios)
+    threads = shares([on for on, _ in pairs])
+    print(
+        f"\n{len(pairs)} pairs of about {options.seconds:g} s, medians: on {on_rate:.1f}, off {off_rate:.1f} images/s"
+    )
+    print(f"on / off: median {median:.4f}, 95 % interval {low:.4f} to {high:.4f}, quartiles {lower:.4f} to {upper:.4f}")
+    ours = sum(share for name, share in threads.items() if name.startswith("kernel-monitor"))
+    print("CPU of threads in the kernel, % of a core: " + ", ".join(f"{n} {s:.2f}" for n, s in sorted(threads.items())))
+    status = report(
+        [
+            Bar("throughput with the monitor / without", median, 0.99),
+            Bar("the monitor's threads in the kernel, % of a core", ours, 1.0, at_most=True),
+        ],
+        {"ratios": ratios, "interval": [low, high], "threads": threads, "machine": machine(), "versions": versions()},
+        options.json,
+    )
+    if options.browser:
+        print("\nthe page itself, where the browser runs:", flush=True)
+        status |= subprocess.run([sys.executable, "-m", "benchmarks.page", "--seconds=30"], check=False).returncode
+    return status
+
+
+def measure(cells: Notebook, count: int, seconds: float) -> list[tuple[Stretch, Stretch]]:
+    """(on, off) of each pair."""
+    cells.run("%load_ext kernel_monitor")
+    cells.run(SETUP)
+    cells.run("train(20); rate = train(20)")
+    steps = max(5, round(seconds * cells.value("rate") / 16))
+    cells.run(f"train({steps})")
+    pairs = []
+    for number in range(count):
+        halves: dict[bool, Stretch] = {}
+        for on in (True, False) if number % 2 == 0 else (False, True):
+            halves[on] = stretch(cells, steps, on=on)
+        pairs.append((halves[True], halves[False]))
+        ratio = halves[True].rate / halves[False].rate
+        print(
+            f"pair {number + 1:2}: on {halves[True].rate:7.1f}  off {halves[False].rate:7.1f} images/s  {ratio:.4f}",
+            flush=True,
+        )
+    return pairs
+
+
+def stretch(cells: Notebook, steps: int, *, on: bool) -> Stretch:
+    """One half of a pair. A client receives meanwhile if the monitor is on, and must have got frames."""
+    if not on:
+        cells.run("monitor.stop()")
+        time.sleep(SETTLE_S)
+        cells.run(STRETCH.format(steps=steps))
+        return Stretch(*cells.value("result"))
+    cells.run("monitor.start()")
+    with receiving(cells.connection_file) as receiver:
+        time.sleep(SETTLE_S)
+        cells.run(STRETCH.format(steps=steps))
+        found = Stretch(*cells.value("result"))
+        received = receiver.finish()
+    if received.frames < 5 * found.seconds:
+        raise SystemExit(f"the client received only {received.frames} frames in {found.seconds:.1f} s")
+    return found
+
+
+def shares(stretches: Sequence[Stretch]) -> dict[str, float]:
+    """Per cent of a core of each thread over all stretches."""
+    total = sum(one.seconds for one in stretches)
+    names = {name for one in stretches for name in one.threads}
+    return {name: 100 * sum(one.threads.get(name, 0.0) for one in stretches) / total for name in names}
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the median by the percentile bootstrap."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(DRAWS))
+    return medians[round(0.025 * DRAWS)], medians[round(0.975 * DRAWS) - 1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Reading what `codec` packed, with NumPy: whole families at a time."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .format import STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STEP_FIELDS = ("end", "epoch", "batch", "images", "wait", "step")
+_STEP_TYPE = np.dtype({"names": list(STEP_FIELDS), "formats": ["<f8", "<u4", "<u4", "<u4", "<f4", "<f4"]})
+
+Floats = npt.NDArray[np.float32]
+
+
+class Damaged(ValueError):
+    """Bytes that are not what the recorder writes."""
+
+
+class Chunk:
+    """Packed rows of m columns.
+
+    Attributes:
+        times: float64[n], session seconds.
+        missed: uint32[n].
+
+    Raises:
+        Damaged: it is not whole.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            text = zlib.decompress(data)
+            (length,) = struct.unpack_from("<I", text)
+            head = json.loads(text[4 : 4 + length])
+            self._bytes = np.frombuffer(text, dtype=np.uint8)
+            self._rows = int(head["rows"])
+            self._families: list[dict[str, Any]] = head["families"]
+            self._at = 4 + length
+            self.times = self._planes(1, self._rows, 8, "<f8")[0]
+            self.missed = self._planes(1, self._rows, 4, "<u4")[0]
+            self._patterns = [self._take(self._rows).astype(bool) for _ in range(head["patterns"])]
+        except (zlib.error, struct.error, ValueError, KeyError, TypeError) as error:
+            raise Damaged(f"{type(error).__name__}: {error}") from error
+
+    def fill(self, out: Floats, places: npt.NDArray[np.intp]) -> None:
+        """Put the values into `out`, float32[k, n]: column c of the layout into row `places[c]`, none where that is -1.
+
+        Raises:
+            Damaged: the values are not whole.
+        """
+        try:
+            for columns, values in self._values(places):
+                rows = places[columns]
+                wanted = rows >= 0
+                out[rows[wanted]] = values[wanted]
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise Damaged(f"{type(error).__name__}: {error}") from error
+
+    def _values(self, places: npt.NDArray[np.intp]) -> Iterator[tuple[npt.NDArray[np.intp], Floats]]:
+        """The columns of each family that has some in demand, and their values float32[columns, n]."""
+        for family in self._families:
+            columns = np.asarray(family["columns"], dtype=np.intp)
+            pattern = self._patterns[family["pattern"]] if family["pattern"] >= 0 else None
+            count = self._rows if pattern is None else int(pattern.sum())
+            table = int(family["table"])
+            width = 4 if table == 0 else 1 if table <= 256 else 2
+            if (places[columns] < 0).all():
+                self._take(4 * table + width * count * len(columns))
+                continue
+            if table == 0:
+                cells = self._planes(len(columns), count, 4, "<u4")
+            else:
+                known = self._planes(1, table, 4, "<u4")[0]
+                cells = known[self._planes(len(columns), count, width, "<u1" if width == 1 else "<u2")]
+            if pattern is not None:
+                cells = cells[:, pattern.cumsum() - 1]
+            yield columns, cells.view(np.float32)
+
+    def _take(self, count: int) -> npt.NDArray[np.uint8]:
+        if self._at + count > len(self._bytes):
+            raise ValueError("it ends too early")
+        found = self._bytes[self._at : self._at + count]
+        self._at += count
+        return found
+
+    def _planes(self, columns: int, count: int, width: int, kind: str) -> npt.NDArray[Any]:
+        """Numbers [columns, count] of `width` bytes that are stored in planes."""
+        found = self._take(columns * width * count).reshape(columns, width, count)
+        return np.ascontiguousarray(found.transpose(0, 2, 1)).view(kind)[:, :, 0]
+
+
+class Tail:
+    """Rows as they came, of `width` columns; the same face as `Chunk`."""
+
+    def __init__(self, data: bytes, rows: int, width: int) -> None:
+        if len(data) != rows * (12 + 4 * width):
+            raise Damaged(f"{len(data)} bytes for {rows} rows of {width} columns")
+        self.times = np.frombuffer(data, dtype="<f8", count=rows)
+        self.missed = np.frombuffer(data, dtype="<u4", count=rows, offset=8 * rows)
+        self._values = np.frombuffer(data, dtype="<f4", offset=12 * rows).reshape(rows, width)
+
+    def fill(self, out: Floats, places: npt.NDArray[np.intp]) -> None:
+        """As `Chunk.fill`."""
+        wanted = places >= 0
+        out[places[wanted]] = self._values.T[wanted]
+
+
+def steps(data: bytes, rows: int, *, packed: bool) -> npt.NDArray[Any]:
+    """Steps as a structured array with the fields `STEP_FIELDS`.
+
+    Raises:
+        Damaged: they are not whole.
+    """
+    try:
+        if packed:
+            planes = np.frombuffer(zlib.decompress(data), dtype=np.uint8).reshape(STEP.size, rows)
+            data = np.ascontiguousarray(planes.T).tobytes()
+        return np.frombuffer(data, dtype=_STEP_TYPE, count=rows)
+    except (zlib.error, ValueError) as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error

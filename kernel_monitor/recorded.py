@@ -1,0 +1,198 @@
+"""Recorded sessions as people and pages use them: opened, shown in a dashboard, exported."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .diagnose import strip as switch_strip
+from .errors import SessionError
+from .record import reader
+from .record import sessions as found
+from .recording import moment, span
+from .store import Rows, Schema, Snapshot
+from .store.charts import DEFAULT_CHARTS, available, shown_series
+from .stream.render import run_module
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .widgets import Dashboard
+
+KEPT_OPEN = 4
+"""Opened sessions that pages may ask for; older ones are opened again when asked for."""
+
+
+class RecordedSession:
+    """One recorded session, as it was when it was opened; made by `kernel_monitor.open_session`.
+
+    Attributes:
+        session: the reader (`kernel_monitor.record.reader.Session`): `rows`, `events`, `steps`, `facts`, `check`…;
+            its public names read through.
+    """
+
+    def __init__(self, session: reader.Session) -> None:
+        self.session = session
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.session, name)
+
+    def __repr__(self) -> str:
+        return f"<recorded session {self.session.id[:8]}, {self.session.seconds:.0f} s: {self.session.path}>"
+
+    @property
+    def id(self) -> str:
+        return self.session.id
+
+    def to_pandas(self, series: Any = None) -> pd.DataFrame:
+        """The rows as a DataFrame over UTC timestamps, all series or those named."""
+        return self.session.to_pandas(series)
+
+    def dashboard(self) -> Dashboard:
+        """The session in the dashboard, labelled as recorded; for the output of a cell."""
+        from .widgets import Dashboard
+
+        return Dashboard(recorded=self.id)
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the session as one HTML file that opens offline.
+
+        Raises:
+            MonitorError: rendering failed, or ``path`` cannot be written (no file is left).
+        """
+        from .report import write
+
+        return write(Path(path).expanduser(), self.render())
+
+    def render(self) -> str:
+        """The exported page as text, rendered in a process of its own."""
+        from .report.client import render_in_process
+
+        return render_in_process(self.snapshot)
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The session in at most some thousand rows, longer ones as means over equal bins."""
+        return self.session.snapshot()
+
+    @cached_property
+    def charts(self) -> tuple[str, ...]:
+        """The charts that have something to show, and the default ones."""
+        have = [chart["id"] for chart in available(self.snapshot.schema) if chart["available"] or chart["default"]]
+        return tuple(have) or DEFAULT_CHARTS
+
+    @cached_property
+    def page_rows(self) -> Rows:
+        """What a page is sent: the rows of the charts' series."""
+        snapshot = self.snapshot
+        full = replace(snapshot.schema, charts=self.charts)
+        part: Schema = full.restricted(set(shown_series(full, self.charts)))
+        columns = np.array([full.columns[name] for name in part.names], dtype=np.intp)
+        return Rows(schema=part, seq=snapshot.seq, time=snapshot.time, values=snapshot.values[:, columns])
+
+    @cached_property
+    def document(self) -> bytes:
+        """The charts as JSON of a Bokeh document that can be panned and zoomed."""
+        request = {"schema": self.page_rows.schema.to_json(), "interactive": True}
+        return run_module("kernel_monitor.views", json.dumps(request).encode())
+
+    @cached_property
+    def strip(self) -> dict[str, Any] | None:
+        return switch_strip(self.snapshot, self.snapshot.events, self.snapshot.loaders)
+
+    def words(self) -> str:
+        """One line: when it was, how long, how it ended, and which file."""
+        label = self.label()
+        end = "still running" if label["live"] else "ended" if label["goodbye"] else "ended without goodbye"
+        return f"Recorded session of {moment(label['started'])}, {span(label['seconds'])}, {end}: {label['path']}"
+
+    def export_name(self) -> str:
+        return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html", time.localtime(self.session.started))
+
+    def label(self) -> dict[str, Any]:
+        """`started`, `ended` (both Unix s; `ended` None while live), `live`, `goodbye`, `seconds`, `bin_s`, `path`."""
+        session, ended = self.session, self.session.ended
+        binned = self.snapshot.facts.get("recorded", {})
+        return {
+            "started": session.started,
+            "ended": None if session.live else session.started + session.seconds,
+            "live": session.live,
+            "goodbye": bool(ended and ended.get("goodbye")),
+            "reason": None if ended is None else ended.get("reason"),
+            "seconds": session.seconds,
+            "bin_s": binned.get("bin_s"),
+            "path": str(session.path),
+        }
+
+
+class Opened:
+    """The recorded sessions that pages may ask for, by id."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[str, RecordedSession] = OrderedDict()
+
+    def open(self, path: str | os.PathLike[str] | None = None) -> RecordedSession:
+        """Open a session: the newest one, or by its path, id or the id's beginning; a live one as it is now.
+
+        Raises:
+            SessionError: there is none, or it cannot be read; the message says why.
+        """
+        try:
+            session = RecordedSession(reader.open_session(None if path is None else os.fspath(path)))
+        except OSError as error:
+            raise SessionError(f"The session cannot be opened: {error}") from error
+        with self._lock:
+            self._sessions[session.id] = session
+            self._sessions.move_to_end(session.id)
+            while len(self._sessions) > KEPT_OPEN:
+                self._sessions.popitem(last=False)
+        return session
+
+    def get(self, recorded: str) -> RecordedSession:
+        """The opened session of that id; opened again if it was long ago, or in another process.
+
+        Raises:
+            SessionError: there is no such session any more.
+        """
+        with self._lock:
+            known = self._sessions.get(recorded)
+        return known if known is not None else self.open(recorded)
+
+    def listing(self) -> list[dict[str, Any]]:
+        """The recorded sessions, newest first.
+
+        Each has `path`, `id`, `started` (Unix s), `seconds`, `bytes`, `live`, `goodbye`, `host`, and `problem`: why it
+        cannot be read, or None.
+        """
+        return [{**asdict(one), "path": str(one.path)} for one in found.sessions()]
+
+
+def table(entries: list[dict[str, Any]]) -> str:
+    """The listing as text: when, how long, how large, how it ended, where."""
+    if not entries:
+        return "No session is recorded yet."
+    lines = []
+    for one in entries:
+        end = "live" if one["live"] else "ended" if one["goodbye"] else "ended without goodbye"
+        words = [moment(one["started"]), span(one["seconds"]), _size(one["bytes"]), one["problem"] or end]
+        lines.append((one["id"][:8], *words, one["path"]))
+    widths = [max(len(line[k]) for line in lines) for k in range(5)]
+    return "\n".join(
+        "  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[5]]) for line in lines
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

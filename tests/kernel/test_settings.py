@@ -1,0 +1,129 @@
+"""Settings, the glance and the cost, in real kernels while cells run; and that nothing flows when nobody looks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .kernels import BUSY_CELL, Page
+from .test_nothing_left import samplers_of
+
+OURS = ("kernel_monitor_frame", "kernel_monitor_glance", "kernel_monitor_notice")
+
+
+def ours(messages: list[dict[str, Any]], kind: str | None = None) -> list[dict[str, Any]]:
+    wanted = OURS if kind is None else (f"kernel_monitor_{kind}",)
+    return [message for message in messages if message["header"]["msg_type"] in wanted]
+
+
+def about(seconds: float) -> Any:
+    return pytest.approx(seconds, rel=0.2)
+
+
+def test_the_interval_changes_while_a_cell_runs_and_nothing_restarts(page: Page) -> None:
+    pid = int(page.value("__import__('os').getpid()"))
+    before = [sampler.pid for sampler in samplers_of(pid)]
+    page.ask("subscribe", client="one")
+    page.start(BUSY_CELL.format(seconds=9))
+    page.frames(0.5)
+    settings = page.ask("configure", interval=0.5, history=60)["settings"]
+    assert (settings["interval"], settings["history"]) == (0.5, 60.0)
+    page.frames(1.0)
+    slow = [frame["content"] for frame in page.frames(2.7)]
+    assert np.median(np.diff([frame["time"] for frame in slow])) == about(0.5)
+    page.ask("configure", interval=0.05)
+    page.frames(1.0)
+    fast = [frame["content"] for frame in page.frames(2.0)]
+    assert np.median(np.diff([frame["time"] for frame in fast])) == about(0.05)
+    seqs = [frame["seq"] for frame in [*slow, *fast]]
+    assert seqs == sorted(set(seqs))
+    schema = page.ask("subscribe", client="one")["schema"]
+    assert (schema["interval"], schema["capacity"]) == (0.05, 1200)
+    assert [sampler.pid for sampler in samplers_of(pid)] == before
+    assert page.ask("hello")["settings"]["interval"] == 0.05
+
+
+def test_a_page_is_sent_the_charts_that_it_shows(page: Page) -> None:
+    page.ask("subscribe", client="one")
+    assert page.frames(2.0)
+    first = page.ask("subscribe", client="one")
+    ids = {chart["id"]: chart["available"] for chart in first["charts"]}
+    assert ids["cpu"] is True
+    names = [series["name"] for series in first["schema"]["series"]]
+    assert not [name for name in names if name.startswith("process/")]
+    page.ask("configure", charts=["memory", "processes"])
+    second = page.ask("subscribe", client="one")
+    names = [series["name"] for series in second["schema"]["series"]]
+    assert second["schema"]["charts"] == ["processes", "memory"]
+    assert "process/kernel/cpu" in names
+    assert not [name for name in names if name.startswith("cpu/")]
+    page.frames(0.5)
+    (frame, *_) = page.frames(1.0)
+    assert frame["content"]["schema"] == second["schema"]["version"]
+    assert len(frame["buffers"][0]) == 4 * len(names)
+    history = page.request("history", {"since": 0})
+    assert len(history["buffers"][2]) == 4 * len(names) * history["content"]["rows"]
+    refused = page.request("configure", {"charts": ["weather"]})["content"]
+    assert (refused["status"], refused["error"]) == ("error", "SessionError")
+    assert "weather" in refused["message"]
+
+
+def test_other_pages_are_told_of_changed_settings(page: Page) -> None:
+    page.iopub(0.3)
+    page.ask("configure", history=120)
+    notices = [message["content"] for message in ours(page.iopub(1.0), "notice")]
+    assert [(notice["kind"], notice["settings"]["history"]) for notice in notices] == [("configured", 120.0)]
+
+
+def test_a_glance_comes_once_a_second_and_only_while_asked_for(page: Page) -> None:
+    page.iopub(0.5)
+    assert ours(page.iopub(1.5)) == []
+    reply = page.ask("glance", client="bar")
+    assert reply["running"] is True
+    assert reply["glance"]["memory_used"] > 0
+    page.start(BUSY_CELL.format(seconds=8))
+    messages = page.iopub(6.0)
+    glances = [message["content"] for message in ours(messages, "glance")]
+    assert 5 <= len(glances) <= 7
+    assert not ours(messages, "frame")
+    assert max(glance["cpu"] for glance in glances) > 25, "a busy cell is seen"
+    page.ask("unsubscribe", client="bar")
+    page.iopub(0.3)
+    assert ours(page.iopub(2.0)) == []
+
+
+def test_after_the_pause_nothing_flows_until_a_touch(page: Page) -> None:
+    page.run("import kernel_monitor.stream.hub as hub; hub.IDLE_PAUSE_S = 1.0")
+    for command, kind in (("subscribe", "frame"), ("glance", "glance")):
+        page.ask(command, client="one", touch=True)
+        assert ours(page.iopub(2.5), kind), "before the pause"
+        page.iopub(0.5)
+        assert ours(page.iopub(2.0)) == []
+        assert page.ask(command, client="one")["paused"] is True, "a renewal alone ends no pause"
+        page.iopub(0.3)
+        assert ours(page.iopub(1.5)) == []
+        page.ask(command, client="one", touch=True)
+        assert ours(page.iopub(1.5), kind)
+        page.ask("unsubscribe", client="one")
+        time.sleep(0.3)
+
+
+def test_our_threads_take_less_than_one_per_cent_of_a_core(page: Page) -> None:
+    """With one page that receives at 10 Hz; the bar is 1 %, three times that here."""
+    page.ask("subscribe", client="one")
+    page.frames(2.0)
+    before = page.value("__import__('kernel_monitor').monitor.cost()['threads']")
+    begun = time.monotonic()
+    page.start("import time; time.sleep(9)")
+    assert len(page.frames(8.0)) >= 70
+    page.run("pass")
+    used = page.value("__import__('kernel_monitor').monitor.cost()['threads']")
+    seconds = time.monotonic() - begun
+    assert set(used) >= {"kernel-monitor-sampler", "kernel-monitor-send"}
+    share = 100 * sum(used[name] - before.get(name, 0.0) for name in used) / seconds
+    print(f"our threads: {share:.2f} % of a core")
+    assert 0 < share <= 3
+    assert "of a core" in page.value("__import__('kernel_monitor').monitor.status()")

@@ -1,0 +1,179 @@
+"""Sessions go to a local folder that can be written, and people are told where and why."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from kernel_monitor.errors import SessionError
+from kernel_monitor.record import places
+from kernel_monitor.record.places import Place, directory, new_file, prune, remote
+
+from .recorded import feed, hello, recorder, session, waves
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's home and temporary space of their own."""
+    for name in ("home", "tmp"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv(places.OVERRIDE, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return tmp_path
+
+
+MOUNTS = """\
+21 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+22 21 0:21 / /proc rw - proc proc rw
+30 21 0:40 / /home rw,relatime shared:1 - nfs4 server:/export/home rw,vers=4.2
+31 30 0:41 / /home/local rw - xfs /dev/vdb rw
+32 21 0:42 / /mnt/with\\040blank rw - fuse.sshfs host: rw
+33 21 0:43 / /data rw - overlay overlay rw
+34 21 0:44 / /over rw - nfs a:/ rw
+35 21 0:45 / /over rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/ann/.local/state", "nfs4"),
+        ("/home/local/ann", None),
+        ("/homestead/x", None),
+        ("/mnt/with blank/deep/er", "fuse.sshfs"),
+        ("/data/x", None),
+        ("/over/x", None),
+        ("/var/spool", None),
+    ],
+)
+def test_a_network_file_system_is_known_by_its_mount(path: str, kind: str | None) -> None:
+    assert remote(Path(path), MOUNTS) == kind
+
+
+def test_the_usual_place_is_the_users_state_directory(home: Path) -> None:
+    place = directory()
+    assert place.message is None
+    assert place.path.is_relative_to(home / "home")
+    assert place.path.parts[-2:] == ("kernel_monitor", "sessions")
+    assert stat.S_IMODE(place.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(place.path.parent.stat().st_mode) == 0o700
+
+
+def test_a_wanted_folder_and_the_environment_come_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.OVERRIDE, str(home / "named"))
+    assert directory() == Place(home / "named", None)
+    assert directory(home / "wanted") == Place(home / "wanted", None)
+    assert (home / "wanted").is_dir()
+
+
+def test_a_home_on_a_network_is_left_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = f"1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / {home / 'home'} rw - nfs4 server:/ rw\n"
+    monkeypatch.setattr(places, "_mounts", lambda: mounts)
+    place = directory()
+    assert place.path == home / "tmp" / f"kernel_monitor-{os.getuid()}" / "sessions"
+    assert stat.S_IMODE(place.path.parent.stat().st_mode) == 0o700
+    assert place.message is not None
+    assert "is on a network file system (nfs4), where SQLite's log does not work" in place.message
+    assert str(place.path) in place.message
+
+
+def test_a_home_that_is_missing_or_a_file_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "file").write_text("")
+    place = directory(home / "file" / "sessions")
+    assert place.message is not None
+    assert "cannot be written" in place.message or "is not a folder" in place.message
+    assert place.path.is_relative_to(home / "tmp")
+    monkeypatch.setenv("HOME", str(home / "nobody"))
+    assert directory().message is None  # it is made
+
+
+READ_ONLY = """
+import os, sys, tempfile
+from pathlib import Path
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)  # root may write everywhere
+from kernel_monitor.record.places import directory
+tempfile.tempdir = sys.argv[2]
+place = directory(Path(sys.argv[1]))
+print(place.path, place.message, sep="\\n")
+"""
+
+
+def test_a_folder_that_may_not_be_written_is_told() -> None:
+    """As a user who may not, for real: the interpreter must be one that this user may start."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        root = Path(folder)
+        for name, mode in (("home", 0o755), ("tmp", 0o777)):
+            (root / name).mkdir()
+            (root / name).chmod(mode)
+        root.chmod(0o755)
+        if os.getuid() != 0:
+            (root / "home").chmod(0o555)
+        # The modules are loaded before the rights are given up.
+        command = [sys.executable, "-c", "import kernel_monitor.record.places, platformdirs\n" + READ_ONLY]
+        done = subprocess.run(
+            [*command, str(root / "home" / "sessions"), str(root / "tmp")], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        path, message = done.stdout.strip().split("\n")
+        assert Path(path).is_relative_to(root / "tmp")
+        assert "cannot be written (Permission denied)" in message
+
+
+def test_a_stand_in_that_somebody_else_made_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spare = places.temporary()
+    spare.mkdir(parents=True)
+    spare.parent.chmod(0o777)
+    (home / "file").write_text("")
+    assert directory(home / "file").path == spare
+    assert stat.S_IMODE(spare.parent.stat().st_mode) == 0o700  # ours, and closed to others
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    monkeypatch.setattr(places, "temporary", lambda: spare)
+    with pytest.raises(SessionError, match=r"Permission denied|belongs to somebody else"):
+        directory(home / "file")
+
+
+def test_a_session_has_one_name(home: Path) -> None:
+    place = directory(home / "x")
+    name = new_file(place, "1a2b3c4d5e6f", 1.79e9).name
+    assert name == time.strftime("%Y-%m-%d-%H%M%S", time.localtime(1.79e9)) + "-1a2b3c4d.kmsession"
+    assert new_file(place.path, "1a2b3c4d5e6f", 1.79e9) == place.path / name
+
+
+def test_pruning_takes_the_old_and_the_most_but_never_the_living(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir()
+    now = time.time()
+    for number, days in enumerate((1, 2, 3, 40)):
+        session(folder / f"{number}.kmsession", session=str(number), origin=now - days * 86400)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "broken.kmsession").write_bytes(b"whatever it is")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "0.kmsession",
+        "1.kmsession",
+        "2.kmsession",
+        "3.kmsession",
+        "broken.kmsession",
+        "notes.txt",
+    ]
+    one_size = (folder / "0.kmsession").stat().st_size
+    assert [path.name for path in prune(folder)] == ["3.kmsession"]
+    with recorder(tmp_path / "other" / "live.kmsession", session="live", origin=now - 99 * 86400) as (one, told):
+        one.hello(hello())
+        feed(one, *waves(5))
+        told.wait_for("recording")
+        assert prune(tmp_path / "other") == []
+        assert prune(tmp_path / "other", max_bytes=0) == []
+    assert [path.name for path in prune(folder, max_bytes=int(2.5 * one_size))] == ["2.kmsession"]
+    assert [path.name for path in prune(folder, max_bytes=0)] == ["0.kmsession", "1.kmsession"]
+    assert sorted(path.name for path in folder.iterdir()) == ["broken.kmsession", "notes.txt"]

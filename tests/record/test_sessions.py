@@ -1,0 +1,117 @@
+"""Which sessions there are, which one is meant, and which ended without goodbye."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from kernel_monitor.errors import SessionError
+from kernel_monitor.record import format as format_module
+from kernel_monitor.record import places
+from kernel_monitor.record.reader import open_session
+from kernel_monitor.record.sessions import left_without_goodbye, look, mark_told, sessions
+
+from .recorded import ORIGIN, feed, hello, recorder, session, waves
+from .test_reader import interrupted
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(places.OVERRIDE, str(tmp_path))
+    monkeypatch.setattr(places, "temporary", lambda: tmp_path / "elsewhere")
+
+
+def test_the_newest_comes_first_with_its_facts(tmp_path: Path) -> None:
+    session(tmp_path / "one.kmsession", 20, session="1" * 32, origin=ORIGIN - 100)
+    gpus = [{"index": n, "name": "NVIDIA H200", "memory_total": 1, "reasons": {}} for n in range(2)]
+    with recorder(tmp_path / "two.kmsession", session="2" * 32) as (one, _):
+        one.hello(hello(gpus=gpus))
+        feed(one, *waves(31))
+    (tmp_path / "broken.kmsession").write_bytes(b"x" * 5000)
+    found = [one for one in sessions() if one.problem is None]
+    assert [one.id[0] for one in found] == ["2", "1"]
+    assert found[0].host == "2 cores, 2 × NVIDIA H200"
+    assert found[0].seconds == pytest.approx(3.0)
+    assert found[0].started == ORIGIN
+    assert found[0].bytes == (tmp_path / "two.kmsession").stat().st_size
+    assert found[0].goodbye
+    assert not found[0].live
+    broken = next(one for one in sessions() if one.problem is not None)
+    assert "broken.kmsession is not a recorded session" in (broken.problem or "")
+
+
+def test_a_session_is_opened_by_file_folder_id_or_name(tmp_path: Path) -> None:
+    for number in "12":
+        session(tmp_path / f"{number}-a.kmsession", session=number * 32, origin=ORIGIN + int(number))
+    assert open_session().id[0] == "2"
+    assert open_session(tmp_path).id[0] == "2"
+    assert open_session(tmp_path / "1-a.kmsession").id[0] == "1"
+    assert open_session("1111").id[0] == "1"
+    assert open_session("1-a").id[0] == "1"
+    session(tmp_path / "3.kmsession", session="11" + "3" * 30)
+    with pytest.raises(SessionError, match="Several sessions begin with '11'"):
+        open_session("11")
+    with pytest.raises(SessionError, match="no session 'zz'"):
+        open_session("zz")
+
+
+def test_one_without_goodbye_is_told_of_once(tmp_path: Path) -> None:
+    assert left_without_goodbye() is None
+    interrupted(tmp_path / "a.kmsession")
+    session(tmp_path / "b.kmsession", session="good", origin=ORIGIN + 50)
+    found = left_without_goodbye()
+    assert found is not None
+    assert found.path.name == "a.kmsession"
+    mark_told(found)
+    assert left_without_goodbye() is None
+    assert look(found.path).told
+    assert len(open_session(found.path).rows()) == 20
+
+
+def test_a_living_session_is_not_without_goodbye(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    with recorder(path) as (one, told):
+        one.hello(hello())
+        feed(one, *waves(5))
+        told.wait_for("recording")
+        until = time.monotonic() + 10
+        while look(path).seconds == 0 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert look(path).live
+        assert open_session(path).live
+        assert open_session(path).ended is None
+        assert left_without_goodbye() is None
+    assert not look(path).live
+
+
+def test_a_number_that_another_process_has_is_not_the_writers(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    here = format_module.writer_here()
+    path.touch()
+    assert format_module.is_live(here, path)
+    assert not format_module.is_live({**here, "start": here["start"] - 5}, path)
+    assert not format_module.is_live({**here, "boot": "another"}, path)
+    assert not format_module.is_live(None, path)
+
+
+def test_of_another_container_the_files_age_tells(tmp_path: Path) -> None:
+    import os
+
+    path = tmp_path / "a.kmsession"
+    path.touch()
+    there = {**format_module.writer_here(), "namespace": "pid:[1]", "pid": 1 << 22}
+    assert format_module.is_live(there, path)
+    os.utime(path, (time.time() - 60, time.time() - 60))
+    assert not format_module.is_live(there, path)
+
+
+def test_a_file_that_cannot_be_marked_is_told_of_again(tmp_path: Path) -> None:
+    interrupted(tmp_path / "a.kmsession")
+    found = left_without_goodbye()
+    assert found is not None
+    found.path.unlink()
+    found.path.mkdir()
+    with pytest.raises(SessionError, match="cannot be written"):
+        mark_told(found)

@@ -1,0 +1,461 @@
+"""What the recorder is given is in the file, and whatever befalls the file ends the recording and nothing else."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernel_monitor.record import file as file_module
+from kernel_monitor.record import words, writer
+from kernel_monitor.record.format import size_of, wal_of
+from kernel_monitor.record.reader import open_session
+from kernel_monitor.record.writer import Recorder
+
+from .recorded import SERIES, Told, feed, hello, recorder, session, waves
+
+
+def test_frames_come_back_as_they_were(tmp_path: Path) -> None:
+    times, values = waves(1500)  # two chunks and a rest
+    with recorder(tmp_path / "a.kmsession") as (one, told):
+        one.hello(hello())
+        feed(one, times, values)
+    rows = open_session(tmp_path / "a.kmsession").rows()
+    assert rows.schema.names == tuple(name for name, _ in SERIES)
+    assert [series.unit for series in rows.schema.series] == [unit for _, unit in SERIES]
+    assert rows.time.tolist() == times.tolist()
+    assert np.array_equal(rows.values, values)
+    assert rows.seq.tolist() == list(range(1, 1501))
+    assert told.states == ["recording", "off"]
+
+
+def test_a_sequence_may_be_used_again_by_its_giver(tmp_path: Path) -> None:
+    row = [0.1, 1.0, 2.0, 3.0]
+    with recorder(tmp_path / "a.kmsession") as (one, _):
+        one.hello(hello())
+        for number in range(5):
+            row[1] = number
+            one.frame(0.05 + number / 10, 0, row)
+    assert open_session(tmp_path / "a.kmsession").rows().values[:, 1].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_what_the_kernel_tells_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    event = {"kind": "switch", "time": 1.5, "loader": "loader-1", "target": "dali-cpu"}
+    steps = [[0.5 + n / 10, 0, n, 32, 0.01, 0.1] for n in range(20)]
+    with recorder(path) as (one, told):
+        one.hello(hello())
+        feed(one, *waves(20))
+        one.command({"do": "event", "event": event})
+        one.command({"do": "facts", "facts": {"versions": {"torch": "2.6"}}})
+        one.command({"do": "loaders", "loaders": [{"id": "loader-1", "name": "old"}]})
+        one.command({"do": "loaders", "loaders": [{"id": "loader-1", "name": "train"}]})
+        one.command({"do": "steps", "loader": "loader-1", "rows": steps[:10], "dropped": 3})
+        one.command({"do": "steps", "loader": "loader-1", "rows": steps[10:], "dropped": 0})
+    found = open_session(path)
+    assert found.events() == [{"id": 1, **event}]
+    assert found.facts == {"versions": {"torch": "2.6"}}
+    assert found.loaders == [{"id": "loader-1", "name": "train"}]
+    table = found.steps()
+    assert table["loader"].tolist() == ["loader-1"] * 20
+    assert table["end"].tolist() == [row[0] for row in steps]
+    assert table["batch"].tolist() == list(range(20))
+    assert table["images"].tolist() == [32] * 20
+    assert told.states == ["recording", "off"]
+
+
+def test_loaders_values_stand_beside_their_frames(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    times, values = waves(700)
+    with recorder(path) as (one, _):
+        one.hello(hello())
+        feed(one, times, values)
+        # The kernel counts the same times with another rounding, and has nothing to say of some frames.
+        rows = [[times[n] + 1e-7, {"loader/a/images": float(n), "loader/a/wait": None}] for n in range(10, 650, 2)]
+        one.command({"do": "values", "rows": rows[:100]})
+        one.command({"do": "values", "rows": rows[100:]})
+        one.command({"do": "values", "rows": [[times[699], {"loader/b/step": 7.0}]]})
+        one.command({"do": "values", "rows": [[times[699] + 5, {"loader/b/step": 9.0}]]})  # of no frame
+    found = open_session(path).rows()
+    assert found.schema.names[-3:] == ("loader/a/images", "loader/a/wait", "loader/b/step")
+    assert found.schema.series[-3].unit == "images/s"
+    assert [one.id for one in found.schema.loaders] == ["a", "b"]
+    images = found.values[:, -3]
+    assert images[10:650:2].tolist() == list(range(10, 650, 2))
+    assert np.isnan(images[11:650:2]).all()
+    assert np.isnan(images[:10]).all()
+    assert np.isnan(found.values[:, -2]).all()
+    assert np.flatnonzero(~np.isnan(found.values[:, -1])).tolist() == [699]
+
+
+def test_series_that_come_and_go_are_one_table(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    with recorder(path) as (one, _):
+        one.hello(hello([("cpu/0/busy", "%"), ("swap/in", "B/s")]))
+        feed(one, np.array([0.05, 0.15]), np.array([[1, 2], [3, 4]], dtype=np.float32))
+        one.hello(hello([("cpu/0/busy", "%"), ("gpu/0/power", "%")], interval=0.2, gpu_reason=None))
+        feed(one, np.array([0.35, 0.55]), np.array([[5, 6], [7, 8]], dtype=np.float32))
+    found = open_session(path)
+    rows = found.rows()
+    assert rows.schema.names == ("cpu/0/busy", "gpu/0/power", "swap/in")
+    assert rows.schema.interval == 0.2
+    assert np.array_equal(
+        rows.values, np.array([[1, np.nan, 2], [3, np.nan, 4], [5, 6, np.nan], [7, 8, np.nan]]), equal_nan=True
+    )
+    assert found.check() == []
+
+
+def test_a_frame_before_any_hello_is_not_guessed_at(tmp_path: Path) -> None:
+    with recorder(tmp_path / "a.kmsession") as (one, _):
+        one.frame(0.05, 0, [1.0])
+        one.hello(hello())
+        feed(one, *waves(3, start=0.15))
+    assert open_session(tmp_path / "a.kmsession").rows().time.tolist()[0] == 0.15
+
+
+def test_what_makes_no_sense_is_told_once_and_harms_nothing(tmp_path: Path) -> None:
+    with recorder(tmp_path / "a.kmsession") as (one, told):
+        one.hello(hello())
+        for _ in range(3):
+            one.command({"do": "steps", "loader": "x", "rows": [["not", "a", "step"]]})
+            one.command({"do": "event", "event": {"kind": "no time"}})
+        one.command({"do": "event", "event": {"kind": "good", "time": 1}})
+        feed(one, *waves(10))
+    assert [one["message"].split("(")[0] for one in told if one["level"] == "warning"] == [
+        "Not recorded: 'steps' from the kernel ",
+        "Not recorded: 'event' from the kernel ",
+    ]
+    found = open_session(tmp_path / "a.kmsession")
+    assert len(found.rows()) == 10
+    assert [event["kind"] for event in found.events()] == ["good"]
+
+
+def test_the_same_session_is_continued(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    assert session(path, 20).ended is not None
+    with recorder(path) as (one, told):
+        one.hello(hello())
+        feed(one, *waves(20, start=10.05))
+        assert told.wait_for("recording")
+        # Written again, it has not ended; the file says so before its first row.
+        assert open_session(path).ended is None
+    found = open_session(path)
+    assert len(found.rows()) == 40
+    assert found.seconds == pytest.approx(11.9)
+
+
+def test_off_and_on_at_once_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    ones = []
+    for number in range(6):
+        one = Recorder(path, session="s", zero=0.0, origin=1.0, on_state=Told().append)
+        one.start()
+        one.hello(hello())
+        feed(one, *waves(50, start=0.05 + 5 * number))
+        one.close("off", goodbye=True)  # and the next begins while this one still writes
+        ones.append(one)
+    assert all(one.join(20) for one in ones)
+    found = open_session(path)
+    assert len(found.rows()) == 300
+    assert found.check() == []
+
+
+def test_only_the_owner_may_read_whatever_the_umask(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "sessions"
+    before = os.umask(0)
+    try:
+        with recorder(folder / "a.kmsession") as (one, told):
+            one.hello(hello())
+            feed(one, *waves(5))
+            told.wait_for("recording")
+            until = time.monotonic() + 10
+            while not wal_of(folder / "a.kmsession").exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            files = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+    finally:
+        os.umask(before)
+    assert files == dict.fromkeys(("a.kmsession", "a.kmsession-wal", "a.kmsession-shm"), 0o600)
+    assert stat.S_IMODE((folder / "a.kmsession").stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [file.name for file in folder.iterdir()] == ["a.kmsession"]  # closed, it is one plain file
+
+
+def test_a_session_keeps_to_its_size_by_letting_go_of_the_oldest(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    limit = 1 << 20
+    random = np.random.default_rng(0)
+    rows, width = 6_000, 100
+    times = 0.05 + 0.1 * np.arange(rows, dtype=np.float64)
+    values = random.normal(size=(rows, width)).astype(np.float32)
+    with recorder(path, max_bytes=limit) as (one, _):
+        one.hello(hello([(f"gpu/{n}/power", "%") for n in range(width)]))
+        one.command({"do": "steps", "loader": "x", "rows": [[t, 0, 0, 1, 0.1, 0.1] for t in (1.0, 599.0)]})
+        for start in range(0, rows, 600):
+            feed(one, times[start : start + 600], values[start : start + 600])
+    assert size_of(path) < 1.1 * limit
+    found = open_session(path)
+    kept = found.rows()
+    assert 0 < len(kept) < rows
+    assert kept.seq[-1] == rows  # the numbers go on from those that went
+    assert kept.seq[0] == rows - len(kept) + 1
+    assert np.array_equal(kept.values, values[-len(kept) :])
+    assert found.steps()["end"].tolist() == [1.0, 599.0]  # one batch: it goes when the last of it would
+    assert found.check() == []
+
+
+def test_a_disk_that_stands_still_costs_frames_which_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "WAITING", 20_000)
+    path = tmp_path / "a.kmsession"
+    stuck, free = threading.Event(), threading.Event()
+    add = file_module.SessionFile.add_rows
+
+    def slow(self: file_module.SessionFile, batch: file_module.Batch) -> None:
+        if not free.is_set():
+            stuck.set()
+            assert free.wait(30)
+        add(self, batch)
+
+    monkeypatch.setattr(file_module.SessionFile, "add_rows", slow)
+    times, values = waves(2000)
+    with recorder(path) as (one, told):
+        one.hello(hello())
+        feed(one, times[:5], values[:5])
+        assert stuck.wait(20)
+        begun = time.monotonic()
+        for number in range(5, 1999):
+            one.frame(times[number], 0, values[number].tobytes())
+        assert time.monotonic() - begun < 5  # it waited for nothing
+        free.set()
+        while one._queue:
+            time.sleep(0.01)
+        one.frame(times[1999], 0, values[1999].tobytes())
+        until = time.monotonic() + 20
+        while not (late := [one for one in told if "too slow" in one["message"]]) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert late
+    found = open_session(path)
+    lost = 2000 - len(found.rows())
+    assert lost > 0
+    assert f"{lost} samples" in late[0]["message"]
+    with found._table() as table:
+        missed = sum(int(table.load(run).missed.sum()) for run in table.stored("host"))
+    assert missed == lost
+
+
+# -- what may befall the file -----------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_removed_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    with recorder(folder / "a.kmsession") as (one, told):
+        one.hello(hello())
+        feed(one, *waves(5))
+        told.wait_for("recording")
+        shutil.rmtree(folder)
+        found = told.wait_for("stopped")
+        feed(one, *waves(5, start=2))  # and sampling goes on
+    assert f"The folder {folder} is gone: recording stopped at" in found["message"]
+    assert "%monitor record on" in found["message"]
+    assert found["level"] == "error"
+
+
+def test_a_file_that_is_removed_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    with recorder(path) as (one, told):
+        one.hello(hello())
+        feed(one, *waves(5))
+        told.wait_for("recording")
+        path.unlink()
+        assert "was removed" in told.wait_for("stopped")["message"]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with recorder(tmp_path / "file" / "a.kmsession") as (_, told):
+        assert "recording stopped" in told.wait_for("stopped")["message"]
+
+
+def test_a_lock_that_stays_is_told_and_a_short_one_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    with recorder(path) as (one, told):
+        one.hello(hello())
+        feed(one, *waves(5))
+        told.wait_for("recording")
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            feed(one, *waves(5, start=1))
+            time.sleep(1)
+            other.execute("ROLLBACK")
+        time.sleep(1)
+        assert told.states == ["recording"]
+        assert len(open_session(path).rows()) == 10
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            feed(one, *waves(5, start=3))
+            found = told.wait_for("stopped")
+            other.execute("ROLLBACK")
+    assert "keeps" in found["message"]
+    assert "locked" in found["message"]
+    assert len(open_session(path).rows()) == 10
+
+
+@pytest.mark.parametrize("content", [b"no database " * 1000, b"other", b"another session"])
+def test_beside_what_is_not_the_session_a_new_file_is_made(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.kmsession"
+    if content == b"another session":
+        session(path, session="another")
+    elif content == b"other":
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TABLE theirs (x)")
+    else:
+        path.write_bytes(content)
+    before = path.read_bytes()
+    with recorder(path) as (one, told):
+        one.hello(hello())
+        feed(one, *waves(5))
+        moved = told.wait_for("moved")
+    assert moved["path"] == str(tmp_path / "a-2.kmsession")
+    assert path.read_bytes() == before
+    assert len(open_session(moved["path"]).rows()) == 5
+
+
+def _mounted(folder: Path, size: str) -> bool:
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    return shutil.which("mount") is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_a_full_disk_is_told_and_recording_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """On a small tmpfs where this user may mount one, else in a process whose files may not grow."""
+    folder = tmp_path / "small"
+    if not _mounted(folder, "1m"):
+        assert "limits refuse" in _recorded_under_a_limit(folder / "a.kmsession")
+        return
+    try:
+        path = folder / "a.kmsession"
+        ballast = folder / "ballast"
+        ballast.write_bytes(bytes(600_000))
+        random = np.random.default_rng(0)
+        series = [(f"gpu/{n}/power", "%") for n in range(100)]
+        with recorder(path) as (one, told):
+            one.hello(hello(series))
+            for number in range(3000):
+                one.frame(0.05 + number / 10, 0, random.normal(size=100).astype("<f4").tobytes())
+                time.sleep(0.002)
+                if "stopped" in told.states:
+                    break
+            found = told.wait_for("stopped")
+        assert f"The disk is full ({folder}): recording stopped at" in found["message"]
+        assert "the session up to then is readable. Free space and run %monitor record on." in found["message"]
+        before = open_session(path)
+        assert before.check() == []
+        rows = len(before.rows())
+        assert rows > 0
+        ballast.unlink()
+        with recorder(path) as (one, told):
+            one.hello(hello(series))
+            for number in range(20):
+                one.frame(500 + number / 10, 0, random.normal(size=100).astype("<f4").tobytes())
+            told.wait_for("recording")
+        after = open_session(path)
+        assert len(after.rows()) == rows + 20
+        assert after.check() == []
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+LIMITED = """
+import resource, sys, time
+from pathlib import Path
+from kernel_monitor.record.writer import Recorder
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+told = []
+one = Recorder(Path(sys.argv[1]), session="s", zero=0.0, origin=1.0, on_state=told.append)
+one.start()
+one.hello({"interval": 0.1, "series": [{"name": f"gpu/{n}/power", "unit": "%"} for n in range(100)], "cpus": [],
+           "gpus": [], "gpu_reason": None, "host": {}})
+for number in range(20_000):
+    one.frame(number / 10, 0, [float(number * n % 7919) for n in range(100)])
+    time.sleep(0.001)
+    if told and told[-1]["state"] == "stopped":
+        break
+one.close("the end", goodbye=True)
+one.join()
+print(told[-1]["message"])
+"""
+
+
+def _recorded_under_a_limit(path: Path) -> str:
+    command = [sys.executable, "-c", LIMITED, str(path)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_files_that_may_not_grow_end_the_recording(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    message = _recorded_under_a_limit(path)
+    assert "limits refuse" in message
+    assert "recording stopped at" in message
+    found = open_session(path)
+    assert len(found.rows()) > 0
+    assert found.check() == []
+
+
+def test_each_failure_has_its_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    for number, said in ((errno.ENOSPC, "disk is full"), (errno.EROFS, "cannot be written"), (errno.EACCES, "cannot")):
+        assert said in words.stopped(OSError(number, os.strerror(number)), path, 0.0)
+    assert "The recorder failed (RuntimeError: x)" in words.stopped(RuntimeError("x"), path, 0.0)
+
+
+def test_the_sampler_process_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, kernel_monitor.record.writer, kernel_monitor.record.sessions, json; "
+        "print(json.dumps([m for m in ('numpy', 'pandas', 'platformdirs', 'IPython', 'bokeh') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout) == []
+
+
+def test_old_sessions_go_when_a_new_one_begins(tmp_path: Path) -> None:
+    for days in (29, 31):
+        session(tmp_path / f"{days}.kmsession", session=str(days), origin=time.time() - days * 86400)
+    with recorder(tmp_path / "new.kmsession", session="new") as (one, _):
+        one.hello(hello())
+        feed(one, *waves(5))
+        until = time.monotonic() + 20
+        while (tmp_path / "31.kmsession").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["29.kmsession", "new.kmsession"]
+
+
+def test_a_jump_of_the_wall_clock_bends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.kmsession"
+    times, values = waves(200)
+    right = time.time
+    with recorder(path) as (one, told):
+        one.hello(hello())
+        feed(one, times[:100], values[:100])
+        told.wait_for("recording")
+        monkeypatch.setattr(time, "time", lambda: right() - 86400)
+        feed(one, times[100:], values[100:])
+        while one._queue:
+            time.sleep(0.01)
+        monkeypatch.undo()
+    found = open_session(path)
+    assert found.rows().time.tolist() == times.tolist()
+    stamps = found.to_pandas().index.to_series().diff().dropna().dt.total_seconds()
+    assert np.allclose(stamps, 0.1, atol=1e-5)
