@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .limits import allowed_cores, limits_note, memory_note
 from .measured import Measured, measure
 from .strip import strip
 from .switches import Comparison, compare, switches
@@ -13,8 +14,11 @@ __all__ = [
     "Line",
     "Measured",
     "Segment",
+    "allowed_cores",
     "compare",
+    "limits_note",
     "measure",
+    "memory_note",
     "percentiles",
     "segments",
     "strip",

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .limits import allowed_cores
+
 if TYPE_CHECKING:
     from ..store import Schema
 
@@ -43,7 +45,7 @@ class Measured:
         start, end: the stretch's limits, in seconds since the session began.
         seconds: how long the loader was delivering in it.
         samples: how many samples it delivered in those seconds.
-        cpu, iowait: mean of the logical cores.
+        cpu, iowait: mean of the logical cores that this process may use.
         gpu, gpu_memory: mean of the GPUs; empty without one.
         memory: host memory in use.
         wait, step: ms, the mean of the steps that ended in the frame.
@@ -91,7 +93,7 @@ def measure(table: Table, loader: str | None, start: float, end: float) -> Measu
     wait = _column(schema, values, f"loader/{loader}/wait")
     step = _column(schema, values, f"loader/{loader}/step")
     if loader is not None:
-        used = _delivering(time, images, step)
+        used = _delivering(time, images, step, _interval(schema, values))
         time, values, window = time[used], values[used], window[used]
         images, wait, step = images[used], wait[used], step[used]
     delivered = np.where(np.isfinite(images), images, 0.0) * window
@@ -114,7 +116,13 @@ def measure(table: Table, loader: str | None, start: float, end: float) -> Measu
     )
 
 
-def _delivering(time: Floats, images: Floats, step: Floats) -> npt.NDArray[np.bool_]:
+def _interval(schema: Schema, values: npt.NDArray[np.float32]) -> float:
+    """The longest interval between rows that was set in these, in seconds."""
+    told = _present(_column(schema, values, "sample/interval"))
+    return float(told.max()) if len(told) else schema.interval
+
+
+def _delivering(time: Floats, images: Floats, step: Floats, interval: float) -> npt.NDArray[np.bool_]:
     """Which frames lie between two deliveries that are not a pause apart.
 
     The frame of a stretch's first delivery is left out: its samples were made before the stretch.
@@ -125,7 +133,8 @@ def _delivering(time: Floats, images: Floats, step: Floats) -> npt.NDArray[np.bo
         return used
     steps = step[active]
     steps = steps[np.isfinite(steps)]
-    longest = max(IDLE_S, 5e-3 * float(np.median(steps)) if len(steps) else 0.0)
+    # Rows that are far apart hold a delivery each, however fast the loader is.
+    longest = max(IDLE_S, 5e-3 * float(np.median(steps)) if len(steps) else 0.0, 1.5 * interval)
     together = np.diff(time[active]) <= longest
     following = np.searchsorted(active, np.arange(len(time)), side="left")
     inside = (following > 0) & (following < len(active))
@@ -138,7 +147,7 @@ def _groups(schema: Schema) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {"busy": [], "iowait": [], "utilisation": [], "memory": []}
     columns = schema.columns
     for name, numbers, parts in (
-        ("cpu", schema.cpus, ("busy", "iowait")),
+        ("cpu", sorted(allowed_cores(schema)), ("busy", "iowait")),
         ("gpu", [gpu.index for gpu in schema.gpus], ("utilisation", "memory")),
     ):
         for part in parts:

@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 
 MISSING = 255
 GAP = 1.5
-"""Rows that are more than this many intervals apart have a gap between them."""
+"""Rows that are more than this many intervals apart, by the longer of theirs, have a gap between them."""
+INTERVAL = "sample/interval"
+"""The series of the seconds that each row covers."""
+BETWEEN, COVERED, OWN = 1, 2, 3
+"""By which right a row has a slot, the strongest last: it lies between rows without a gap, is covered, is its own."""
 
 Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
 
 
 def fill(layout: LayoutDOM, snapshot: Snapshot) -> None:
@@ -41,7 +46,7 @@ def fill(layout: LayoutDOM, snapshot: Snapshot) -> None:
 
 
 def tiles(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
-    """Images of whole per cent on the absolute grid of `floor(time / interval)`; 255 where no row fell."""
+    """Images of whole per cent on the absolute grid of `floor(time / interval)`; 255 where there is no row."""
     schema, slots = snapshot.schema, int(tag["slots"])
     rows = tag["rows"]
     values = np.full((len(snapshot.time), len(rows)), np.nan)
@@ -52,10 +57,8 @@ def tiles(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
     cells = np.full(values.shape, MISSING, dtype=np.uint8)
     present = np.isfinite(values)
     cells[present] = np.floor(np.clip(values[present], 0.0, 100.0) + 0.5).astype(np.uint8)
-    slot = np.floor(snapshot.time / schema.interval).astype(np.int64)
-    # Rows that jitter about a slot's edge leave one empty; that is no gap, and the later row stands for it.
-    jumps = np.flatnonzero((np.diff(slot) == 2) & ~_after_gap(snapshot)[1:]) + 1
-    slot, cells = np.concatenate([slot[jumps] - 1, slot]), np.concatenate([cells[jumps], cells])
+    slot, taken = _slots(snapshot)
+    cells = cells[taken]
     tile = slot // slots
     numbers = np.unique(tile)
     images = []
@@ -73,6 +76,37 @@ def tiles(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
         "dw": np.full(len(numbers), width * 1000),
         "dh": np.full(len(numbers), float(len(rows))),
     }
+
+
+def _slots(snapshot: Snapshot) -> tuple[Whole, Whole]:
+    """The grid's slots that are filled, ascending, and the row that has each.
+
+    A row has its own slot, then those whose centres it covers, `(time - interval / 2, time + interval / 2]`, then those
+    that jitter leaves empty between it and the row before it, where no gap is. Of equal rights the later row's counts.
+    """
+    grid, time = snapshot.schema.interval, snapshot.time
+    rows = np.arange(len(time))
+    own = np.floor(time / grid).astype(np.int64)
+    half = _intervals(snapshot) / 2
+    covered = _runs(np.floor((time - half) / grid - 0.5) + 1, np.floor((time + half) / grid - 0.5))
+    joined = np.flatnonzero(~_after_gap(snapshot)[1:]) + 1
+    between = _runs(own[joined - 1] + 1, own[joined] - 1)
+    slot = np.concatenate([between[0], covered[0], own])
+    row = np.concatenate([joined[between[1]], covered[1], rows])
+    claim = np.repeat([BETWEEN, COVERED, OWN], [len(between[0]), len(covered[0]), len(own)])
+    order = np.lexsort((row, claim, slot))
+    slot, row = slot[order], row[order]
+    strongest = np.append(slot[1:] != slot[:-1], np.ones(min(len(slot), 1), dtype=bool))
+    kept = strongest & (slot >= 0)
+    return slot[kept], row[kept]
+
+
+def _runs(first: npt.NDArray[Any], last: npt.NDArray[Any]) -> tuple[Whole, Whole]:
+    """The whole numbers from each first to each last one, and which run each of them belongs to."""
+    counts = np.maximum(last - first + 1, 0).astype(np.int64)
+    run = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return first.astype(np.int64)[run] + within, run
 
 
 def lines(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
@@ -143,14 +177,24 @@ def _with_gaps(snapshot: Snapshot, data: dict[str, Floats]) -> dict[str, Any]:
     middles = (time[gaps - 1] + time[gaps]) / 2
     return {
         "time": _milliseconds(snapshot, np.insert(time, gaps, middles)),
-        **{column: np.insert(values, gaps, np.nan) for column, values in data.items()},
+        # Half the size of a file, and all the digits that were measured.
+        **{column: np.insert(values, gaps, np.nan).astype(np.float32) for column, values in data.items()},
     }
 
 
 def _after_gap(snapshot: Snapshot) -> npt.NDArray[np.bool_]:
     """Which rows come after a gap; never the first."""
-    apart = np.diff(snapshot.time, prepend=snapshot.time[:1])
-    return apart > GAP * snapshot.schema.interval
+    intervals = _intervals(snapshot)
+    longer = np.maximum(intervals, np.concatenate([intervals[:1], intervals[:-1]]))
+    apart: Floats = np.diff(snapshot.time, prepend=snapshot.time[:1])
+    late: npt.NDArray[np.bool_] = apart > GAP * longer
+    return late
+
+
+def _intervals(snapshot: Snapshot) -> Floats:
+    """Seconds that each row covers: as it says, without the digits that it got as a float32, else the schema's."""
+    said = _series(snapshot, INTERVAL)
+    return np.where(said > 0, np.floor(said * 1e6 + 0.5) / 1e6, snapshot.schema.interval)
 
 
 def _series(snapshot: Snapshot, name: str) -> Floats:

@@ -28,6 +28,19 @@ function line(...words) {
   return element;
 }
 
+/** A value with its unit; bytes in decimal multiples: `28.8 GB`, `312 kB/s`. */
+function amount(value, unit) {
+  if (typeof value !== 'number' || !Number.isFinite(value)) return 'no sample';
+  if (unit !== 'B' && unit !== 'B/s') return `${value.toLocaleString('en', { maximumFractionDigits: 1 })} ${unit}`;
+  const bytes = Math.round(value);
+  // As it is shown: 999,600 are 1.00 MB.
+  const digits = Math.abs(bytes) < 1 ? 0 : Math.log10(Number(bytes.toPrecision(3)));
+  const step = Math.min(5, Math.max(0, Math.floor(digits / 3 + 1e-9)));
+  const options = { minimumSignificantDigits: 3, maximumSignificantDigits: 3, useGrouping: false };
+  const shown = step === 0 ? String(bytes) : (bytes / 1000 ** step).toLocaleString('en', options);
+  return `${shown} ${['', 'k', 'M', 'G', 'T', 'P'][step]}${unit}`;
+}
+
 /** Tooltips that Bokeh's formatters cannot write: names of rows, local time, and that there was no sample. */
 function improveHover(models, offset) {
   for (const model of models) {
@@ -39,14 +52,18 @@ function improveHover(models, offset) {
         const { labels, slots, unit } = source.tags[0];
         const value = source.get_column('image')[index][flat_index];
         const start = source.get_column('x')[index] + (i * source.get_column('dw')[index]) / slots;
-        return line(labels[j], clock(start, offset), value === 255 ? 'no sample' : `${value} ${unit}`);
+        const reading = value === 255 ? 'no sample' : amount(value, unit);
+        return line(labels[j], clock(start, offset), reading);
       };
     } else if (tag?.kind === 'hover-lines') {
       model.tooltips = (source, vars) => {
-        const [[label, column, unit]] = tag.values;
-        const value = source.get_column(column)[vars.index];
-        const text = value.toLocaleString('en', { maximumFractionDigits: unit === 'ms' ? 1 : 0 });
-        return line(label, clock(source.get_column('time')[vars.index], offset), `${text} ${unit}`);
+        const over = vars.glyph_view?.model.y?.field;
+        const chosen = tag.values.find(([, column]) => column === over) ?? (tag.values.length === 1 && tag.values[0]);
+        if (!chosen) return line('');
+        const [label, column, unit, column2, unit2] = chosen;
+        const read = (name, of) => amount(source.get_column(name)[vars.index], of);
+        const second = column2 === undefined ? '' : ` · ${read(column2, unit2)}`;
+        return line(label, clock(source.get_column('time')[vars.index], offset), read(column, unit) + second);
       };
     }
   }
@@ -55,7 +72,8 @@ function improveHover(models, offset) {
 /** Give axes, titles and legends the page's colour; glyphs keep theirs unless they are tagged "ink". */
 function paint(models, color) {
   for (const model of models) {
-    if (model.type === 'Text') continue;
+    // Separators and hatches have colours of their own.
+    if (model.type === 'Text' || model.tags.includes('own')) continue;
     for (const name of TEXT_COLORS) {
       if (name in model.properties) model[name] = color;
     }

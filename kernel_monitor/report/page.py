@@ -19,13 +19,16 @@ from bokeh.resources import Resources
 
 from ..diagnose.switches import REPLAYS, switches
 from ..views import layout
-from . import sections
+from . import machine, sections
 from .fill import fill
 from .markup import Html, join
 from .privacy import clean
-from .words import moment, zone
+from .shown import charts_with_data, drawn, row_bytes
+from .words import zone
 
 if TYPE_CHECKING:
+    from bokeh.models import LayoutDOM
+
     from ..store import Snapshot
 
 _HERE = Path(__file__).parent
@@ -47,20 +50,27 @@ def render(snapshot: Snapshot) -> str:
         sections.happened(snapshot, where),
         sections.deliveries(snapshot),
         sections.skipped(snapshot),
+        machine.gpus(snapshot),
+        machine.processes(snapshot),
+        machine.limits(snapshot),
     ]
+    charts = layout(snapshot.schema, interactive=True, charts=charts_with_data(snapshot))
+    rows, width = drawn(snapshot, row_bytes(charts))
+    fill(charts, rows)
     version = str(snapshot.facts.get("versions", {}).get("kernel-monitor", ""))
     offset = where.utcoffset(None).total_seconds()
     return Template(_read("page.html")).substitute(
         policy=escape(policy([bokeh, script])),
         version=escape(version),
-        title=escape(f"Training session of {moment(snapshot.schema.origin, where)}"),
+        title=escape(sections.title(snapshot, where)),
         style=_read("page.css"),
         header=sections.header(snapshot, where),
         switch=sections.switch(snapshot) or "",
         bands=", hatched stretches replayed batches" if REPLAYS in _targets(snapshot) else "",
         zone=escape(str(where.tzname(None))),
         tables=join(*tables),
-        document=_document(snapshot, zone_ms=offset * 1000),
+        binned=f", all values means over bins of {width:.3g} s" if width else "",
+        document=_document(charts, zone_ms=offset * 1000),
         bokeh=bokeh,
         script=script,
     )
@@ -82,9 +92,7 @@ def policy(scripts: list[str]) -> str:
     )
 
 
-def _document(snapshot: Snapshot, **more: Any) -> Html:
-    charts = layout(snapshot.schema, interactive=True)
-    fill(charts, snapshot)
+def _document(charts: LayoutDOM, **more: Any) -> Html:
     text = json.dumps({**json_item(charts), **more}, separators=(",", ":"))
     # Inside a script element only these characters can end it or start a comment; in JSON they only occur in strings.
     return Html(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

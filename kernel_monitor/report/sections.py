@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ..diagnose import QUANTILES, compare, percentiles, segments, strip
-from ..diagnose.measured import measure
+from ..diagnose import QUANTILES, allowed_cores, compare, measure, percentiles, segments, strip
+from .machine import cost, recorded
 from .markup import Html, el, join, table
 from .words import clock, duration, moment, number, size
 
@@ -24,15 +24,28 @@ FAILURES = {
 }
 
 
+def title(snapshot: Snapshot, where: timezone) -> str:
+    """`Training session of 20 November 2026, 19:07 (UTC+01:00)`; a recorded one is called that."""
+    began = float(snapshot.time[0]) if len(snapshot.time) else 0.0
+    what = "Recorded" if recorded(snapshot.facts) else "Training"
+    return f"{what} session of {moment(snapshot.schema.origin + began, where)}"
+
+
+def samples(snapshot: Snapshot) -> str:
+    """`36,000 samples, one every 100 ms`; where they are bins of a recording, what was recorded."""
+    told = snapshot.facts.get("recorded")
+    count, interval = len(snapshot.time), snapshot.schema.interval
+    if not isinstance(told, dict) or not told.get("bin_s"):
+        return f"{count:,} samples, one every {interval * 1000:g} ms"
+    return f"{int(told['rows']):,} samples" if told.get("rows") else f"{count:,} bins"
+
+
 def header(snapshot: Snapshot, where: timezone) -> Html:
     """Title, when, and facts about the machine and the software."""
     schema, host, facts = snapshot.schema, snapshot.schema.host, snapshot.facts
     count = len(snapshot.time)
     span = float(snapshot.time[-1] - snapshot.time[0]) if count else 0.0
-    when = moment(schema.origin + (float(snapshot.time[0]) if count else 0.0), where)
-    measured = (
-        f"{duration(span)} · {count:,} samples, one every {schema.interval * 1000:g} ms" if count else "no sample"
-    )
+    measured = f"{duration(span)} · {samples(snapshot)}" if count else "no sample"
     cores = f"{len(schema.cpus) or host.get('logical_cpus', '?')} logical cores"
     entries = [
         ("Processor", f"{host['cpu_model']}, {cores}" if host.get("cpu_model") else cores),
@@ -41,14 +54,16 @@ def header(snapshot: Snapshot, where: timezone) -> Html:
         ("System", _text(host.get("platform"))),
         ("Loaders", ", ".join(loader.name for loader in schema.loaders) or None),
         ("Software", _software(facts)),
+        ("Cost of watching", cost(snapshot)),
     ]
     missed = facts.get("restarts")
     if missed:
         entries.append(("Sampler", f"restarted {missed} times; the gaps are drawn as gaps"))
+    told = recorded(facts)
     return join(
         el("p", "kernel_monitor", class_="brand"),
-        el("h1", f"Training session of {when}"),
-        el("p", measured, class_="measured"),
+        el("h1", title(snapshot, where)),
+        el("p", " · ".join([measured, *told]), class_="measured recorded" if told else "measured"),
         el("dl", *(el("div", el("dt", term), el("dd", text)) for term, text in entries if text)),
     )
 
@@ -79,25 +94,28 @@ def statistics(snapshot: Snapshot) -> Html | None:
         sides = [comparison.before, comparison.after]
         names = [f"before, {comparison.switch['source']}", f"after, {comparison.switch['target']}"]
         note = "While the loader was delivering, without the change-over: " + "; ".join(
-            f"{name}: {side.samples:,.0f} samples in {duration(side.seconds)}"
-            for name, side in zip(names, sides, strict=True)
+            f"{which}: {side.samples:,.0f} samples in {duration(side.seconds)}"
+            for which, side in zip(names, sides, strict=True)
         )
-        title = "Before and after the last switch"
+        name = "Before and after the last switch"
     else:
         only = snapshot.schema.loaders[0].id if len(snapshot.schema.loaders) == 1 else None
         side = measure(snapshot, only, -1.0, float(snapshot.time[-1]))
         note = f"While the loader was delivering: {side.samples:,.0f} samples in {duration(side.seconds)}"
         if not side.samples:
             side, note = measure(snapshot, None, -1.0, float(snapshot.time[-1])), "All of the time."
-        sides, names, title = [side], ["whole session"], "Percentiles of the session"
-    head = ["", "unit", *(f"{mark} {name.partition(',')[0]}" for mark in marks for name in names)]
+        sides, names, name = [side], ["whole session"], "Percentiles of the session"
+    head = ["", "unit", *(f"{mark} {one.partition(',')[0]}" for mark in marks for one in names)]
     if len(sides) == 1:
         head = ["", "unit", *marks]
     rows = []
     for line in percentiles(*sides):
         cells = [number(side[k], line.unit) for k in range(len(QUANTILES)) for side in line.percentiles]
         rows.append([line.label, line.unit, *cells])
-    return _section(title, note, table(head, rows, numbers=range(2, len(head)))) if rows else None
+    allowed = len(allowed_cores(snapshot.schema))
+    if allowed < len(snapshot.schema.cpus):
+        note = f"{note.rstrip('.')}. CPU: the {allowed} cores that this process may use."
+    return _section(name, note, table(head, rows, numbers=range(2, len(head)))) if rows else None
 
 
 def stretches(snapshot: Snapshot, where: timezone) -> Html | None:

@@ -44,3 +44,26 @@ def number(value: float, unit: str = "") -> str:
         return "-"
     digits = 0 if abs(value) >= 100 or value == round(value) else 1 if abs(value) >= 10 or unit == "%" else 2
     return f"{value:,.{digits}f}"
+
+
+def amount(value: float, unit: str) -> str:
+    """A value with its unit: bytes and rates in kB, MB or GB, counts as they are."""
+    if not math.isfinite(value):
+        return "-"
+    if unit in ("B", "B/s"):
+        for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+            if abs(value) >= factor:
+                return f"{number(value / factor)} {prefix}{unit}"
+        return f"{value:.0f} {unit}"
+    return number(value, unit) if unit == "1" else f"{number(value, unit)} {unit}"
+
+
+def ranges(numbers: list[int]) -> str:
+    """`0–3, 8, 10–11`."""
+    runs: list[list[int]] = []
+    for one in numbers:
+        if runs and one == runs[-1][-1] + 1:
+            runs[-1][1:] = [one]
+        else:
+            runs.append([one])
+    return ", ".join("–".join(str(edge) for edge in run) for run in runs)

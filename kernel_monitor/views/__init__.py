@@ -1,6 +1,7 @@
-"""The charts. Each is one function that returns a Bokeh figure over named sources and holds no data.
+"""The charts. Each is one function that returns a heading and Bokeh figures over named sources, and holds no data.
 
-A new chart is a function and a line in :data:`CHARTS`: it then appears in the cell, the sidebar and the report.
+A new chart is a function, a line in :data:`CHARTS` and one in `store.charts`; it then appears in the cell, the sidebar
+and the report.
 Bokeh is never imported in a process that trains; `python -m kernel_monitor.views` makes a document elsewhere.
 """
 
@@ -11,42 +12,61 @@ from typing import TYPE_CHECKING, Any
 
 from bokeh.embed import json_item
 from bokeh.layouts import column
+from bokeh.models.ui import UIElement
 
 from ..store import Schema
+from ..store.charts import DEFAULT_CHARTS
 from .cpu import cpu
-from .gpu import gpu
+from .gpu import gpu, gpu_counters, gpu_engines
+from .gpu_lines import gpu_bus, gpu_clocks
 from .heatmap import color_scale
-from .loaders import images, legend, wait
+from .loaders import images, wait
+from .machine import io, memory, pressure, processes
 from .style import Page, new_page
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bokeh.models import Column
-    from bokeh.models.ui import UIElement
-    from bokeh.plotting import figure
 
-Chart = Callable[[Schema, Page], "figure | None"]
-CHARTS: list[Chart] = [cpu, gpu, images, wait]
-"""From top to bottom. A chart that has nothing to show for a schema returns None."""
+Chart = Callable[[Schema, Page], "list[UIElement]"]
+CHARTS: dict[str, Chart] = {
+    "cpu": cpu,
+    "gpu": gpu,
+    "images": images,
+    "wait": wait,
+    "processes": processes,
+    "memory": memory,
+    "io": io,
+    "pressure": pressure,
+    "gpu-engines": gpu_engines,
+    "gpu-counters": gpu_counters,
+    "gpu-clocks": gpu_clocks,
+    "gpu-bus": gpu_bus,
+}
+"""The charts of `store.charts.CHARTS`: each gives its heading, its legend and its figures, or nothing at all."""
 
 
-def layout(schema: Schema, *, interactive: bool = False) -> Column:
-    """All charts above each other over one `Range1d` named `time`.
+def layout(schema: Schema, *, interactive: bool = False, charts: Sequence[str] | None = None) -> Column:
+    """Charts above each other over one `Range1d` named `time`.
 
     Args:
         schema: what is measured.
         interactive: with tools to pan and zoom, for a page that no feed moves.
+        charts: their ids; None for those of the schema, or the default ones where it names none.
     """
     page = new_page(schema, interactive=interactive)
-    parts: list[UIElement] = [color_scale()]
-    for chart in CHARTS:
-        key = legend(schema) if chart is images else None
-        parts += [part for part in (key, chart(schema, page)) if part is not None]
-    return column(*parts, sizing_mode="stretch_width", spacing=6, name="charts")
+    parts: list[UIElement] = []
+    for one in charts or schema.charts or DEFAULT_CHARTS:
+        parts += CHARTS[one](schema, page)
+    if page.scale:
+        parts.insert(0, color_scale())
+    return column(*parts, sizing_mode="stretch_width", spacing=3, name="charts")
 
 
-def document(schema: Schema) -> dict[str, Any]:
-    """The live document: what BokehJS's `embed_item` takes, JSON-able."""
-    return dict(json_item(layout(schema)))
+def document(schema: Schema, *, interactive: bool = False) -> dict[str, Any]:
+    """The document for a page: what BokehJS's `embed_item` takes, JSON-able."""
+    return dict(json_item(layout(schema, interactive=interactive)))
 
 
 __all__ = ["CHARTS", "Chart", "document", "layout"]

@@ -1,4 +1,7 @@
-"""`python -m kernel_monitor.views`: a schema's JSON on stdin, the document's JSON on stdout."""
+"""`python -m kernel_monitor.views`: a schema's JSON on stdin, the document's JSON on stdout.
+
+Or `{"schema": …, "interactive": true}` for a document that can be panned and zoomed, as of a recorded session.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ from . import document
 def main() -> int:
     """Exit status 0, or 2 and one line on stderr when stdin is not a schema."""
     try:
-        schema = Schema.from_json(json.load(sys.stdin.buffer))
+        request = json.load(sys.stdin.buffer)
+        schema = Schema.from_json(request.get("schema", request))
+        interactive = bool(request.get("interactive", False))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         sys.stderr.write(f"stdin is not a schema ({type(error).__name__}: {error})\n")
         return 2
-    json.dump(document(schema), sys.stdout, separators=(",", ":"))
+    json.dump(document(schema, interactive=interactive), sys.stdout, separators=(",", ":"))
     return 0
 
 

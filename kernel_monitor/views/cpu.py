@@ -1,28 +1,82 @@
-"""CPU: one row per logical core."""
+"""CPU: one row per logical core, by socket and NUMA node where the machine has several."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .heatmap import heatmap, row_height
+from ..diagnose.limits import allowed_cores, limits_note
+from .heatmap import heatmap
+from .rows import Group, Row
+from .style import heading
 
 if TYPE_CHECKING:
-    from bokeh.plotting import figure
+    from collections.abc import Sequence
+
+    from bokeh.models.ui import UIElement
 
     from ..store import Schema
     from .style import Page
 
+OTHER = 1 << 16
+"""Number of the group of cores that the machine's topology does not name."""
 
-def cpu(schema: Schema, page: Page) -> figure | None:
-    """How busy each logical core is, in %; None before the sampler has said which cores there are."""
-    cores = schema.cpus
-    if not cores:
-        return None
-    return heatmap(
-        page,
-        name="cpu",
-        title="CPU busy, % per core",
-        rows=[f"cpu/{core}/busy" for core in cores],
-        labels=[f"core {core}" for core in cores],
-        inner_height=len(cores) * row_height(len(cores)),
-    )
+
+def cpu(schema: Schema, page: Page) -> list[UIElement]:
+    """How busy each logical core is, in %; nothing before the sampler has said which cores there are.
+
+    Cores that this process may not use are hatched.
+    """
+    if not schema.cpus:
+        return []
+    cores, levels = grouped(schema)
+    allowed = allowed_cores(schema)
+    rows = []
+    for place, core in enumerate(cores):
+        # The coarsest first: where in the machine it is.
+        where = [group.label for groups in reversed(levels) for group in groups if group.start <= place < group.end]
+        label = " · ".join([f"core {core}", *where] + (["not for this process"] if core not in allowed else []))
+        short = str(core) if levels else f"core {core}"
+        rows.append(Row(f"cpu/{core}/busy", label, short, hatched=core not in allowed))
+    return [
+        heading("cpu", "CPU busy, % per core", limits_note(schema)),
+        heatmap(page, name="cpu", rows=rows, levels=levels),
+    ]
+
+
+def grouped(schema: Schema) -> tuple[list[int], list[list[Group]]]:
+    """The cores from the lowest row up, and the levels of groups that they form, the finest first.
+
+    A level says nothing, and is left out, where it has one group, where each core is a group of its own (virtual
+    machines like to have a socket per core), or where it is the level before it over again.
+    """
+    topology = schema.host.get("topology") or {}
+    sockets, nodes = (_numbered(topology.get(key), schema.cpus) for key in ("sockets", "numa"))
+    cores = sorted(schema.cpus, key=lambda core: (sockets[core], nodes[core], core))
+    levels: list[list[Group]] = []
+    for word, of in (("NUMA", nodes), ("socket", sockets)):
+        groups = _runs(word, cores, of)
+        spans = [(group.start, group.end) for group in groups]
+        if 1 < len(groups) < len(cores) and spans not in [[(one.start, one.end) for one in level] for level in levels]:
+            levels.append(groups)
+    # Where both say the same, people think of sockets.
+    if len(levels) == 1 and levels[0][0].label.startswith("NUMA"):
+        same = _runs("socket", cores, sockets)
+        if len(same) == len(levels[0]):
+            levels = [same]
+    return cores, levels
+
+
+def _numbered(groups: Sequence[Sequence[int]] | None, cores: tuple[int, ...]) -> dict[int, int]:
+    """The number of each core's group; cores that no group names are in `OTHER`."""
+    of = {int(core): number for number, group in enumerate(groups or ()) for core in group}
+    return {core: of.get(core, OTHER) for core in cores}
+
+
+def _runs(word: str, cores: list[int], of: dict[int, int]) -> list[Group]:
+    """Neighbours of the same number as groups."""
+    starts = [k for k in range(len(cores)) if k == 0 or of[cores[k]] != of[cores[k - 1]]]
+    groups = []
+    for start, end in zip(starts, [*starts[1:], len(cores)], strict=True):
+        number = of[cores[start]]
+        groups.append(Group("other" if number == OTHER else f"{word} {number}", str(number), start, end))
+    return groups

@@ -14,7 +14,8 @@ from bokeh.models.ui.panes import Pane
 from bokeh.palettes import Viridis256
 
 from .marks import FONT, add_bands, add_markers
-from .style import RIGHT, Page, hover, label_rows, new_figure
+from .rows import Group, Row, hatch, label_groups, label_rows, row_height, separate
+from .style import RIGHT, Page, hover, new_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,49 +32,53 @@ def heatmap(
     page: Page,
     *,
     name: str,
-    title: str,
-    rows: Sequence[str],
-    labels: Sequence[str],
-    inner_height: int,
-    short: Sequence[str] | None = None,
+    rows: Sequence[Row],
+    levels: Sequence[Sequence[Group]] = (),
+    pixels: int | None = None,
+    from_top: bool = False,
+    axis: bool = True,
 ) -> figure:
     """A heatmap without data.
 
     Args:
         page: the document that it becomes part of.
         name: of the figure; its source is called `<name>-tiles`.
-        title: what is shown, with its unit.
-        rows: series in %, the lowest row first.
-        labels: what a person calls each row.
-        inner_height: pixels of the rows together.
-        short: what stands beside the rows, where that is not `labels`.
+        rows: the lowest row first.
+        levels: groups of rows, the finest level first; each level has a column of labels, the finest one separators.
+        pixels: height of a row; None for one that suits their number.
+        from_top: where only some rows have room for a label, whether the highest one is among them, not the lowest.
+        axis: whether it shows the time axis.
     """
     count = len(rows)
+    pixels = pixels or row_height(count)
+    height = count * pixels
     lane = LANE if page.top else 0
-    y_range = Range1d(start=0, end=count * (1 + lane / inner_height))
-    p = new_figure(page, name=name, title=title, inner_height=inner_height + lane, y_range=y_range)
+    y_range = Range1d(start=0, end=count * (1 + lane / height))
+    p = new_figure(page, name=name, inner_height=height + lane, y_range=y_range, axis=axis)
+    tag = {
+        "kind": "tiles",
+        "rows": [row.series for row in rows],
+        "labels": [row.label for row in rows],
+        "unit": "%",
+        "slots": SLOTS,
+    }
     source = ColumnDataSource(
-        data={"image": [], "x": [], "y": [], "dw": [], "dh": []},
-        name=f"{name}-tiles",
-        tags=[{"kind": "tiles", "rows": list(rows), "labels": list(labels), "unit": "%", "slots": SLOTS}],
+        data={"image": [], "x": [], "y": [], "dw": [], "dh": []}, name=f"{name}-tiles", tags=[tag]
     )
     mapper = LinearColorMapper(palette=Viridis256, low=0, high=100, high_color="rgba(0, 0, 0, 0)")
     cells = p.add_glyph(source, Image(image="image", x="x", y="y", dw="dw", dh="dh", color_mapper=mapper))
     p.ygrid.grid_line_color = None
-    label_rows(p, short or labels, inner_height)
+    label_rows(p, [row.short for row in rows], pixels, from_top=from_top)
+    for groups in levels:
+        label_groups(p, groups, pixels)
+    hatch(p, [row.hatched for row in rows])
+    for groups in levels[:1]:
+        separate(p, groups)
     add_bands(page, p, over=True)
-    add_markers(page, p, label_y=count * (1 + lane / inner_height / 2) if lane else None)
+    add_markers(page, p, label_y=count * (1 + lane / height / 2) if lane else None)
     p.add_tools(hover([cells], [("", "@image{0} %")], {"kind": "hover-tiles"}, point_policy="follow_mouse"))
-    page.top = False
+    page.top, page.scale = False, True
     return p
-
-
-def row_height(count: int) -> int:
-    """Pixels of one row so that a few rows are easy to tell apart and hundreds still fit on a screen."""
-    for most, pixels in ((4, 22), (8, 16), (16, 12), (32, 8), (64, 6), (128, 4)):
-        if count <= most:
-            return pixels
-    return 2
 
 
 def color_scale() -> Pane:

@@ -22,8 +22,8 @@ from bokeh.models import (
     Range1d,
     WheelZoomTool,
 )
-from bokeh.models.annotations import Title
-from bokeh.models.text import BaseText
+from bokeh.models.dom import Div, Span
+from bokeh.models.ui.panes import Pane
 from bokeh.plotting import figure
 
 from .marks import FONT, GRID, new_bands, new_markers
@@ -34,13 +34,24 @@ if TYPE_CHECKING:
     from ..store import Schema
 
 NEUTRAL = "#7a828e"
-# Distinct in hue and lightness for the common kinds of colour blindness, and on white as on black.
-LOADER_COLORS = ("#2f7fe0", "#e0791f", "#1f9e77", "#b45fc8", "#c9a000", "#d1495b")
 
 LEFT, RIGHT = 58, 12
 """Pixels beside every frame, so that the time axes of all charts stand above each other."""
-TITLE, AXIS = 24, 24
-"""Pixels of a figure's title and of its time axis."""
+TOP, AXIS, BOTTOM = 3, 24, 8
+"""Pixels above a figure's frame, of its time axis, and below the frame of a figure without one."""
+
+
+def _clock() -> DatetimeTickFormatter:
+    return DatetimeTickFormatter(
+        milliseconds="%H:%M:%S.%3N",
+        seconds="%H:%M:%S",
+        minsec="%H:%M:%S",
+        minutes="%H:%M",
+        hourmin="%H:%M",
+        hours="%H:%M",
+        days="%d %b",
+        boundary_scaling=False,
+    )
 
 
 @dataclass
@@ -53,6 +64,8 @@ class Page:
         bands: the times of replayed batches, see `marks`.
         interactive: whether a person can pan and zoom (a report) or the feed moves the charts (live).
         top: whether the next chart is the first one, which carries the markers' labels.
+        scale: whether a heatmap was drawn, whose colours are to be explained.
+        ticker, formatter: of every time axis; a `DatetimeTicker` alone is a dozen models.
     """
 
     time: Range1d
@@ -60,6 +73,9 @@ class Page:
     bands: ColumnDataSource
     interactive: bool = False
     top: bool = True
+    scale: bool = False
+    ticker: DatetimeTicker = field(default_factory=lambda: DatetimeTicker(desired_num_ticks=7, num_minor_ticks=0))
+    formatter: DatetimeTickFormatter = field(default_factory=_clock)
     figures: list[figure] = field(default_factory=list)
 
 
@@ -68,6 +84,28 @@ def new_page(schema: Schema, *, interactive: bool) -> Page:
     start = schema.origin * 1000
     time = Range1d(start=start, end=start + 60_000, name="time")
     return Page(time=time, markers=new_markers(), bands=new_bands(), interactive=interactive)
+
+
+def heading(name: str, title: str, note: str | None = None) -> Pane:
+    """What stands above a chart: its title with the unit, and what else a person must know to read it.
+
+    As DOM: it wraps in a narrow sidebar, is read by assistive technology, and is not painted again with every frame.
+    """
+    words: list[Any] = [Span(children=[title], style={"font-weight": "600"})]
+    if note:
+        words.append(Span(children=[f" · {note}"], style={"opacity": "0.75"}))
+    style = {
+        "padding": f"5px {RIGHT}px 0 {LEFT}px",
+        "font": f"12px/1.35 {FONT}",
+        "color": "inherit",
+        "overflow-wrap": "anywhere",
+    }
+    return Pane(elements=[Div(children=words, style=style)], name=f"{name}-title")
+
+
+def quiet(name: str, title: str, reason: str) -> Pane:
+    """A chart that has nothing to draw: its title and, in one line, why."""
+    return heading(name, title, reason)
 
 
 def plain(text: str) -> PlainText:
@@ -79,25 +117,21 @@ def new_figure(
     page: Page,
     *,
     name: str,
-    title: str,
     inner_height: int,
     y_range: Range1d | DataRange1d,
-    above: int = 0,
     axis: bool = True,
 ) -> figure:
     """A figure without data in the house style.
 
     Args:
         name: the model's name, by which a page finds it.
-        title: what is shown, with its unit.
         inner_height: pixels of the plotting area.
         y_range: the range of the y axis.
-        above: pixels that something in the panel above the frame takes beside the title.
         axis: whether the chart shows the time axis.
     """
     p = figure(
         name=name,
-        height=inner_height + TITLE + (AXIS if axis else 4) + above,
+        height=inner_height + TOP + (AXIS if axis else BOTTOM),
         sizing_mode="stretch_width",
         x_axis_type="datetime",
         x_range=page.time,
@@ -106,22 +140,14 @@ def new_figure(
         tools=_tools(page),
         min_border_left=LEFT,
         min_border_right=RIGHT,
-        min_border_top=0,
-        min_border_bottom=0,
+        min_border_top=TOP,
+        min_border_bottom=0 if axis else BOTTOM,
         background_fill_color=None,
         border_fill_color=None,
         outline_line_color=None,
     )
     p.toolbar.logo = None
-    p.title = Title(
-        text=plain(title),
-        text_font=FONT,
-        text_font_size="12px",
-        text_font_style="bold",
-        text_color=NEUTRAL,
-        align="left",
-        standoff=6,
-    )
+    p.title = None
     for one in (*p.xaxis, *p.yaxis):
         one.axis_line_color = None
         one.major_tick_line_color = None
@@ -132,36 +158,13 @@ def new_figure(
         one.major_label_standoff = 5
         one.major_label_policy = NoOverlap(min_distance=6)
     p.xaxis.visible = axis
-    p.xaxis.ticker = DatetimeTicker(desired_num_ticks=7, num_minor_ticks=0)
-    p.xaxis.formatter = DatetimeTickFormatter(
-        milliseconds="%H:%M:%S.%3N",
-        seconds="%H:%M:%S",
-        minsec="%H:%M:%S",
-        minutes="%H:%M",
-        hourmin="%H:%M",
-        hours="%H:%M",
-        days="%d %b",
-        boundary_scaling=False,
-    )
+    p.xaxis.ticker = page.ticker
+    p.xaxis.formatter = page.formatter
     p.xgrid.grid_line_color = None
     p.ygrid.grid_line_color = GRID
     p.ygrid.grid_line_alpha = 0.22
     page.figures.append(p)
     return p
-
-
-def label_rows(p: figure, labels: Sequence[str], inner_height: int) -> None:
-    """Label the rows of a heatmap at their middles; only every 2nd, 4th, 8th… where rows are lower than a label."""
-    step = 1
-    if inner_height < 14 * len(labels):
-        while inner_height * step < 20 * len(labels):
-            step *= 2
-    shown: dict[float | str, str | BaseText] = {
-        row + 0.5: plain(label) for row, label in list(enumerate(labels))[::step]
-    }
-    p.yaxis.ticker = [float(row) for row in shown]
-    p.yaxis.major_label_overrides = shown
-    p.yaxis.major_label_policy = NoOverlap(min_distance=1)
 
 
 def hover(renderers: Sequence[Any], tooltips: list[tuple[str, str]], tag: dict[str, Any], **options: Any) -> HoverTool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from bokeh.palettes import Viridis256
-from playwright.sync_api import Browser, Page
+from PIL import Image
+from playwright.sync_api import Browser, FloatRect, Page
 
 from kernel_monitor.report import render, write
 from kernel_monitor.report.fill import lines, means, tiles
 from kernel_monitor.store import LoaderInfo, Snapshot
+from kernel_monitor.views.cpu import grouped
+from tests.browser.scenes import ORIGIN, machine, run
 from tests.unit.test_diagnose import found, session, state
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> $$x^2$$ <b>bold</b>"
@@ -32,6 +36,7 @@ INTRUDER = """() => {
   script.textContent = 'document.title = 2';
   document.body.append(script);
 }"""
+FIGURES = "() => [...Bokeh.documents[0].all_models].filter((m) => m.type === 'Figure').map((m) => m.name)"
 RANGES = "() => ['cpu', 'gpu', 'images', 'wait'].map((name) => Bokeh.documents[0].get_model_by_name(name).x_range.id)"
 # Colours that a plot's canvases hold, the transparent ones left out.
 COLORS = """(name) => {
@@ -203,17 +208,18 @@ def test_buttons_and_dragging_move_every_chart(browser: Browser, path: Path) -> 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_theme_follows_the_system_and_the_button(browser: Browser, path: Path, scheme: str) -> None:
-    title = "Bokeh.documents[0].get_model_by_name('cpu').title.text_color"
+    label = "Bokeh.documents[0].get_model_by_name('cpu').left[0].major_label_text_color"
     paper = "getComputedStyle(document.body).backgroundColor"
     with opened(browser, path, color_scheme=scheme) as seen:
-        before = (seen.run(title), seen.run(paper))
+        title = seen.page.get_by_text("CPU busy, % per core", exact=True)
+        ink = "(title) => getComputedStyle(title).color"
+        before = (seen.run(label), seen.run(paper), title.evaluate(ink))
         assert (before[1] == "rgb(18, 21, 26)") == (scheme == "dark")
         button = seen.page.get_by_role("button", name="Dark")
         assert button.get_attribute("aria-pressed") == str(scheme == "dark").lower()
         button.click()
-        after = (seen.run(title), seen.run(paper))
-        assert before[0] != after[0]
-        assert before[1] != after[1]
+        after = (seen.run(label), seen.run(paper), title.evaluate(ink))
+        assert all(one != other for one, other in zip(before, after, strict=True))
 
 
 def test_hostile_names_are_text_everywhere(browser: Browser, tmp_path: Path) -> None:
@@ -256,3 +262,85 @@ def test_nothing_is_wider_than_a_narrow_screen(browser: Browser, path: Path) -> 
         seen.page.set_viewport_size({"width": 360, "height": 800})
         seen.page.wait_for_timeout(300)
         assert seen.run("document.documentElement.scrollWidth") <= 360
+
+
+# -- machines that are not at hand ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """256 cores in four sockets with eight NUMA nodes, of which cores 0 to 63 may be used, and eight GPUs."""
+    machine_ = machine(nodes=8, allowed=list(range(64)), quota=48.0, interval=0.5)
+    return write(tmp_path_factory.mktemp("big") / "big.html", render(run(machine_, seconds=60.0)))
+
+
+def test_256_cores_are_named_by_socket_and_node_and_grayed_where_they_may_not_be_used(
+    browser: Browser, big: Path
+) -> None:
+    cores, _ = grouped(machine(nodes=8))
+    free, taken = cores.index(3), cores.index(243)
+    with opened(browser, big) as seen:
+        assert seen.page.get_by_text("this process may use 64 of 256 cores, quota 48").is_visible()
+        pixels = []
+        for row, words in ((free, "core 3 · socket 0 · NUMA 0"), (taken, "core 243 · socket 3 · NUMA 7 · not for")):
+            place = seen.run(PLACE, ["cpu", (ORIGIN + 10.3) * 1000, row + 0.5])
+            around: FloatRect = {"x": place[0] - 20, "y": place[1] - 0.5, "width": 40, "height": 1}
+            image = Image.open(io.BytesIO(seen.page.screenshot(clip=around))).convert("RGB")
+            pixels.append(np.asarray(image, dtype=float).mean(axis=(0, 1)))
+            seen.page.mouse.move(*place)
+            seen.page.wait_for_timeout(250)
+            (text,) = seen.tooltips()
+            assert words in " ".join(text.split())
+            seen.page.mouse.move(2, 2)
+            seen.page.wait_for_timeout(100)
+        # Both are as busy; the gray takes most of the yellow's colour away.
+        chroma = [float(pixel.max() - pixel.min()) for pixel in pixels]
+        assert chroma[1] < 0.7 * chroma[0], pixels
+        assert seen.complaints == []
+
+
+def test_the_hover_over_lines_names_the_line_and_its_value(browser: Browser, tmp_path: Path) -> None:
+    snapshot = run(machine(cores=2, sockets=1, nodes=1, gpus=8), seconds=20.0)
+    columns = snapshot.schema.columns
+    for gpu in range(8):
+        snapshot.values[:, columns[f"gpu/{gpu}/pcie_received"]] = 1e9 * (gpu + 1)
+        snapshot.values[:, columns[f"gpu/{gpu}/pcie_sent"]] = 1e7
+    snapshot.values[:, columns["memory/percent"]] = 42.0
+    snapshot.values[:, columns["memory/used"]] = 6.75e9
+    with opened(browser, write(tmp_path / "lines.html", render(snapshot))) as seen:
+        for chart, value, words in (
+            ("gpu-pcie", 6e9, "GPU 5, received"),
+            ("gpu-pcie", 6e9, "6.00 GB/s"),
+            ("memory", 42.0, "42 % · 6.75 GB"),
+        ):
+            place = seen.run(PLACE, [chart, (snapshot.schema.origin + 8.0) * 1000, value])
+            seen.page.mouse.move(*place)
+            seen.page.wait_for_timeout(250)
+            assert [text for text in seen.tooltips() if words in " ".join(text.split())], (chart, seen.tooltips())
+        assert seen.complaints == []
+
+
+def test_every_chart_is_drawn_and_fits_a_narrow_screen(browser: Browser, big: Path) -> None:
+    with opened(browser, big) as seen:
+        names = seen.run(FIGURES)
+        assert len(names) == len(set(names)) >= 18
+        for name in names:
+            assert len(seen.run(COLORS, name)) > 1, name
+        seen.page.set_viewport_size({"width": 280, "height": 800})
+        seen.page.wait_for_timeout(500)
+        assert seen.run("document.documentElement.scrollWidth") <= 280
+        # Titles and legends wrap: none is cut off at the right.
+        cut = seen.page.locator(".bk-Pane > div").evaluate_all(
+            "(all) => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"
+        )
+        assert cut == []
+
+
+def test_a_recorded_session_says_so_on_top(browser: Browser, tmp_path: Path) -> None:
+    snapshot = run(machine(cores=2, sockets=1, nodes=1, gpus=0), seconds=12.0)
+    told = {"ended": None, "live": False, "bin_s": None, "rows": 120}
+    recorded = replace(snapshot, facts={**snapshot.facts, "recorded": told})
+    with opened(browser, write(tmp_path / "recorded.html", render(recorded))) as seen:
+        assert seen.page.title().startswith("Recorded session of ")
+        assert "ended without goodbye" in seen.page.locator(".measured").inner_text()
+        assert seen.complaints == []

@@ -5,12 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernel_monitor.diagnose import compare, measure, percentiles, segments, strip
+from kernel_monitor.diagnose import (
+    allowed_cores,
+    compare,
+    limits_note,
+    measure,
+    memory_note,
+    percentiles,
+    segments,
+    strip,
+)
 from kernel_monitor.store import Snapshot, Store
 
 INTERVAL = 0.1
@@ -303,3 +313,37 @@ def test_bokeh_is_not_imported() -> None:
     code = "import sys, kernel_monitor.diagnose; print([m for m in ('bokeh', 'torch', 'IPython') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_rows_ten_seconds_apart_are_no_pauses() -> None:
+    store = Store(interval=10.0)
+    store.set_host(
+        {
+            "interval": 10.0,
+            "series": [{"name": "sample/interval", "unit": "s"}, {"name": "cpu/0/busy", "unit": "%"}],
+            "cpus": [0],
+            "gpus": [],
+            "gpu_reason": "none",
+            "host": {},
+        }
+    )
+    store.set_loaders([{"id": TRAIN, "name": "train"}])
+    for k in range(30):
+        store.append(10.0 * k, [10.0, 50.0], {"loader/loader-1/images": 300.0, "loader/loader-1/step": 100.0})
+    measured = measure(store.snapshot([], {}), TRAIN, -1.0, 300.0)
+    assert measured.seconds == pytest.approx(290.0)
+    assert measured.rate == pytest.approx(300.0)
+
+
+def test_the_cpu_is_that_of_the_cores_that_may_be_used() -> None:
+    snapshot = session(cores=4)
+    limits = {"cpus": [1, 2], "cpu_quota": None, "memory": None, "source": None}
+    schema = replace(snapshot.schema, host={**snapshot.schema.host, "limits": limits})
+    values = snapshot.values.copy()
+    for core in range(4):
+        values[:, schema.columns[f"cpu/{core}/busy"]] = 80.0 if core in (1, 2) else 0.0
+    found = measure(replace(snapshot, schema=schema, values=values), None, -1.0, 100.0)
+    assert set(found.cpu.tolist()) == {80.0}
+    assert limits_note(schema) == "this process may use 2 of 4 cores"
+    assert allowed_cores(snapshot.schema) == frozenset(range(4))
+    assert memory_note(snapshot.schema) == "host 64.0 GB"

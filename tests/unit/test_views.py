@@ -10,13 +10,25 @@ from typing import Any
 
 import pytest
 from bokeh.model import Model
-from bokeh.models import ColumnDataSource, HoverTool, Image, LayoutDOM, LinearColorMapper, Plot, Range1d, VSpan, VStrip
+from bokeh.models import (
+    ColumnDataSource,
+    Grid,
+    HoverTool,
+    Image,
+    LayoutDOM,
+    LinearAxis,
+    LinearColorMapper,
+    Plot,
+    Range1d,
+    VSpan,
+    VStrip,
+)
 from bokeh.models.annotations import Legend, Title
 from bokeh.models.text import PlainText
 
 from kernel_monitor.store import LoaderInfo, Schema
 from kernel_monitor.views import document, layout
-from kernel_monitor.views.heatmap import row_height
+from kernel_monitor.views.rows import row_height
 from tests.unit.test_diagnose import session
 
 HOSTILE = "</script><img src=x onerror=alert(1)> $$x^2$$ \\[y\\] @{y0}"
@@ -34,6 +46,26 @@ def tags(of: Schema) -> dict[str, dict[str, Any]]:
 def every(layout: LayoutDOM, kind: type[Model]) -> list[Any]:
     """The models of that type in a layout, in no order."""
     return list(layout.select({"type": kind}))
+
+
+def words(layout: LayoutDOM, name: str) -> list[str]:
+    """Every text of a heading or legend, from left to right."""
+    found: list[str] = []
+
+    def walk(value: Any) -> None:
+        if isinstance(value, str):
+            found.append(value)
+        for one in getattr(value, "elements", None) or getattr(value, "children", None) or ():
+            walk(one)
+
+    walk(layout.select_one({"name": name}))
+    return found
+
+
+def grids(figure: Any, name: str) -> list[list[float]]:
+    """The ticks of a figure's grids of that name."""
+    found: list[Any] = [one for one in figure.center if isinstance(one, Grid) and one.name == name]
+    return [one.ticker.ticks for one in found]
 
 
 def plots(of: Schema) -> list[Any]:
@@ -101,7 +133,8 @@ def test_several_loaders_have_one_legend_of_text_that_can_wrap() -> None:
     several = layout(schema(loaders=(LoaderInfo("loader-1", HOSTILE), LoaderInfo("loader-2", "b"))))
     assert not every(several, Legend)
     places = [one.name for one in several.children]
-    assert places.index("legend") == places.index("images") - 1
+    assert places.index("images-title") < places.index("legend") < places.index("images")
+    assert "wait-legend" not in places
     key: Any = several.select_one({"name": "legend"})
     (line,) = key.elements
     assert [entry.children[1].children for entry in line.children] == [
@@ -112,8 +145,9 @@ def test_several_loaders_have_one_legend_of_text_that_can_wrap() -> None:
     ]
     assert line.style["flex-wrap"] == "wrap"
     alone = layout(schema())
-    assert len(every(alone, Legend)) == 1
+    assert not every(alone, Legend)
     assert "legend" not in [one.name for one in alone.children]
+    assert words(alone, "wait-legend") == ["waiting for data", "whole step"]
 
 
 def test_only_the_curves_scale_a_chart() -> None:
@@ -154,13 +188,17 @@ def test_words_of_others_are_plain_text() -> None:
     hostile = schema(gpus=1, loaders=(LoaderInfo("loader-1", HOSTILE), LoaderInfo("loader-2", "b")))
     named = replace(hostile, gpus=(replace(hostile.gpus[0], name=HOSTILE),))
     charts = layout(named)
-    titles = [one for one in charts.references() if isinstance(one, Title) and one.text]
-    assert any(HOSTILE in str(getattr(one.text, "text", "")) for one in titles)
-    assert all(isinstance(one.text, PlainText) for one in titles)
+    # The titles are DOM, where text is text.
+    assert not [one for one in charts.references() if isinstance(one, Title) and one.text]
+    assert HOSTILE in "".join(words(charts, "gpu-title"))
+    for axis in every(charts, LinearAxis):
+        assert all(isinstance(one, PlainText) for one in axis.major_label_overrides.values())
     # Tooltips: the name is the label, never the part in which Bokeh looks for fields.
-    tooltips = [one for tool in every(charts, HoverTool) for one in tool.tooltips]
-    assert HOSTILE in [label for label, _ in tooltips]
-    assert not [value for _, value in tooltips if HOSTILE in value]
+    tools = every(charts, HoverTool)
+    labels = [label for tool in tools for label, _ in tool.tooltips]
+    labels += [value[0] for tool in tools for value in tool.tags[0].get("values", ())]
+    assert f"{HOSTILE}: waiting for data" in labels
+    assert not [value for tool in tools for _, value in tool.tooltips if HOSTILE in value]
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4, 8, 16, 32, 64, 128, 256])

@@ -1,0 +1,34 @@
+"""What of the machine this process may use, as the sampler told: a share of the cores, a quota, a limit of memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..store import Schema
+
+
+def allowed_cores(schema: Schema) -> frozenset[int]:
+    """The cores of the schema that this process may use; all of them where nothing is known of a limit."""
+    told = (schema.host.get("limits") or {}).get("cpus")
+    return frozenset(schema.cpus if told is None else set(schema.cpus).intersection(int(core) for core in told))
+
+
+def limits_note(schema: Schema) -> str | None:
+    """What share of the cores that is, in words; None when it is all of them."""
+    total, allowed = len(schema.cpus), len(allowed_cores(schema))
+    quota = (schema.host.get("limits") or {}).get("cpu_quota")
+    parts = [f"this process may use {allowed} of {total} cores"] if allowed < total else []
+    if quota is not None:
+        parts.append(f"quota {quota:g}" if parts else f"quota {quota:g} of {total} cores")
+    return ", ".join(parts) or None
+
+
+def memory_note(schema: Schema) -> str | None:
+    """What 100 % of memory is, in words."""
+    total = schema.host.get("memory_total")
+    limit = (schema.host.get("limits") or {}).get("memory")
+    parts = [f"host {float(total) / 1e9:,.1f} GB"] if total else []
+    if limit is not None:
+        parts.append(f"container limit {float(limit) / 1e9:,.1f} GB")
+    return ", ".join(parts) or None

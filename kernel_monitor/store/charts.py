@@ -1,0 +1,157 @@
+"""Which charts there are and which series each of them draws; how they look is `kernel_monitor.views`.
+
+Kept apart from Bokeh: the kernel sends a page only the columns of the charts that the page shows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .schema import Schema
+
+
+@dataclass(frozen=True)
+class ChartInfo:
+    """One chart.
+
+    Attributes:
+        id: its name in settings and commands.
+        title: what a person calls it.
+        series: patterns of the series that it draws; `*` stands for one part of a name, so never for a `/`.
+        default: whether it is shown unless somebody chose otherwise.
+        group: the keys of `host["reasons"]` that say why its series are missing.
+    """
+
+    id: str
+    title: str
+    series: tuple[str, ...]
+    default: bool = False
+    group: tuple[str, ...] = ()
+
+
+CHARTS: tuple[ChartInfo, ...] = (
+    ChartInfo("cpu", "CPU", ("cpu/*/busy",), default=True, group=("cpu",)),
+    ChartInfo(
+        "gpu",
+        "GPU",
+        ("gpu/*/utilisation", "gpu/*/memory", "gpu/*/power", "gpu/*/mig/*/memory", "gpu/*/mig/*/sm_active"),
+        default=True,
+    ),
+    ChartInfo("images", "Images per second", ("loader/*/images",), default=True),
+    ChartInfo("wait", "Time per training step", ("loader/*/wait", "loader/*/step"), default=True),
+    ChartInfo("processes", "Processes", ("process/*/cpu", "process/*/memory"), group=("process",)),
+    ChartInfo(
+        "memory",
+        "Memory",
+        ("memory/percent", "memory/used", "swap/used", "container/memory", "container/memory_percent"),
+        group=("memory",),
+    ),
+    ChartInfo(
+        "io",
+        "Disk and network",
+        ("disk/busy", "disk/read", "disk/write", "network/received", "network/sent"),
+        group=("disk", "network"),
+    ),
+    ChartInfo("pressure", "Pressure", ("pressure/*", "container/throttled"), group=("pressure",)),
+    ChartInfo("gpu-engines", "GPU engines", ("gpu/*/encoder", "gpu/*/decoder", "gpu/*/jpeg", "gpu/*/ofa")),
+    ChartInfo(
+        "gpu-counters",
+        "GPU counters",
+        ("gpu/*/sm_active", "gpu/*/sm_occupancy", "gpu/*/tensor_active", "gpu/*/dram_active"),
+    ),
+    ChartInfo("gpu-clocks", "GPU clocks and temperature", ("gpu/*/clock_sm", "gpu/*/temperature", "gpu/*/throttled")),
+    ChartInfo(
+        "gpu-bus",
+        "PCIe and NVLink",
+        ("gpu/*/pcie_received", "gpu/*/pcie_sent", "gpu/*/nvlink_received", "gpu/*/nvlink_sent"),
+    ),
+)
+"""From top to bottom, wherever charts are shown."""
+CHART_IDS: tuple[str, ...] = tuple(chart.id for chart in CHARTS)
+DEFAULT_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.default)
+ALWAYS = ("sample/interval", "memory/*", "gpu/*/utilisation", "gpu/*/memory*", "loader/*/*")
+"""Series that every page is sent: the strip, the gaps and the status bar need them."""
+_BY_ID = {chart.id: chart for chart in CHARTS}
+
+
+def chart_ids(wanted: Iterable[str] | None = None) -> tuple[str, ...]:
+    """The ids meant by `wanted`, each once and in the order of `CHARTS`; None means the default ones.
+
+    `all` and `default` among the words stand for those charts.
+
+    Raises:
+        ValueError: a word is no chart's id; the message names the word and the ids.
+    """
+    if wanted is None:
+        return DEFAULT_CHARTS
+    chosen: set[str] = set()
+    for word in wanted:
+        if word in _BY_ID:
+            chosen.add(word)
+        elif word in ("all", "default"):
+            chosen.update(CHART_IDS if word == "all" else DEFAULT_CHARTS)
+        else:
+            raise ValueError(f"there is no chart {word!r}; the charts are {', '.join(CHART_IDS)}")
+    return tuple(one for one in CHART_IDS if one in chosen)
+
+
+def chart_series(schema: Schema, chart: str) -> tuple[str, ...]:
+    """The series of the schema that this chart draws, in the schema's order."""
+    return _matching(schema, _BY_ID[chart].series)
+
+
+def shown_series(schema: Schema, ids: Iterable[str]) -> tuple[str, ...]:
+    """What a page with these charts is sent: their series and `ALWAYS`, in the schema's order."""
+    return _matching(schema, (*ALWAYS, *(pattern for one in ids for pattern in _BY_ID[one].series)))
+
+
+def available(schema: Schema) -> list[dict[str, Any]]:
+    """Every chart: `{"id", "title", "available", "default", "reason"}`.
+
+    `available`: the schema has a series of it. `reason`: why not, for people; None where there is one.
+    """
+    found = []
+    for chart in CHARTS:
+        there = bool(chart_series(schema, chart.id))
+        why = None if there else missing_reason(schema, chart.id)
+        found.append(
+            {"id": chart.id, "title": chart.title, "available": there, "default": chart.default, "reason": why}
+        )
+    return found
+
+
+def missing_reason(schema: Schema, chart: str) -> str:
+    """Why the schema has no series for this chart, in the words of who knows: NVML, the sampler, or nobody yet."""
+    info = _BY_ID[chart]
+    if chart in ("images", "wait"):
+        return "no loader yet: wrap one with kernel_monitor.switchable"
+    if chart.startswith("gpu"):
+        return _gpu_reason(schema, {pattern.rpartition("/")[2] for pattern in info.series})
+    reasons = schema.host.get("reasons") or {}
+    keys = [*info.group, *info.series, *(pattern.rpartition("/")[0] for pattern in info.series)]
+    return next((str(reasons[key]) for key in keys if key in reasons), "not measured by this sampler")
+
+
+def _gpu_reason(schema: Schema, parts: set[str]) -> str:
+    if not schema.gpus:
+        return schema.gpu_reason or "not known yet"
+    # The same words for eight GPUs are said once.
+    told = {why: None for gpu in schema.gpus for part, why in gpu.reasons.items() if part in parts}
+    return "; ".join(told) or "not measured by this sampler"
+
+
+def _matching(schema: Schema, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    wanted = _compiled(patterns)
+    return tuple(name for name in schema.names if wanted.fullmatch(name))
+
+
+@cache
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    each = ("[^/]*".join(re.escape(piece) for piece in pattern.split("*")) for pattern in patterns)
+    return re.compile("|".join(f"(?:{one})" for one in each))

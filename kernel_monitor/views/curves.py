@@ -1,0 +1,161 @@
+"""Charts of lines: one source, one glyph and one entry of the legend per curve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bokeh.models import BasicTicker, ColumnDataSource, DataRange1d, Line, NumeralTickFormatter, Range1d, Scatter
+from bokeh.models.dom import Div, Span
+from bokeh.models.ui.panes import Pane
+
+from .marks import FONT, add_bands, add_markers
+from .style import LEFT, RIGHT, hover, new_figure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bokeh.models.renderers import GlyphRenderer
+    from bokeh.plotting import figure
+
+    from .style import Page
+
+SECONDS = 2.0
+"""A line of means is over these seconds; one frame's window holds one batch or none."""
+HEIGHT = 96
+LOW = 72
+"""Pixels of a chart that is one of several about the same thing."""
+CURVE_COLORS = (
+    "#2f7fe0", "#e0791f", "#1f9e77", "#b45fc8", "#c9a000", "#d1495b", "#4fb3d9", "#8d6e63",
+)  # fmt: skip
+"""Distinct in hue and lightness for the common kinds of colour blindness, and on white as on black."""
+FORMATS = {"B": "0.[0] d", "B/s": "0.[0] d", "ms": "0,0.0"}
+"""How Bokeh writes a value of the unit, where that is not as a whole number; `d` has it write bytes in kB, MB, GB."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line.
+
+    Attributes:
+        series: what it shows.
+        label: what a person calls it.
+        unit: of the series.
+        color: of the line.
+        dash: of the line, as CSS names it: `solid`, `dashed` or `dotted`.
+        also: a second series and its unit, which the hover tells beside the first.
+    """
+
+    series: str
+    label: str
+    unit: str
+    color: str
+    dash: str = "solid"
+    also: tuple[str, str] | None = None
+
+
+def curves(
+    page: Page,
+    *,
+    name: str,
+    lines: Sequence[Curve],
+    height: int = HEIGHT,
+    end: float | None = None,
+    means: bool = False,
+    axis: bool = True,
+) -> figure:
+    """A chart of lines from 0 up, without data.
+
+    Args:
+        page: the document that it becomes part of.
+        name: of the figure; its source is called `<name>-lines`, and `<name>-means` where there are means.
+        lines: all of one unit.
+        height: pixels of the plotting area.
+        end: of the y axis; None for as high as what is visible.
+        means: draw the values as dots and their mean of two seconds as the line.
+        axis: whether it shows the time axis.
+    """
+    y_range = Range1d(start=0, end=end) if end is not None else DataRange1d(start=0, range_padding=0.12, default_span=1)
+    p = new_figure(page, name=name, inner_height=height, y_range=y_range, axis=axis)
+    # A first step of many seconds must not flatten the chart once it has left it.
+    p.window_axis = "x"
+    unit = lines[0].unit
+    p.yaxis.formatter = NumeralTickFormatter(format="0.[0] d" if unit.startswith("B") else "0,0")
+    p.yaxis.ticker = BasicTicker(desired_num_ticks=4 if height >= HEIGHT else 3, num_minor_ticks=0)
+    columns = {f"y{k}": line.series for k, line in enumerate(lines)}
+    columns |= {f"z{k}": line.also[0] for k, line in enumerate(lines) if line.also}
+    raw = _source(f"{name}-lines", {"kind": "lines", "columns": columns}, columns)
+    source = raw
+    if means:
+        source = _source(f"{name}-means", {"kind": "means", "columns": columns, "seconds": SECONDS}, columns)
+    drawn: list[GlyphRenderer[Any]] = []
+    dots: list[GlyphRenderer[Any]] = []
+    for k, line in enumerate(lines):
+        if means:
+            dot = Scatter(x="time", y=f"y{k}", size=2.5, fill_color=line.color, fill_alpha=0.16, line_color=None)
+            dots.append(p.add_glyph(raw, dot))
+        dash: str | list[int] = {"dashed": [6, 3], "dotted": [2, 3]}.get(line.dash, "solid")
+        stroke = Line(x="time", y=f"y{k}", line_color=line.color, line_width=2 if means else 1.5, line_dash=dash)
+        drawn.append(p.add_glyph(source, stroke))
+    few = len(lines) <= 4
+    p.add_tools(
+        hover(
+            drawn,
+            [(lines[0].label or "mean", f"@y0{{{FORMATS.get(unit, '0,0')}}} {'' if unit == 'B' else unit}")],
+            {
+                "kind": "hover-lines",
+                "values": [_reading(k, line) for k, line in enumerate(lines)],
+            },
+            # Of many lines only the nearest is named.
+            mode="vline" if few else "mouse",
+            line_policy="nearest",
+            attachment="horizontal",
+        )
+    )
+    add_bands(page, p, over=False, labels=True)
+    add_markers(page, p)
+    if isinstance(p.y_range, DataRange1d):
+        # Only they decide how high the chart is.
+        p.y_range.update(renderers=[*dots, *drawn])
+    page.top = False
+    return p
+
+
+def legend(name: str, lines: Sequence[Curve]) -> Pane:
+    """What the lines' colours and strokes are."""
+    return key(name, [(line.label, line.color, line.dash) for line in lines])
+
+
+def key(name: str, entries: Sequence[tuple[str, str, str]]) -> Pane:
+    """A legend of (words, colour, stroke). As DOM: names of other people's making wrap and are cut short."""
+    line = {
+        "display": "flex",
+        "flex-wrap": "wrap",
+        "gap": "2px 14px",
+        "padding": f"0 {RIGHT}px 0 {LEFT}px",
+        "font": f"10.5px {FONT}",
+        "color": "inherit",
+    }
+    return Pane(elements=[Div(children=[_entry(*entry) for entry in entries], style=line)], name=name)
+
+
+def curve_color(k: int) -> str:
+    """The k-th colour; they repeat."""
+    return CURVE_COLORS[k % len(CURVE_COLORS)]
+
+
+def _entry(name: str, color: str, stroke: str) -> Div:
+    swatch = Div(style={"flex": "none", "width": "18px", "border-top": f"2px {stroke} {color}"})
+    text = {"min-width": "0", "overflow": "hidden", "text-overflow": "ellipsis", "white-space": "nowrap"}
+    style = {"display": "flex", "gap": "4px", "align-items": "center", "min-width": "0", "max-width": "100%"}
+    return Div(children=[swatch, Span(children=[name], style={**text, "opacity": "0.8"})], style=style)
+
+
+def _reading(k: int, line: Curve) -> list[str]:
+    """What the hover tells of a line: label, column, unit, and the column and unit of its second reading."""
+    second = [f"z{k}", line.also[1]] if line.also else []
+    return [line.label or "mean", f"y{k}", line.unit, *second]
+
+
+def _source(name: str, tag: dict[str, Any], columns: dict[str, str]) -> ColumnDataSource:
+    return ColumnDataSource(data={"time": [], **{column: [] for column in columns}}, name=name, tags=[tag])
