@@ -9,7 +9,7 @@ STAMPS := .venv/.stamps
 SAY := @printf '\033[1m==> %s\033[0m\n'
 # What the front end is built from.
 SOURCES := package.json package-lock.json tsconfig.base.json $(wildcard widgets/*.json extension/*.json extension/*.cjs) \
-  $(shell find widgets/src widgets/style extension/src extension/style -type f 2>/dev/null | grep -v ' ')
+  $(shell find widgets/src widgets/style extension/src extension/style extension/schema -type f 2>/dev/null | grep -v ' ')
 
 .PHONY: help setup demo test test-long check dev screenshots build lock format clean
 .DEFAULT_GOAL := help

@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor import __version__
 from kernel_monitor.demo import demo_data
 from kernel_monitor.loaders import SwitchableLoader
-from kernel_monitor.sample import host
+from kernel_monitor.sample.host import facts as host
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE = 224  # pixels, side of what the loaders deliver

@@ -172,7 +172,7 @@ def wait_for(ready: Callable[[], bool], name: str) -> None:
 
 def gpu_reason() -> str | None:
     """Why no GPU is asked; None if some are."""
-    from kernel_monitor.sample.nvml import NvmlError, open_devices
+    from kernel_monitor.sample.gpu.nvml import NvmlError, open_devices
 
     try:
         open_devices()

@@ -224,7 +224,7 @@ def timer_process(interval: float) -> Iterator[Callable[[], Window]]:
 
 
 def machine() -> str:
-    from kernel_monitor.sample import host
+    from kernel_monitor.sample.host import facts as host
 
     facts = host.facts()
     reason = gpu_reason()

@@ -18,7 +18,7 @@ from .diagnose import strip as switch_strip
 from .errors import SessionError
 from .record import reader
 from .record import sessions as found
-from .recording import moment, span
+from .record.when import moment, span
 from .store import Rows, Schema, Snapshot
 from .store.charts import DEFAULT_CHARTS, available, shown_series
 from .stream.render import run_module

@@ -1,15 +1,29 @@
 /** The sidebar's panel: the shared dashboard over the kernel of one notebook, or the words for why there is none. */
 
 import { PathExt } from '@jupyterlab/coreutils';
-import { KernelSource, mountDashboard } from '@kernel-monitor/widgets';
+import type { Kernel } from '@jupyterlab/services';
+import { KernelSource, mountDashboard, type MountedDashboard } from '@kernel-monitor/widgets';
+import { type ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
+import { SettingsApplier } from './applying.js';
 import { KernelFollower } from './kernels.js';
 import { load } from './load.js';
 import type { NotebookWidget } from './notebooks.js';
+import type { IMonitorSettings } from './settings.js';
+
+/** Shows the recording in `path` with the help of a kernel. */
+export type OpenRecorded = (
+  kernel: Kernel.IKernelConnection,
+  source: KernelSource,
+  path: string
+) => Promise<void>;
 
 export class MonitorPanel extends Widget {
-  constructor() {
+  constructor(
+    private readonly settings: IMonitorSettings,
+    private readonly openRecorded: OpenRecorded
+  ) {
     super();
     this.id = 'kernel-monitor-sidebar';
     this.addClass('km-sidebar');
@@ -37,6 +51,26 @@ export class MonitorPanel extends Widget {
     return this._source;
   }
 
+  /** The kernel that is shown; null while none is. */
+  get kernel(): Kernel.IKernelConnection | null {
+    return this._follower?.kernel ?? null;
+  }
+
+  /** The notebook's name. */
+  get notebook(): string {
+    return this._notebook.textContent;
+  }
+
+  /** Another kernel is shown, or none. */
+  get sourceChanged(): ISignal<this, void> {
+    return this._sourceChanged;
+  }
+
+  /** Open the choice of charts. */
+  chooseCharts(): void {
+    this._view?.chooseCharts();
+  }
+
   /** Show another notebook, or say that there is none. */
   follow(notebook: NotebookWidget | null): void {
     const before = this._follower?.context.path;
@@ -51,6 +85,7 @@ export class MonitorPanel extends Widget {
           : `${PathExt.basename(before)} was closed. ${NO_NOTEBOOK}`
       );
       this.unmount();
+      this._sourceChanged.emit();
       return;
     }
     const follower = new KernelFollower(notebook.sessionContext);
@@ -66,16 +101,22 @@ export class MonitorPanel extends Widget {
     }
     this._follower?.dispose();
     this.unmount();
+    Signal.clearData(this);
     super.dispose();
   }
 
   private refresh(): void {
     this.unmount();
     this.label();
-    const kernel = this._follower?.kernel ?? null;
-    if (kernel === null) {
-      return;
+    const { kernel } = this;
+    if (kernel !== null) {
+      this.mount(kernel);
     }
+    this._sourceChanged.emit();
+  }
+
+  private mount(kernel: Kernel.IKernelConnection): void {
+    const context = this._follower!.context;
     const source = new KernelSource(kernel, {
       load: async say => {
         try {
@@ -88,11 +129,17 @@ export class MonitorPanel extends Widget {
       }
     });
     this._source = source;
-    this._view = mountDashboard(this._body, source, { compact: true });
+    this._applier = new SettingsApplier(source, this.settings);
+    this._view = mountDashboard(this._body, source, {
+      compact: true,
+      restart: () => context.restartKernel(),
+      openRecorded: path => this.openRecorded(kernel, source, path)
+    });
   }
 
   private unmount(): void {
     this._view?.dispose();
+    this._applier?.dispose();
     this._source?.dispose();
     this._view = null;
     this._source = null;
@@ -117,7 +164,9 @@ export class MonitorPanel extends Widget {
 
   private _follower: KernelFollower | null = null;
   private _source: KernelSource | null = null;
-  private _view: { dispose(): void } | null = null;
+  private _applier: SettingsApplier | null = null;
+  private _view: MountedDashboard | null = null;
+  private readonly _sourceChanged = new Signal<this, void>(this);
   private readonly _notebook = document.createElement('span');
   private readonly _kernel = document.createElement('span');
   private readonly _words = document.createElement('p');

@@ -1,2 +1,3 @@
 import '@kernel-monitor/widgets/style/index.css';
 import './sidebar.css';
+import './statusbar.css';

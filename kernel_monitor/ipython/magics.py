@@ -13,8 +13,8 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display
 
 from ..errors import MonitorError
+from ..live.recording import words as recording_words
 from ..recorded import table
-from ..recording import words as recording_words
 from ..stream.control import KNOBS
 from .summary import summary_html, summary_text
 

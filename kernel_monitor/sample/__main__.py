@@ -26,27 +26,27 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_S)
     options = _options()
 
-    from . import host
     from .background import Background
     from .clock import SessionClock
     from .commands import Commands
-    from .container import Container
-    from .cpu import cpu
-    from .disk import Disk
     from .frames import Frames
-    from .frequency import Frequency
-    from .gpu import Gpus
-    from .limits import Limits
-    from .load import Load
+    from .gpu.gpus import Gpus
+    from .host import facts as host
+    from .host.container import Container
+    from .host.cpu import cpu
+    from .host.disk import Disk
+    from .host.frequency import Frequency
+    from .host.limits import Limits
+    from .host.load import Load
+    from .host.memory import Memory
+    from .host.network import Network
+    from .host.pressure import Pressure
+    from .host.processes import ProcessTree
+    from .host.topology import Topology
     from .loop import Loop, Notices, Parent
-    from .memory import Memory
-    from .network import Network
     from .pipes import Input, Output
-    from .pressure import Pressure
     from .priority import ask_for_punctuality
-    from .processes import ProcessTree
     from .recording import Recording
-    from .topology import Topology
 
     interval, clock, notices = options.interval, SessionClock(options.zero, options.origin), Notices()
     kernel = os.getppid() if options.parent is None else options.parent

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .background import Background
-    from .gpu import Gpus
+    from .gpu.gpus import Gpus
 
 FACTS_S = 1.0
 """How often the facts of the hello are compared with those that were sent."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .clock import SessionClock
     from .commands import Commands
     from .frames import Frames
-    from .gpu import Gpus
+    from .gpu.gpus import Gpus
     from .pipes import Input, Output
     from .recording import Recording
 

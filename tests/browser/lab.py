@@ -88,6 +88,7 @@ def server(root: Path, app: str = "jupyterlab", **env: str) -> Iterator[Server]:
             "JUPYTERLAB_WORKSPACES_DIR": str(root / "workspaces"),
             "JUPYTER_RUNTIME_DIR": str(root / "runtime"),
             "IPYTHONDIR": str(root / "ipython"),
+            "KERNEL_MONITOR_SESSIONS": str(root / "sessions"),
             **env,
         },
     )  # fmt: skip

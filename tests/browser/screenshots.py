@@ -1,6 +1,10 @@
 """``make screenshots``: cell, sidebar and report, light and dark, wide and narrow, to docs/screens.
 
-They show a real run: a notebook trains in JupyterLab, a loader is swapped by a click, and Chromium takes the picture.
+    python -m tests.browser.screenshots [DIR] [train] [scale] [report]
+
+``train`` is a real run: a notebook trains in JupyterLab, a loader is swapped by a click, and Chromium takes the
+picture; then its recording is opened. ``scale`` is JupyterLab over a machine of 256 cores and eight GPUs that is not
+there, and ``report`` the exported page of such machines. Without a name, all of them.
 """
 
 from __future__ import annotations
@@ -8,11 +12,15 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from playwright.sync_api import Browser
 
+from kernel_monitor.report import render, write
+
 from .lab import CELL, SIDEBAR, Lab, Server, chromium, server
+from .scenes import pictured
 
 IMAGES = 512
 SETUP = """\
@@ -41,25 +49,85 @@ for epoch in range(40):
         optimizer.zero_grad(); loss.backward(); optimizer.step()"""
 
 
-def main(target: Path) -> None:
-    """Take all pictures into ``target``."""
-    from kernel_monitor.demo import demo_data
+BUSY_S = 15
+BUSY = f"import time\nuntil = time.monotonic() + {BUSY_S + 5}\nwhile time.monotonic() < until: pass"
+SHOW_ALL = "%monitor show all"
+THEMES = ("light", "dark")
+SCENES = ("train", "scale", "report")
 
+
+def main(target: Path, scenes: Sequence[str] = SCENES) -> None:
+    """Take the pictures of these scenes into ``target``."""
     target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        with server(root) as running, chromium() as browser:
-            demo_data(running.root / "images", images=IMAGES)
-            for theme in ("light", "dark"):
-                _one_theme(browser, running, root, target, theme)
+    with chromium() as browser:
+        for scene in scenes:
+            with tempfile.TemporaryDirectory() as folder:
+                {"train": train, "scale": scale, "report": reports}[scene](browser, Path(folder), target)
     for picture in sorted(target.glob("*.png")):
         print(picture, picture.stat().st_size // 1024, "KiB")
+
+
+def train(browser: Browser, root: Path, target: Path) -> None:
+    """A training run, its dashboards, report, status bar and recording."""
+    from kernel_monitor.demo import demo_data
+
+    with server(root) as running:
+        demo_data(running.root / "images", images=IMAGES)
+        for theme in THEMES:
+            _one_theme(browser, running, root, target, theme)
+
+
+def scale(browser: Browser, root: Path, target: Path) -> None:
+    """256 cores in four sockets and eight GPUs: the default charts and all of them."""
+    from benchmarks.page import large_machine
+
+    with large_machine(root, 256, 8) as running:
+        for theme in THEMES:
+            lab = Lab(browser, running, width=1500, height=1300, dark=theme == "dark")
+            try:
+                lab.open(running.notebook(f"scale-{theme}.ipynb", "%load_ext kernel_monitor\n%monitor", BUSY, SHOW_ALL))
+                lab.command("application:toggle-left-area")
+                lab.run_cell(0)
+                lab.wait_running(CELL)
+                lab.run_cell(1)
+                time.sleep(BUSY_S)
+                lab.dashboard(CELL).screenshot(path=target / f"scale-{theme}.png")
+                lab.wait_for_idle()
+                lab.run_cell(2)
+                lab.page.wait_for_function(
+                    "(cell) => document.querySelector(cell).monitor.document?.get_model_by_name('gpu-pcie')",
+                    arg=CELL,
+                    timeout=90_000,
+                )
+                # What is not on the screen is not drawn.
+                lab.page.set_viewport_size({"width": 1500, "height": 4000})
+                lab.page.evaluate("(cell) => document.querySelector(cell).scrollIntoView()", CELL)
+                time.sleep(8)
+                lab.dashboard(CELL).screenshot(path=target / f"charts-{theme}.png")
+                lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+            finally:
+                lab.close()
+
+
+def reports(browser: Browser, root: Path, target: Path) -> None:
+    """The exported pages of machines that are not at hand, wide and narrow."""
+    for name, snapshot in pictured().items():
+        path = write(root / f"{name}.html", render(snapshot))
+        for theme, kind, width in (("light", "wide", 1280), ("dark", "narrow", 280)):
+            page = browser.new_page(
+                viewport={"width": width, "height": 900}, color_scheme="dark" if theme == "dark" else "light"
+            )
+            page.goto(path.as_uri())
+            page.wait_for_selector("html[data-ready=true]")
+            page.wait_for_timeout(1500)
+            page.screenshot(path=target / f"report-{name}-{theme}-{kind}.png", full_page=True)
+            page.close()
 
 
 def _one_theme(browser: Browser, running: Server, root: Path, target: Path, theme: str) -> None:
     lab = Lab(browser, running, width=1680, height=1080, dark=theme == "dark")
     try:
-        path = running.notebook(f"train-{theme}.ipynb", SETUP, TRAIN)
+        path = running.notebook(f"train-{theme}.ipynb", SETUP, TRAIN, "%monitor open")
         lab.open(path)
         lab.command("application:toggle-left-area")
         lab.run_cell(0)
@@ -76,6 +144,7 @@ def _one_theme(browser: Browser, running: Server, root: Path, target: Path, them
         lab.dashboard(CELL).scroll_into_view_if_needed()
         time.sleep(1)
         lab.page.screenshot(path=target / f"lab-{theme}.png")
+        lab.page.locator("#jp-main-statusbar").screenshot(path=target / f"statusbar-{theme}.png")
         lab.dashboard(CELL).screenshot(path=target / f"cell-{theme}-wide.png")
         sidebar.screenshot(path=target / f"sidebar-{theme}-wide.png")
         with lab.page.expect_download(timeout=60_000) as download:
@@ -97,10 +166,29 @@ def _one_theme(browser: Browser, running: Server, root: Path, target: Path, them
             page.wait_for_timeout(1500)
             page.screenshot(path=target / f"report-{theme}-{kind}.png", full_page=True)
             page.close()
+        _recorded(lab, target, theme)
         lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
     finally:
         lab.close()
 
 
+def _recorded(lab: Lab, target: Path, theme: str) -> None:
+    """The session that has just been recorded, opened in the last cell of the same notebook."""
+    lab.command("notebook:interrupt-kernel")
+    lab.wait_for_idle()
+    lab.run_cell(2)
+    picture = lab.page.locator(".jp-CodeCell").nth(2).locator(".km-dashboard")
+    picture.wait_for(state="visible", timeout=60_000)
+    # What is not on the screen is not drawn.
+    lab.page.set_viewport_size({"width": 1680, "height": 2600})
+    picture.evaluate("(picture) => picture.scrollIntoView()")
+    time.sleep(6)
+    picture.screenshot(path=target / f"recorded-{theme}.png")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/screens"))
+    words = sys.argv[1:]
+    main(
+        Path(next((word for word in words if word not in SCENES), "docs/screens")),
+        [word for word in words if word in SCENES] or SCENES,
+    )

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from kernel_monitor.sample import metrics
-from kernel_monitor.sample.gpu import Gpus
-from kernel_monitor.sample.nvml import open_devices
-from kernel_monitor.sample.nvml_session import Session
+from kernel_monitor.sample.gpu.gpus import Gpus
+from kernel_monitor.sample.gpu.nvml import open_devices
+from kernel_monitor.sample.gpu.session import Session
 
 pynvml: Any = import_module("pynvml")
 SECONDS = 6.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_monitor.sample.cgroups import Groups
+from kernel_monitor.sample.host.cgroups import Groups
 
 from .watch import watching
 

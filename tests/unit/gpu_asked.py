@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from benchmarks.nvml import answers
-from kernel_monitor.sample import nvml_load, nvml_processes
-from kernel_monitor.sample.nvml import open_devices
-from kernel_monitor.sample.nvml_desk import in_words
-from kernel_monitor.sample.nvml_session import Session
+from kernel_monitor.sample.gpu import load as nvml_load
+from kernel_monitor.sample.gpu import processes as nvml_processes
+from kernel_monitor.sample.gpu.desk import in_words
+from kernel_monitor.sample.gpu.nvml import open_devices
+from kernel_monitor.sample.gpu.session import Session
 
 OWN = frozenset({4001, 4002})
 """The kernel's process tree."""

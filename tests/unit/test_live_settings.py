@@ -9,7 +9,7 @@ import pytest
 
 from kernel_monitor.errors import SessionError
 from kernel_monitor.live import Monitor
-from kernel_monitor.settings import Settings
+from kernel_monitor.live.settings import Settings
 from kernel_monitor.store.charts import CHART_IDS
 
 

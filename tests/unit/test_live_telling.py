@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
+from kernel_monitor.live.telling import MOST_STEPS_A_SECOND, Teller
 from kernel_monitor.loaders.meter import STEPS_KEPT, Meter, StepClock
-from kernel_monitor.telling import MOST_STEPS_A_SECOND, Teller
 
 
 class Loader:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.sample.cgroups import Groups
-from kernel_monitor.sample.container import Container
-from kernel_monitor.sample.limits import Limits
+from kernel_monitor.sample.host.cgroups import Groups
+from kernel_monitor.sample.host.container import Container
+from kernel_monitor.sample.host.limits import Limits
 from kernel_monitor.sample.metrics import GROUPS, METRICS, matching
 
 PID = os.getpid()  # its cores are asked of the kernel itself

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fakehost import FakeHost, ranges
-from kernel_monitor.sample import host
-from kernel_monitor.sample.cpu import FIELDS, NOT_COUNTED, Counts, Cpu, ProcStat, Split, cpu, psutil_counts
-from kernel_monitor.sample.frequency import Frequency
-from kernel_monitor.sample.topology import Topology, numbers
+from kernel_monitor.sample.host import facts as host
+from kernel_monitor.sample.host.cpu import FIELDS, NOT_COUNTED, Counts, Cpu, ProcStat, Split, cpu, psutil_counts
+from kernel_monitor.sample.host.frequency import Frequency
+from kernel_monitor.sample.host.topology import Topology, numbers
 
 Times = tuple[int, ...]
 

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from kernel_monitor.sample import metrics, nvml_processes
-from kernel_monitor.sample.nvml import RETRY_S
+from kernel_monitor.sample import metrics
+from kernel_monitor.sample.gpu import processes as nvml_processes
+from kernel_monitor.sample.gpu.nvml import RETRY_S
 from tests.unit.gpu_asked import Asked, Clock
 from tests.unit.nvml_standin import GIB, FakeGpu, FakeMig, nvml, pynvml
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.sample import nvml_processes, xid
-from kernel_monitor.sample.nvml import RETRY_S, open_devices
+from kernel_monitor.sample.gpu import processes as nvml_processes
+from kernel_monitor.sample.gpu import xid
+from kernel_monitor.sample.gpu.nvml import RETRY_S, open_devices
 from tests.unit.gpu_asked import Asked, Clock
 from tests.unit.nvml_standin import GIB, FakeGpu, FakeMig, nvml, pynvml
 

@@ -135,7 +135,7 @@ def test_absent_metrics_mig_and_xid_reach_the_hello_and_the_notices() -> None:
 LATE = """
 import sys
 from tests.unit.nvml_standin import FakeGpu, nvml
-from kernel_monitor.sample import gpu
+from kernel_monitor.sample.gpu import gpus as gpu
 gpu.SLOWEST_START_S = 0.1
 sys.argv = ["sample", "--interval=0.05"]
 from kernel_monitor.sample.__main__ import main

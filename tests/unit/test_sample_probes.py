@@ -14,15 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernel_monitor.sample import host, process, procfs
-from kernel_monitor.sample.container import Container
-from kernel_monitor.sample.disk import Disk
-from kernel_monitor.sample.limits import Limits
-from kernel_monitor.sample.load import Load
-from kernel_monitor.sample.memory import Memory
+from kernel_monitor.sample import process
+from kernel_monitor.sample.host import facts as host
+from kernel_monitor.sample.host import procfs
+from kernel_monitor.sample.host.container import Container
+from kernel_monitor.sample.host.disk import Disk
+from kernel_monitor.sample.host.limits import Limits
+from kernel_monitor.sample.host.load import Load
+from kernel_monitor.sample.host.memory import Memory
+from kernel_monitor.sample.host.network import Network
+from kernel_monitor.sample.host.pressure import Pressure
 from kernel_monitor.sample.metrics import GROUPS, METRICS, matching
-from kernel_monitor.sample.network import Network
-from kernel_monitor.sample.pressure import Pressure
 from kernel_monitor.sample.probe import Probe, Rates
 
 
@@ -302,7 +304,7 @@ def test_systems_without_proc_are_asked_through_psutil(monkeypatch: pytest.Monke
 
 def test_limits_of_systems_without_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("limits", "container"):
-        monkeypatch.setattr(f"kernel_monitor.sample.{module}.LINUX", False)
+        monkeypatch.setattr(f"kernel_monitor.sample.host.{module}.LINUX", False)
     limits, probe = Limits(os.getpid()), Container(os.getpid())
     cpus = sorted(os.sched_getaffinity(0))
     assert limits.read() == {"cpus": cpus, "cpu_quota": None, "memory": None, "source": None}

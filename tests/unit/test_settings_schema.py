@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kernel_monitor.settings import HISTORY_S, INTERVAL_S, Settings
+from kernel_monitor.live.settings import HISTORY_S, INTERVAL_S, Settings
 from kernel_monitor.store.charts import CHART_IDS
 
 SCHEMA = Path(__file__).resolve().parents[2] / "extension" / "schema" / "plugin.json"

@@ -4,9 +4,14 @@
  * Bundling it would tie one version to all kernels. The types here are the few that are used, by structure.
  */
 
+import { economise } from './economy.js';
+
 export interface BokehSignal<A extends unknown[]> {
   emit(...args: A): void;
 }
+
+/** What Bokeh calls its charts. */
+export const CHART = /^(Figure|Plot)$/;
 
 export interface BokehModel {
   readonly type: string;
@@ -30,8 +35,17 @@ export interface BokehDocument {
   clear(): void;
 }
 
+/** A chart on the page. While it is paused, nothing of it is painted; pauses are counted. */
+export interface FigureView {
+  readonly model: BokehModel;
+  readonly el: HTMLElement;
+  pause(): void;
+  unpause(): void;
+}
+
 interface BokehView {
-  readonly model: { readonly document: BokehDocument | null };
+  readonly model: { readonly document: BokehDocument | null; readonly type?: string };
+  readonly child_views?: Iterable<BokehView>;
 }
 
 /** A two-dimensional image of bytes, row-major. */
@@ -46,6 +60,8 @@ export interface BokehApi {
   require(module: 'core/util/ndarray'): {
     Uint8NDArray: new (init: Uint8Array, shape: [number, number]) => Image;
   };
+  /** @throws Error when there is no such module. */
+  require(module: string): unknown;
 }
 
 // Shared by the bundles of the cell and of the sidebar.
@@ -73,6 +89,7 @@ export function loadBokeh(
       if (bokeh.version !== version) {
         throw new Error(`The kernel announced BokehJS ${version} and sent ${bokeh.version}.`);
       }
+      economise(bokeh);
       return bokeh;
     });
     // A failure is told to those who wait now; the next one tries again.
@@ -101,6 +118,26 @@ export interface Embedded {
   dispose(): void;
 }
 
+const shownFigures = new WeakMap<BokehDocument, readonly FigureView[]>();
+
+/** The charts of a document that is embedded, as they stand on the page. */
+export function figuresOf(document: BokehDocument): readonly FigureView[] {
+  return shownFigures.get(document) ?? [];
+}
+
+function* figuresIn(views: Iterable<BokehView>): Iterable<FigureView> {
+  for (const view of views) {
+    if (CHART.test(view.model.type ?? '')) {
+      // Other versions may have no pauses; all that is lost is that charts out of sight rest.
+      if ('pause' in view && 'unpause' in view && 'el' in view) {
+        yield view as unknown as FigureView;
+      }
+    } else {
+      yield* figuresIn(view.child_views ?? []);
+    }
+  }
+}
+
 /** Show a `json_item` in `target`, which must be attached to the page. */
 export async function embed(
   bokeh: BokehApi,
@@ -112,6 +149,7 @@ export async function embed(
   if (!document) {
     throw new Error('The chart document is empty.');
   }
+  shownFigures.set(document, [...figuresIn(views.roots)]);
   return {
     document,
     dispose: () => {

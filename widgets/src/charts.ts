@@ -18,13 +18,25 @@ interface HoverVars {
   readonly snap_x: number;
   readonly index: number | null;
   readonly image_index?: { readonly index: number; readonly i: number; readonly j: number };
+  /** Of the line that it is over. */
+  readonly glyph_view?: { readonly model: { readonly y?: { readonly field?: string } } };
 }
 
 type Tooltip = (source: BokehSource, vars: HoverVars) => HTMLElement;
 
+/** A line: what it is called, its column and unit, and those of a second reading of the same source, if any. */
+type HoverLine = readonly [
+  label: string,
+  column: string,
+  unit: string,
+  column2?: string,
+  unit2?: string
+];
+
 interface HoverTag {
   readonly kind?: string;
-  readonly values?: readonly (readonly [label: string, column: string, unit: string])[];
+  /** All lines of the tool. */
+  readonly values?: readonly HoverLine[];
 }
 
 interface TilesTag {
@@ -61,23 +73,47 @@ const tileTooltip: Tooltip = (source, { x, image_index: place }) => {
   const tag = source.tags[0] as TilesTag;
   const image = (source.data.image as ArrayLike<Image> | undefined)?.[place?.index ?? -1];
   const value = image && place ? image[place.j * image.shape[1]! + place.i]! : MISSING;
-  const reading = value === MISSING ? 'no sample' : `${value} ${tag.unit}`;
-  return tooltip(x, [[tag.labels[place?.j ?? -1] ?? '', reading]]);
+  const row = place?.j ?? -1;
+  const reading = value === MISSING ? 'no sample' : amount(value, tag.unit);
+  return tooltip(x, [[tag.labels[row] ?? '', reading]]);
 };
 
-function lineTooltip(values: NonNullable<HoverTag['values']>): Tooltip {
-  return (source, { index, snap_x: x }) =>
-    tooltip(
-      x,
-      values.map(([label, column, unit]) => {
-        const value = source.data[column]?.[index ?? -1];
-        const known = typeof value === 'number' && Number.isFinite(value);
-        return [label, known ? `${NUMBER.format(value)} ${unit}` : 'no sample'];
-      })
-    );
+function lineTooltip(lines: readonly HoverLine[]): Tooltip {
+  return (source, { index, snap_x: x, glyph_view: view }) => {
+    const over = view?.model.y?.field;
+    const line = lines.find(([, column]) => column === over) ?? (lines.length === 1 && lines[0]);
+    if (!line) {
+      return tooltip(x, []);
+    }
+    const [label, column, unit, column2, unit2] = line;
+    const read = (name: string, of: string): string => {
+      const value = source.data[name]?.[index ?? -1];
+      return typeof value === 'number' && Number.isFinite(value) ? amount(value, of) : 'no sample';
+    };
+    const second = column2 === undefined ? [] : [read(column2, unit2 ?? '')];
+    return tooltip(x, [[label, [read(column, unit), ...second].join(' · ')]]);
+  };
 }
 
 const NUMBER = new Intl.NumberFormat('en-US', { maximumFractionDigits: 1 });
+const BYTES = new Intl.NumberFormat('en-US', {
+  minimumSignificantDigits: 3,
+  maximumSignificantDigits: 3,
+  useGrouping: false
+});
+
+/** A value with its unit; bytes in decimal multiples: `28.8 GB`, `312 kB/s`. */
+export function amount(value: number, unit: string): string {
+  if (unit !== 'B' && unit !== 'B/s') {
+    return `${NUMBER.format(value)} ${unit}`;
+  }
+  const bytes = Math.round(value);
+  // As it is shown: 999,600 are 1.00 MB.
+  const digits = Math.abs(bytes) < 1 ? 0 : Math.log10(Number(bytes.toPrecision(3)));
+  const step = Math.min(5, Math.max(0, Math.floor(digits / 3 + 1e-9)));
+  const shown = step === 0 ? String(bytes) : BYTES.format(bytes / 1000 ** step);
+  return `${shown} ${['', 'k', 'M', 'G', 'T', 'P'][step]!}${unit}`;
+}
 
 function tooltip(time: number, lines: readonly (readonly [string, string])[]): HTMLElement {
   const box = element('div', 'km-tooltip');

@@ -1,6 +1,10 @@
 /** The control commands, typed (docs/architecture.md, *Control*; mirrors kernel_monitor/stream/control.py). */
 
 import { Channel, type RequestOptions } from './channel.js';
+import { decodeText } from './check.js';
+import { decodeGlance, type Glance } from './glance.js';
+import { decodeSessions, type SessionEntry } from './sessions.js';
+import { decodeSettings, type Changes, type Settings } from './settings.js';
 import * as wire from './wire.js';
 
 /** A chart document as `bokeh.embed.json_item` gives it. */
@@ -12,11 +16,22 @@ export interface ChartDocument {
   readonly item: unknown;
 }
 
+export interface GlanceLease {
+  /** Seconds. */
+  readonly lease: number;
+  readonly running: boolean;
+  readonly paused: boolean;
+  readonly glance: Glance | null;
+}
+
 /** Commands that a worker thread of the kernel answers. */
 const SLOW: RequestOptions = { later: true, timeout: 120_000 };
 
 /** Every method rejects with `NotLoaded`, `RequestTimeout`, `KernelGone`, `KernelError` or `WireError`. */
 export class Commands {
+  /** Which opened recording is asked about; null for what runs now. */
+  recorded: string | null = null;
+
   constructor(
     private readonly channel: Channel,
     private readonly client: string
@@ -28,8 +43,9 @@ export class Commands {
 
   /** Subscribe, or renew the lease; `touch` tells that a person acted, which ends a pause. */
   async subscribe(touch = false): Promise<wire.Subscription> {
-    const args = touch ? { client: this.client, touch } : { client: this.client };
-    return wire.decodeSubscription((await this.channel.request('subscribe', args)).content);
+    const args = this.about(touch ? { client: this.client, touch } : { client: this.client });
+    const reply = await this.channel.request('subscribe', args, this.pace);
+    return wire.decodeSubscription(reply.content);
   }
 
   /** Nobody waits for the answer: the page may be on its way out. */
@@ -38,7 +54,11 @@ export class Commands {
   }
 
   async history(since: number): Promise<wire.History> {
-    const { content, buffers } = await this.channel.request('history', { since });
+    const { content, buffers } = await this.channel.request(
+      'history',
+      this.about({ since }),
+      this.pace
+    );
     return wire.decodeHistory(content, buffers);
   }
 
@@ -64,19 +84,61 @@ export class Commands {
     return wire.decodeLoader((await this.channel.request('set', { loader, ...knobs })).content);
   }
 
+  /** @returns the settings as they are then */
+  async configure(changes: Changes): Promise<Settings | null> {
+    const { content } = await this.channel.request('configure', { ...changes }, SLOW);
+    return decodeSettings(content.settings);
+  }
+
+  /** @returns the recorded sessions that the kernel's machine has, newest first */
+  async sessions(): Promise<readonly SessionEntry[]> {
+    return decodeSessions((await this.channel.request('sessions', {}, SLOW)).content);
+  }
+
+  /** @returns by which name the recording in `path` can be asked about */
+  async open(path: string): Promise<string> {
+    return String((await this.channel.request('open', { path }, SLOW)).content.recorded);
+  }
+
+  /**
+   * Ask for a few values once a second, or renew the lease.
+   *
+   * @returns seconds that the lease holds, what the monitor does, and the values now
+   */
+  async glance(): Promise<GlanceLease> {
+    const { content } = await this.channel.request('glance', { client: this.client });
+    const { lease, running, paused, session, glance } = content;
+    const known = typeof glance === 'object' && typeof session === 'string';
+    return {
+      lease: Number(lease),
+      running: running === true,
+      paused: paused === true,
+      glance: known ? decodeGlance({ ...glance, session }) : null
+    };
+  }
+
   async document(): Promise<ChartDocument> {
-    const { content, buffers } = await this.channel.request('document', {}, SLOW);
-    const item: unknown = JSON.parse(wire.decodeText(buffers[0], 'document'));
+    const { content, buffers } = await this.channel.request('document', this.about({}), SLOW);
+    const item: unknown = JSON.parse(decodeText(buffers[0], 'document'));
     return { schema: Number(content.schema), bokeh: String(content.bokeh), item };
   }
 
   async bokehjs(): Promise<{ version: string; text: string }> {
     const { content, buffers } = await this.channel.request('bokehjs', {}, SLOW);
-    return { version: String(content.version), text: wire.decodeText(buffers[0], 'bokehjs') };
+    return { version: String(content.version), text: decodeText(buffers[0], 'bokehjs') };
   }
 
   async exportPage(): Promise<{ filename: string; html: string }> {
-    const { content, buffers } = await this.channel.request('export', {}, SLOW);
-    return { filename: String(content.filename), html: wire.decodeText(buffers[0], 'export') };
+    const { content, buffers } = await this.channel.request('export', this.about({}), SLOW);
+    return { filename: String(content.filename), html: decodeText(buffers[0], 'export') };
+  }
+
+  /** A file takes longer to answer from than what is in memory. */
+  private get pace(): RequestOptions {
+    return this.recorded === null ? {} : SLOW;
+  }
+
+  private about(args: Record<string, unknown>): Record<string, unknown> {
+    return this.recorded === null ? args : { ...args, recorded: this.recorded };
   }
 }

@@ -1,10 +1,19 @@
 /** What the page knows about the kernel's monitor, in words for the person in front of it. */
 
 import { KernelError, KernelGone, NotLoaded, RequestTimeout } from './channel.js';
+import { recordedText, type Recorded } from './sessions.js';
 import { PROTOCOL, VERSION, WireError, type Hello } from './wire.js';
 
 export type ConnectionState =
-  'connecting' | 'not-loaded' | 'stopped' | 'running' | 'paused' | 'dead' | 'incompatible';
+  | 'connecting'
+  | 'not-loaded'
+  | 'stopped'
+  | 'running'
+  | 'paused'
+  | 'dead'
+  | 'incompatible'
+  /** Not a kernel's monitor now, but a file that one left. */
+  | 'recorded';
 
 export interface Connection {
   readonly state: ConnectionState;
@@ -12,6 +21,8 @@ export interface Connection {
   readonly text: string;
   /** A line to copy that helps, if one does. */
   readonly remedy: string | null;
+  /** The file in which a session that is gone was recorded. */
+  readonly recorded: string | null;
 }
 
 function connection(
@@ -19,7 +30,7 @@ function connection(
   text: string,
   remedy: string | null = null
 ): Connection {
-  return { state, text, remedy };
+  return { state, text, remedy, recorded: null };
 }
 
 export const connecting = (text = 'Connecting to the kernel…'): Connection =>
@@ -50,6 +61,35 @@ export const paused = (): Connection =>
 
 export const dead = (): Connection =>
   connection('dead', 'The kernel is dead. Restart it to measure again.');
+
+/** A recording is shown. */
+export const recorded = (entry: Recorded): Connection =>
+  connection('recorded', recordedText(entry));
+
+/** A recording could not be shown. */
+export function unopened(error: unknown, path: string | null): Connection {
+  const message = error instanceof Error ? error.message : String(error);
+  const remedy = error instanceof NotLoaded ? notLoaded().remedy : null;
+  const which = path === null ? 'The recorded session' : `The recorded session ${path}`;
+  return connection('connecting', `${which} cannot be shown: ${message}`, remedy);
+}
+
+/** How a kernel's process ended, and where its session was recorded, if it was. */
+export interface Fate {
+  /** It was not asked to. */
+  readonly died: boolean;
+  readonly recorded: string | null;
+}
+
+/** The same state, where the process that the page knew is gone. */
+export function after(fate: Fate | null, now: Connection): Connection {
+  if (fate === null || !['dead', 'not-loaded', 'stopped'].includes(now.state)) {
+    return now;
+  }
+  const again = fate.died && now.state !== 'dead';
+  const text = again ? `The kernel died and was started again. ${now.text}` : now.text;
+  return { ...now, text, recorded: fate.recorded };
+}
 
 /** The two halves speak different protocols: the older one is to be brought up. */
 export function incompatible(hello: Hello): Connection {
@@ -93,6 +133,7 @@ export function explain(error: unknown, kernelStatus: string): Connection {
 /** When the kernel or the connection to it goes away: what the page says, and what pending requests fail with. */
 export const LOST = {
   dead: [dead(), 'The kernel is dead.'],
+  died: [connecting('The kernel died and is started again…'), 'The kernel died.'],
   restarting: [connecting('The kernel restarts…'), 'The kernel restarts.'],
   disconnected: [
     connecting('The connection to the kernel is interrupted; waiting for it to come back.'),

@@ -1,26 +1,29 @@
 /** Everything of the dashboard that is not a chart: status, buttons, loaders, the strip, and what went wrong. */
 
+import { Chooser } from './chooser.js';
 import type { Connection } from './connection.js';
 import { button, CopyLine, download, element, errorText, setAttribute, setText } from './dom.js';
 import { LoaderControl } from './loader.js';
+import { RecordingView } from './recording.js';
 import type { MonitorSource } from './source.js';
 import { StripView } from './strip.js';
+import { WindowChooser } from './windows.js';
 import type { LoaderState } from './wire.js';
 
 const WRAP = 'loader = switchable(loader)  # from kernel_monitor import switchable';
 
-/** Seconds that the charts can show, with what the buttons say. */
-const WINDOWS: readonly (readonly [number, string])[] = [
-  [60, '1 min'],
-  [300, '5 min'],
-  [600, '10 min']
-];
+/** Seconds that a kernel keeps whose half is too old to say. */
+const HISTORY_S = 600;
 
 export interface ControlHooks {
   /** The charts are to show so many seconds. */
   readonly onWindow: (seconds: number) => void;
   /** The kernel is about to be asked something that a person waits for. */
   readonly onAsk: () => void;
+  /** Restart the kernel, where the host can. */
+  readonly restart?: () => Promise<void>;
+  /** Show a recorded session, where the host can. */
+  readonly openRecorded?: (path: string) => Promise<void>;
 }
 
 export class Controls {
@@ -35,7 +38,23 @@ export class Controls {
   private readonly exportButton = button('Export', '', () => {
     void this.act(this.exportButton, () => this.exportPage());
   });
+  private readonly restartButton = button('Restart kernel', '', () => {
+    void this.act(this.restartButton, () => this.hooks.restart!());
+  });
+  private readonly reloadButton = button('Reload', '', () => {
+    void this.act(this.reloadButton, () => this.source.reload!());
+  });
+  private readonly recording = new RecordingView();
+  private readonly windows: WindowChooser;
+  private readonly chooser: Chooser;
   private readonly remedy = new CopyLine('');
+  private readonly left = element('div', 'km-left');
+  private readonly openLine = new CopyLine('');
+  private readonly openButton = button('Open it', '', () => {
+    void this.act(this.openButton, () =>
+      this.hooks.openRecorded!(this.source.connection.recorded!)
+    );
+  });
   private readonly problem = element('div', 'km-problem');
   private readonly problemText = element('span');
   private readonly loaders = element('div', 'km-loaders');
@@ -63,24 +82,51 @@ export class Controls {
       ),
       new CopyLine(WRAP).el
     );
+    this.left.append(
+      element('span', '', 'Its session was recorded:'),
+      hooks.openRecorded ? this.openButton : this.openLine.el
+    );
+    this.windows = new WindowChooser(hooks.onWindow);
+    this.chooser = new Chooser({
+      configure: changes => {
+        this.hooks.onAsk();
+        return this.source.configure(changes);
+      },
+      failed: message => this.failed(message)
+    });
     const buttons = element('div', 'km-buttons');
-    buttons.append(this.startButton, this.stopButton, this.exportButton);
+    buttons.append(
+      ...[this.startButton, this.stopButton, this.restartButton, this.reloadButton],
+      ...[this.exportButton, this.chooser.button]
+    );
     const bar = element('div', 'km-bar');
-    bar.append(this.status, windows(hooks.onWindow), buttons);
-    this.el.append(bar, this.remedy.el, this.problem, this.loaders, this.invitation, this.strip.el);
+    bar.append(this.status, this.recording.el, this.windows.el, buttons);
+    this.el.append(
+      ...[bar, this.chooser.panel, this.remedy.el, this.left, this.problem],
+      ...[this.loaders, this.invitation, this.strip.el]
+    );
     this.update();
   }
 
   /** Show the source's state. */
   update(): void {
-    const { connection, loaders, strip } = this.source;
+    const { connection, loaders, strip, recorded, settings } = this.source;
     setAttribute(this.dot, 'data-state', connection.state);
     this.say(connection, loaders);
     this.remedy.el.hidden = connection.remedy === null;
     this.remedy.text = connection.remedy ?? '';
+    this.left.hidden = connection.recorded === null;
+    this.openLine.text = `%monitor open ${connection.recorded ?? ''}`;
     this.updateButtons(connection);
     const live = ['running', 'paused', 'stopped'].includes(connection.state);
-    this.updateLoaders(live ? loaders : []);
+    this.recording.update(live && connection.state !== 'stopped' ? this.source.recording : null);
+    this.chooser.update(live ? settings : null, this.source.charts);
+    if (recorded === null) {
+      this.windows.update(settings?.history ?? HISTORY_S, false);
+    } else {
+      this.windows.update(recorded.seconds + (recorded.bin_s ?? 0), true);
+    }
+    this.updateLoaders(live || recorded !== null ? loaders : []);
     this.invitation.hidden = !live || loaders.length > 0;
     const name = loaders.find(loader => loader.id === strip?.loader)?.name;
     this.strip.update(strip, loaders.length > 1 ? (name ?? '') : '');
@@ -90,6 +136,11 @@ export class Controls {
   failed(message: string): void {
     setText(this.problemText, message);
     this.problem.hidden = false;
+  }
+
+  /** Open the choice of charts, if there is one. */
+  choose(): void {
+    this.chooser.open();
   }
 
   /** One region says what is happening: the loaders, or else why there is nothing to see. */
@@ -114,12 +165,16 @@ export class Controls {
   private updateButtons({ state }: Connection): void {
     const isPaused = state === 'paused';
     const measuring = state === 'running' || isPaused;
+    const isRecorded = state === 'recorded';
+    this.startButton.hidden = this.stopButton.hidden = isRecorded;
+    this.restartButton.hidden = state !== 'dead' || this.hooks.restart === undefined;
+    this.reloadButton.hidden = !isRecorded || this.source.recorded?.live !== true;
     setText(this.startButton, isPaused ? 'Resume' : 'Start');
     this.enable(this.startButton, isPaused || this.source.canStart);
     this.enable(this.stopButton, measuring);
     this.enable(
       this.exportButton,
-      this.source.session !== null && (measuring || state === 'stopped')
+      this.source.session !== null && (measuring || isRecorded || state === 'stopped')
     );
   }
 
@@ -152,7 +207,7 @@ export class Controls {
         this.byId.set(state.id, control);
         this.loaders.append(control.el);
       }
-      control.update(state, loaders.length > 1);
+      control.update(state, loaders.length > 1, this.source.recorded !== null);
     }
   }
 
@@ -183,20 +238,4 @@ export class Controls {
       this.updateButtons(this.source.connection);
     }
   }
-}
-
-function windows(onWindow: (seconds: number) => void): HTMLElement {
-  const group = element('div', 'km-windows');
-  group.setAttribute('role', 'group');
-  group.setAttribute('aria-label', 'Time shown');
-  const buttons = WINDOWS.map(([seconds, label], i) => {
-    const one = button(label, '', () => {
-      buttons.forEach(other => other.setAttribute('aria-pressed', String(other === one)));
-      onWindow(seconds);
-    });
-    one.setAttribute('aria-pressed', String(i === 0));
-    return one;
-  });
-  group.append(...buttons);
-  return group;
 }

@@ -17,6 +17,16 @@ import type { Rows, Schema } from './wire.js';
 export interface DashboardOptions {
   /** Less space around: for a sidebar. */
   compact?: boolean;
+  /** Restart the kernel. */
+  restart?: () => Promise<void>;
+  /** Show a recorded session. */
+  openRecorded?: (path: string) => Promise<void>;
+}
+
+export interface MountedDashboard {
+  /** Open the choice of charts. */
+  readonly chooseCharts: () => void;
+  readonly dispose: () => void;
 }
 
 /** Charts that are shown. */
@@ -39,9 +49,12 @@ export function mountDashboard(
   el: HTMLElement,
   source: MonitorSource,
   options: DashboardOptions = {}
-): { dispose: () => void } {
+): MountedDashboard {
   const dashboard = new Dashboard(el, source, options);
-  return { dispose: () => dashboard.dispose() };
+  return {
+    chooseCharts: () => dashboard.chooseCharts(),
+    dispose: () => dashboard.dispose()
+  };
 }
 
 class Dashboard {
@@ -66,7 +79,7 @@ class Dashboard {
   constructor(
     private readonly el: DashboardElement,
     private readonly source: MonitorSource,
-    { compact = false }: DashboardOptions
+    { compact = false, restart, openRecorded }: DashboardOptions
   ) {
     el.classList.add('km-dashboard');
     el.classList.toggle('km-compact', compact);
@@ -75,7 +88,9 @@ class Dashboard {
         this.windowSeconds = seconds;
         this.shown?.feed.setWindow(seconds);
       },
-      onAsk: () => document.dispatchEvent(new Event(ASKED))
+      onAsk: () => document.dispatchEvent(new Event(ASKED)),
+      restart,
+      openRecorded
     });
     this.note.append(this.noteText, this.retry);
     this.note.hidden = true;
@@ -103,6 +118,10 @@ class Dashboard {
     el.monitor = makeHandle(source, () => this.shown);
   }
 
+  chooseCharts(): void {
+    this.controls.choose();
+  }
+
   dispose(): void {
     this.builds += 1;
     clearTimeout(this.stale);
@@ -118,13 +137,15 @@ class Dashboard {
 
   /** Counters change with every frame and wait for the next drawing; what a click waits for is shown at once. */
   private changed(): void {
-    const { loaders, strip } = this.source;
-    const urgent = loaders
-      .flatMap(({ id, backend, wanted, status, knobs }) => [
+    const { loaders, strip, settings, recording } = this.source;
+    const urgent = [
+      ...loaders.flatMap(({ id, backend, wanted, status, knobs }) => [
         ...[id, backend, wanted, status],
         ...[knobs.workers, knobs.prefetch, knobs.threads]
-      ])
-      .join('\n');
+      ]),
+      ...[settings?.interval, settings?.history, settings?.record, ...(settings?.charts ?? [])],
+      ...[recording?.state, recording?.message]
+    ].join('\n');
     if (urgent !== this.urgent || strip?.text !== this.strip || this.shown === null) {
       this.urgent = urgent;
       this.strip = strip?.text;

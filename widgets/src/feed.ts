@@ -1,13 +1,22 @@
 /**
  * Fills a chart document's named sources from rows and events, by their tags (docs/architecture.md, *Documents*).
  *
- * Rows are taken as they come; drawing happens at most four times a second, and never while nobody sees it. No chart
- * is known here: a new one needs only sources with a tag. A source of an unknown kind stays empty.
+ * Rows are taken as they come; drawing happens at most four times a second, as the page's thread allows (`Pace`), and
+ * only what is on the screen (`Sight`). No chart is known here: a new one needs only sources with a tag. A source of an
+ * unknown kind stays empty.
  */
 
-import type { BokehDocument, BokehModel, BokehSource } from './bokeh.js';
+import {
+  CHART,
+  figuresOf,
+  type BokehDocument,
+  type BokehModel,
+  type BokehSource
+} from './bokeh.js';
 import { Lines, type LinesTag } from './lines.js';
 import { Bands, Markers, viewOf, type BandsTag, type MarkersTag } from './markers.js';
+import { Pace } from './pace.js';
+import { Sight } from './sight.js';
 import { Table } from './table.js';
 import { Tiles, type MakeImage, type TilesTag } from './tiles.js';
 import type { MonitorEvent, Rows, Schema } from './wire.js';
@@ -28,25 +37,23 @@ export interface Newest {
   readonly values: Float32Array;
 }
 
-const CHART = /^(Figure|Plot)$/;
 const PERIOD_MS = 250;
-/** On a slow machine drawing takes no more than this share of the page's thread, which also answers clicks… */
-const SHARE = 0.25;
-/** A step of the whole window's width by this part of it is too small to see… */
-const STEPS = 600;
-/** …but drawing happens this often at least, in ms. */
-const LONGEST_MS = 1000;
 
 export class Feed {
   /** The newest row that was taken. */
   newest: Newest | null = null;
   /** The newest row that the sources hold. */
   drawn: Newest | null = null;
+  /** The newest row at which the time axis was put. */
+  private ranged: Newest | null = null;
   events: readonly MonitorEvent[] = [];
-  /** How often was drawn, the milliseconds of this thread that bringing the sources up to date took, and all of it. */
-  readonly draws = { count: 0, busy: 0, cost: 0 };
+  /** How often was drawn. */
+  readonly draws = { count: 0 };
+  /** How often is drawn, and what it costs. */
+  readonly pace: Pace;
 
   private readonly table: Table;
+  private readonly sight: Sight;
   private readonly tiles: Tiles[] = [];
   private readonly lines: Lines[] = [];
   private readonly markers: (Markers | Bands)[] = [];
@@ -58,9 +65,6 @@ export class Feed {
   private drawnAt = -Infinity;
   private heldUntil = -Infinity;
   private timer: ReturnType<typeof setTimeout> | undefined;
-  private readonly shortest: number;
-  /** Milliseconds between two drawings now. */
-  private period: number;
 
   constructor(
     document: BokehDocument,
@@ -68,7 +72,9 @@ export class Feed {
     private readonly options: FeedOptions
   ) {
     const { makeImage, period = PERIOD_MS } = options;
-    this.shortest = this.period = period;
+    this.pace = new Pace(period);
+    this.pace.setWindow(this.windowSeconds);
+    this.pace.setDrawing(true);
     this.range = document.get_model_by_name('time');
     this.chart = [...document.all_models].find(model => CHART.test(model.type)) ?? null;
     const tagged: [BokehSource, Tag][] = [];
@@ -85,13 +91,12 @@ export class Feed {
     const names = [...drawn];
     const picks = names.map(name => schema.series.findIndex(series => series.name === name));
     const place = (name: string): number => names.indexOf(name);
-    this.table = new Table(picks, schema.capacity);
+    this.table = new Table(picks, schema.capacity, schema.interval);
     for (const [source, tag] of tagged) {
       if (tag.kind === 'tiles') {
         this.tiles.push(new Tiles(source, tag, schema, makeImage));
       } else if (tag.kind === 'lines' || tag.kind === 'means') {
-        const { interval, origin } = schema;
-        const lines = new Lines(source, tag, this.table, interval, origin, place);
+        const lines = new Lines(source, tag, this.table, schema.origin, place);
         lines.setWindow(this.windowSeconds);
         this.lines.push(lines);
       } else if (tag.kind === 'markers') {
@@ -100,6 +105,12 @@ export class Feed {
         this.markers.push(new Bands(source, tag, schema, this.table, place));
       }
     }
+    this.sight = new Sight(figuresOf(document), () => this.schedule(true));
+  }
+
+  /** How many rows the charts have. */
+  get rows(): number {
+    return this.table.length;
   }
 
   /** Take rows of this feed's schema, in any order, known ones too. */
@@ -134,7 +145,8 @@ export class Feed {
   /** How many seconds the charts show. */
   setWindow(seconds: number): void {
     this.windowSeconds = seconds;
-    this.period = this.shortest;
+    this.ranged = null;
+    this.pace.setWindow(seconds);
     this.lines.forEach(lines => lines.setWindow(seconds));
     if (this.newest !== null) {
       this.schedule();
@@ -143,6 +155,7 @@ export class Feed {
 
   setVisible(visible: boolean): void {
     this.visible = visible;
+    this.pace.setDrawing(visible);
     if (!visible) {
       clearTimeout(this.timer);
       this.timer = undefined;
@@ -162,14 +175,19 @@ export class Feed {
   }
 
   dispose(): void {
-    clearTimeout(this.timer);
-    this.visible = false;
+    this.setVisible(false);
+    this.sight.dispose();
   }
 
-  private schedule(): void {
+  /** @param now - not only when the next drawing is due */
+  private schedule(now = false): void {
     this.dirty = true;
+    if (now) {
+      clearTimeout(this.timer);
+      this.timer = undefined;
+    }
     if (this.visible && this.timer === undefined) {
-      const due = Math.max(this.drawnAt + this.period, this.heldUntil);
+      const due = Math.max(now ? 0 : this.drawnAt + this.pace.period, this.heldUntil);
       const wait = Math.max(0, due - performance.now());
       this.timer = setTimeout(() => this.draw(), wait);
     }
@@ -178,34 +196,26 @@ export class Feed {
   private draw(): void {
     this.timer = undefined;
     this.dirty = false;
-    const started = performance.now();
-    this.drawnAt = started;
-    this.tiles.forEach(tiles => tiles.flush());
-    this.lines.forEach(lines => lines.flush());
+    this.drawnAt = performance.now();
+    const drawn = this.pace.measure();
+    for (const filled of [...this.tiles, ...this.lines]) {
+      // What is out of sight keeps, and is caught up with when it comes back.
+      if (this.sight.sees(filled.source)) {
+        filled.flush();
+      }
+    }
     this.moveRange();
     this.mark();
     this.drawn = this.newest;
     this.options.onDraw?.();
     this.draws.count += 1;
-    const busy = performance.now() - started;
-    this.draws.busy += busy;
-    // Bokeh paints in the next frame, after this callback and before the message that it posts.
-    requestAnimationFrame(() => {
-      const frame = performance.now();
-      const { port1, port2 } = new MessageChannel();
-      port1.onmessage = () => {
-        port1.close();
-        const cost = busy + performance.now() - frame;
-        this.draws.cost += cost;
-        const wanted = Math.max(this.shortest, (this.windowSeconds * 1000) / STEPS, cost / SHARE);
-        this.period = Math.max(this.shortest, Math.min(LONGEST_MS, wanted));
-      };
-      port2.postMessage(null);
-    });
+    drawn();
   }
 
+  /** Let the time axis end at the newest row; a person may have moved it since (a recorded session's can be). */
   private moveRange(): void {
-    if (this.range !== null && this.newest !== null) {
+    if (this.range !== null && this.newest !== null && this.newest !== this.ranged) {
+      this.ranged = this.newest;
       const end = (this.schema.origin + this.newest.time + this.schema.interval) * 1000;
       this.range.setv({ start: end - this.windowSeconds * 1000, end });
     }

@@ -1,18 +1,17 @@
 /**
  * `KernelSource`: the monitor of a kernel, over its control channel and iopub.
  *
- * What the kernel owns (session, schema, loaders, strip, events) is only mirrored here; what the page owns is whether
- * it is visible, and the accounts of the stream.
+ * What the kernel owns is only mirrored here (`mirror.ts`); what the page owns is whether it is visible, and the
+ * accounts of the stream.
  */
 
 import { Accounts, type StreamStats } from './accounts.js';
-import { Channel, NotLoaded, uuid, type KernelLike, type MessageLike } from './channel.js';
-import { Commands, type ChartDocument } from './commands.js';
+import { NotLoaded, type KernelLike, type MessageLike } from './channel.js';
+import { ChannelSource } from './channelsource.js';
 import * as words from './connection.js';
-import type { Connection } from './connection.js';
-import { Emitter } from './emitter.js';
+import { Refill } from './refill.js';
 import type { MonitorSource } from './source.js';
-import { KernelWatch } from './watch.js';
+import { KernelWatch, type LostReason } from './watch.js';
 import * as wire from './wire.js';
 
 export interface KernelSourceOptions {
@@ -21,27 +20,18 @@ export interface KernelSourceOptions {
 }
 
 const RETRY_MS = 5000;
-/** Missed rows are asked for at most this often: a gap a frame must not become a request a frame. */
-const REFILL_MS = 1000;
+/** How often a stopped monitor is asked whether a switch that is wanted has happened. */
+const LOOK_MS = 1000;
 
 /** The monitor of a kernel, over its control channel and iopub. */
-export class KernelSource implements MonitorSource {
-  connection: Connection = words.connecting();
-  session: string | null = null;
-  schema: wire.Schema | null = null;
-  loaders: readonly wire.LoaderState[] = [];
-  strip: wire.Strip | null = null;
-  events: readonly wire.MonitorEvent[] = [];
-  readonly connectionChanged = new Emitter<Connection>();
-  readonly opened = new Emitter<wire.Schema>();
-  readonly arrived = new Emitter<wire.Rows>();
-  readonly changed = new Emitter<void>();
-
-  private readonly channel: Channel;
-  private readonly commands: Commands;
+export class KernelSource extends ChannelSource implements MonitorSource {
+  readonly recorded = null;
   private readonly watch: KernelWatch;
   private readonly accounts = new Accounts();
-  private readonly eventIds = new Set<number>();
+  private readonly refill = new Refill(
+    () => this.accounts.owedSince,
+    since => void this.fetch(since)
+  );
   private visible = false;
   private subscribed = false;
   /** Frames that overtake the answer to our subscription; null when none is under way. */
@@ -49,15 +39,14 @@ export class KernelSource implements MonitorSource {
   /** Grows whenever what was asked before no longer matters. */
   private turn = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
-  private refilledAt = -Infinity;
-  private refillTimer: ReturnType<typeof setTimeout> | undefined;
+  /** What became of the process that measured; null while that is still there. */
+  private fate: words.Fate | null = null;
 
   constructor(
-    private readonly kernel: KernelLike,
+    kernel: KernelLike,
     private readonly options: KernelSourceOptions = {}
   ) {
-    this.channel = new Channel(kernel);
-    this.commands = new Commands(this.channel, uuid());
+    super(kernel);
     this.watch = new KernelWatch(kernel, this);
   }
 
@@ -96,14 +85,40 @@ export class KernelSource implements MonitorSource {
   }
 
   async start(): Promise<void> {
-    if (this.connection.state === 'not-loaded') {
-      if (this.options.load === undefined) {
-        throw new NotLoaded(`${this.connection.text} Run ${String(this.connection.remedy)}`);
-      }
-      await this.options.load(text => this.setConnection(words.connecting(text)));
-    }
+    await this.ensureLoaded();
     await this.commands.start();
     this.refresh();
+  }
+
+  /**
+   * Load the package into the kernel if it is not, where the host can.
+   *
+   * @throws NotLoaded when it cannot
+   */
+  async ensureLoaded(): Promise<void> {
+    if (!(await this.isMissing())) {
+      return;
+    }
+    if (this.options.load === undefined) {
+      const { text, remedy } = words.notLoaded();
+      throw new NotLoaded(`${text} Run ${String(remedy)}`);
+    }
+    await this.options.load(text => this.setConnection(words.connecting(text)));
+  }
+
+  /** A source that nobody saw yet has not asked who is there. */
+  private async isMissing(): Promise<boolean> {
+    if (this.connection.state === 'connecting') {
+      try {
+        await this.commands.hello();
+      } catch (error) {
+        if (error instanceof NotLoaded) {
+          return true;
+        }
+        throw error;
+      }
+    }
+    return this.connection.state === 'not-loaded';
   }
 
   async stop(): Promise<void> {
@@ -115,39 +130,11 @@ export class KernelSource implements MonitorSource {
     await this.attach(true);
   }
 
-  async switchTo(loader: string, backend: string, confirmed = false): Promise<wire.LoaderState> {
-    return this.takeState(await this.commands.switchTo(loader, backend, confirmed));
-  }
-
-  async set(loader: string, knobs: Partial<wire.Knobs>): Promise<wire.LoaderState> {
-    return this.takeState(await this.commands.set(loader, knobs));
-  }
-
-  history(): Promise<wire.History> {
-    return this.commands.history(0);
-  }
-
-  document(): Promise<ChartDocument> {
-    return this.commands.document();
-  }
-
-  bokehjs(): Promise<{ version: string; text: string }> {
-    return this.commands.bokehjs();
-  }
-
-  exportPage(): Promise<{ filename: string; html: string }> {
-    return this.commands.exportPage();
-  }
-
-  dispose(): void {
+  override dispose(): void {
     this.watch.dispose();
-    this.channel.cancel('The view was closed.');
+    super.dispose();
     this.setVisible(false);
     this.rest();
-    this.connectionChanged.clear();
-    this.opened.clear();
-    this.arrived.clear();
-    this.changed.clear();
   }
 
   /** Forget what is under way: no subscription, no timers. */
@@ -156,14 +143,7 @@ export class KernelSource implements MonitorSource {
     this.subscribed = false;
     this.early = null;
     clearTimeout(this.timer);
-    clearTimeout(this.refillTimer);
-  }
-
-  private setConnection(next: Connection): void {
-    if (next.state !== this.connection.state || next.text !== this.connection.text) {
-      this.connection = next;
-      this.connectionChanged.emit(next);
-    }
+    this.refill.rest();
   }
 
   /** Ask who is there, then subscribe. */
@@ -172,7 +152,7 @@ export class KernelSource implements MonitorSource {
     const { turn } = this;
     await this.guard(turn, async () => {
       if (this.kernel.status === 'dead') {
-        this.setConnection(words.dead());
+        this.setConnection(words.after(this.fate, words.dead()));
         return;
       }
       const hello = await this.commands.hello();
@@ -193,28 +173,27 @@ export class KernelSource implements MonitorSource {
 
   private async open(subscription: wire.Subscription, turn: number): Promise<void> {
     const { session, schema, seq } = subscription;
-    const sameSession = session === this.session && this.schema !== null;
-    if (!sameSession || schema.version !== this.schema?.version) {
+    const known = this.schema;
+    const sameSession = session === this.session && known !== null;
+    if (!sameSession || schema.version !== known.version) {
       const { rows, events } = await this.commands.history(0);
       if (turn !== this.turn) {
         return;
       }
-      this.session = session;
-      this.schema = rows.schema;
+      this.mirror.begin(session, rows.schema);
       if (sameSession) {
         this.accounts.resume(seq);
         this.accounts.backfill(rows.seq);
       } else {
         this.accounts.reset(seq, rows.seq);
-        this.events = [];
-        this.eventIds.clear();
       }
-      this.mirror(subscription.loaders, subscription.strip, events);
+      this.mirror.setUp(subscription);
+      this.mirror.take(subscription.loaders, subscription.strip, events);
       this.opened.emit(rows.schema);
       this.arrived.emit(rows);
     } else {
       this.accounts.resume(seq);
-      this.mirror(subscription.loaders, subscription.strip, subscription.events);
+      this.hear(subscription);
     }
     this.settle(subscription);
     const early = this.early ?? [];
@@ -222,19 +201,25 @@ export class KernelSource implements MonitorSource {
     for (const message of early) {
       this.onFrame(message);
     }
-    this.refill();
+    this.refill.look();
+  }
+
+  private hear(subscription: wire.Subscription): void {
+    this.mirror.setUp(subscription);
+    this.mirror.take(subscription.loaders, subscription.strip, subscription.events);
   }
 
   /** Take up what a subscription or its renewal tells, and keep the lease if frames are to come. */
   private settle({ running, paused, session, schema, lease }: wire.Subscription): void {
     clearTimeout(this.timer);
     this.subscribed = running;
+    this.fate = running || session !== null ? null : this.fate;
     if (!running) {
-      this.setConnection(words.stopped(session));
+      this.setConnection(words.after(this.fate, words.stopped(session)));
       this.commands.unsubscribe();
       if (this.loaders.some(loader => loader.wanted !== null)) {
         // No frame will tell when the switch that was asked for has happened.
-        this.timer = setTimeout(() => this.refresh(), REFILL_MS);
+        this.timer = setTimeout(() => this.refresh(), LOOK_MS);
       }
     } else if (paused) {
       // Renewing would be the very activity that a pause spares the kernel; the next cell subscribes again.
@@ -256,52 +241,20 @@ export class KernelSource implements MonitorSource {
       if (session !== this.session || schema.version !== this.schema?.version) {
         this.refresh();
       } else {
-        this.mirror(subscription.loaders, subscription.strip, subscription.events);
+        this.hear(subscription);
         this.settle(subscription);
       }
     });
   }
 
-  private takeState(state: wire.LoaderState): wire.LoaderState {
-    const loaders = this.loaders.map(old => (old.id === state.id ? state : old));
-    this.mirror(loaders, this.strip, []);
-    return state;
-  }
-
-  private mirror(
-    loaders: readonly wire.LoaderState[],
-    strip: wire.Strip | null,
-    events: readonly wire.MonitorEvent[]
-  ): void {
-    this.loaders = loaders;
-    this.strip = strip;
-    const fresh = events.filter(event => !this.eventIds.has(event.id));
-    if (fresh.length > 0) {
-      fresh.forEach(event => this.eventIds.add(event.id));
-      this.events = [...this.events, ...fresh].sort((a, b) => a.id - b.id);
-    }
-    this.changed.emit();
-  }
-
-  /** Fetch the rows that were missed. */
-  private refill(): void {
-    clearTimeout(this.refillTimer);
-    const since = this.accounts.owedSince;
-    if (since === null) {
-      return;
-    }
-    const wait = this.refilledAt + REFILL_MS - performance.now();
-    if (wait > 0) {
-      this.refillTimer = setTimeout(() => this.refill(), wait);
-      return;
-    }
-    this.refilledAt = performance.now();
+  /** Fetch the rows after `since`. */
+  private async fetch(since: number): Promise<void> {
     const { turn } = this;
-    void this.guard(turn, async () => {
+    await this.guard(turn, async () => {
       const { rows, events } = await this.commands.history(since);
       if (turn === this.turn && rows.schema.version === this.schema?.version) {
         this.accounts.backfill(rows.seq);
-        this.mirror(this.loaders, this.strip, events);
+        this.mirror.take(this.loaders, this.strip, events);
         this.arrived.emit(rows);
       }
     });
@@ -321,7 +274,7 @@ export class KernelSource implements MonitorSource {
   /** Say what went wrong, and try again where that may help. */
   private explain(error: unknown): void {
     this.rest();
-    this.setConnection(words.explain(error, this.kernel.status));
+    this.setConnection(words.after(this.fate, words.explain(error, this.kernel.status)));
     if (this.connection.state === 'connecting') {
       this.timer = setTimeout(() => this.refresh(), RETRY_MS);
     }
@@ -360,11 +313,11 @@ export class KernelSource implements MonitorSource {
     }
     const [seq, time] = [Float64Array.of(frame.seq), Float64Array.of(frame.time)];
     this.arrived.emit({ schema, seq, time, values: frame.values });
-    this.mirror(frame.loaders, frame.strip, frame.events);
+    this.mirror.take(frame.loaders, frame.strip, frame.events, frame.recording);
     if (this.connection.state === 'paused') {
       void this.renew();
     }
-    this.refill();
+    this.refill.look();
   }
 
   onNotice(kind: string): void {
@@ -385,11 +338,15 @@ export class KernelSource implements MonitorSource {
     }
   }
 
-  onLost(reason: 'dead' | 'restarting' | 'disconnected'): void {
+  onLost(reason: LostReason): void {
     const [state, why] = words.LOST[reason];
+    if (reason !== 'disconnected') {
+      const died = reason !== 'restarting' || this.fate?.died === true;
+      this.fate = { died, recorded: this.recording?.path ?? this.fate?.recorded ?? null };
+    }
     this.rest();
     this.channel.cancel(why);
-    this.setConnection(state);
+    this.setConnection(words.after(this.fate, state));
   }
 
   onFound(): void {

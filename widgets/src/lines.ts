@@ -3,9 +3,6 @@
 import type { BokehSource, Columns } from './bokeh.js';
 import type { Table } from './table.js';
 
-/** Rows that are more than this many intervals apart have a gap between them. */
-export const GAP = 1.5;
-
 /** Rows that a source holds beyond those that are seen, so that a line does not end at the chart's edge. */
 const MARGIN = 20;
 
@@ -23,15 +20,13 @@ export class Lines {
   /** Rows of the table, counted from its very first, that the source has. */
   private done = 0;
   private revision = -1;
-  /** How many rows the source holds: a line costs as many points as its source has, seen or not. */
-  private rows = 0;
+  private seconds = Infinity;
 
   /** @param place - the table's column of a series */
   constructor(
-    private readonly source: BokehSource,
+    readonly source: BokehSource,
     private readonly tag: LinesTag,
     private readonly table: Table,
-    private readonly interval: number,
     private readonly origin: number,
     place: (series: string) => number
   ) {
@@ -41,38 +36,52 @@ export class Lines {
 
   /** Hold the rows of the newest `seconds`. */
   setWindow(seconds: number): void {
-    this.rows = Math.ceil(seconds / this.interval) + MARGIN;
+    this.seconds = seconds;
     this.revision = -1;
   }
 
   /** Bring the source up to the table. */
   flush(): void {
-    const { table, rows } = this;
+    const { table } = this;
     const end = table.dropped + table.length;
-    if (this.revision !== table.revision || this.done < table.dropped) {
-      this.source.data = this.points(Math.max(0, table.length - rows));
+    const from = this.first();
+    const next = this.done - table.dropped;
+    if (this.revision !== table.revision || next < from) {
+      this.source.data = this.points(from);
       this.revision = table.revision;
     } else if (this.done < end) {
-      this.source.stream(this.points(this.done - table.dropped), rows);
+      // A line costs as many points as its source has, seen or not.
+      let points = table.length - from;
+      for (let i = from; i < table.length; i += 1) {
+        points += table.afterGap(i) ? 1 : 0;
+      }
+      this.source.stream(this.points(next), points);
     }
     this.done = end;
   }
 
+  /** The first row that the source is to hold. */
+  private first(): number {
+    const { time, length } = this.table;
+    return Math.max(0, this.table.since((time[length - 1] ?? 0) - this.seconds) - MARGIN);
+  }
+
   /** The source's columns from row `from` on, with a row of NaN in each gap. */
   private points(from: number): Columns {
-    const { time } = this.table;
+    const { table } = this;
+    const { time } = table;
     const data: Record<string, number[]> = { time: [] };
     const out = this.names.map(name => (data[name] = []) as number[]);
     const averages = this.picks.map(pick => this.tag.kind === 'means' && this.means(pick, from));
     for (let i = from; i < time.length; i += 1) {
-      if (this.afterGap(i)) {
+      if (table.afterGap(i)) {
         data.time!.push(this.milliseconds((time[i - 1]! + time[i]!) / 2));
         out.forEach(column => column.push(NaN));
       }
       data.time!.push(this.milliseconds(time[i]!));
       out.forEach((column, k) => {
         const means = averages[k]!;
-        column.push(means === false ? this.table.columns[this.picks[k]!]![i]! : means[i - from]!);
+        column.push(means === false ? table.columns[this.picks[k]!]![i]! : means[i - from]!);
       });
     }
     return data;
@@ -92,18 +101,13 @@ export class Lines {
           sum += values[j]!;
           count += 1;
         }
-        if (this.afterGap(j)) {
+        if (this.table.afterGap(j)) {
           break;
         }
       }
       result.push(count > 0 ? sum / count : NaN);
     }
     return result;
-  }
-
-  private afterGap(i: number): boolean {
-    const { time } = this.table;
-    return i > 0 && time[i]! - time[i - 1]! > GAP * this.interval;
   }
 
   private milliseconds(time: number): number {

@@ -54,11 +54,16 @@ export class LoaderControl {
     this.el.append(line, this.question.el, this.reasons, this.counter.el, this.knobs.el);
   }
 
-  /** Show the kernel's state; `named` when there are several loaders. */
-  update(state: LoaderState, named: boolean): void {
+  /**
+   * Show the kernel's state.
+   *
+   * @param named - there are several loaders
+   * @param recorded - it is a recording's, where every loader is of the past
+   */
+  update(state: LoaderState, named: boolean, recorded = false): void {
     this.state = state;
     const name = named ? `Loader ${state.name}` : 'Loader';
-    setText(this.label, state.ended ? `${name} (ended)` : name);
+    setText(this.label, state.ended && !recorded ? `${name} (ended)` : name);
     this.group.hidden = this.reasons.hidden = this.knobs.el.hidden = state.ended === true;
     if (state.ended) {
       this.question.withdraw();

@@ -7,6 +7,8 @@ import type { StreamStats } from './accounts.js';
 import type { ChartDocument } from './commands.js';
 import type { Connection } from './connection.js';
 import type { Emitter } from './emitter.js';
+import type { Recorded } from './sessions.js';
+import type { ChartChoice, Changes, Recording, Settings } from './settings.js';
 import type { History, Knobs, LoaderState, MonitorEvent, Rows, Schema, Strip } from './wire.js';
 
 export interface MonitorSource {
@@ -17,6 +19,14 @@ export interface MonitorSource {
   readonly loaders: readonly LoaderState[];
   readonly strip: Strip | null;
   readonly events: readonly MonitorEvent[];
+  /** What can be set; null where the kernel's half is too old, and for a recording. */
+  readonly settings: Settings | null;
+  /** The charts to choose from. */
+  readonly charts: readonly ChartChoice[];
+  /** Whether and where the session is being recorded. */
+  readonly recording: Recording | null;
+  /** The file that is shown; null for what runs now. */
+  readonly recorded: Recorded | null;
   readonly stats: StreamStats;
   /** Count the stream from here on. */
   resetStats(): void;
@@ -28,7 +38,7 @@ export interface MonitorSource {
   readonly opened: Emitter<Schema>;
   /** Measured rows, live ones one by one; rows that were missed come later, and some may come twice. */
   readonly arrived: Emitter<Rows>;
-  /** Loaders, strip or events changed. */
+  /** Loaders, strip, events, settings or the recording's state changed. */
   readonly changed: Emitter<void>;
 
   /** A source rests (no frames are sent to it) until it is visible, and again when it no longer is. */
@@ -45,6 +55,10 @@ export interface MonitorSource {
   switchTo(loader: string, backend: string, confirmed?: boolean): Promise<LoaderState>;
   /** Change some of a loader's knobs. */
   set(loader: string, knobs: Partial<Knobs>): Promise<LoaderState>;
+  /** Change settings of the kernel's monitor, while it runs too. */
+  configure(changes: Changes): Promise<void>;
+  /** Read the file that is shown again, where it is still being written. */
+  reload?(): Promise<void>;
   document(): Promise<ChartDocument>;
   bokehjs(): Promise<{ version: string; text: string }>;
   exportPage(): Promise<{ filename: string; html: string }>;

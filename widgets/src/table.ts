@@ -2,13 +2,30 @@
 
 import type { Rows } from './wire.js';
 
+/** Rows that are more than this many intervals apart, by the longer of theirs, have a gap between them. */
+export const GAP = 1.5;
+
+/** The series of the seconds that each row covers. */
+export const INTERVAL = 'sample/interval';
+
+/** When a row was taken, and how many seconds it covers. */
+export interface Moment {
+  readonly time: number;
+  readonly interval: number;
+}
+
 /** A row of a batch that the table did not have. */
-export interface Fresh {
+export interface Fresh extends Moment {
   /** Its index in the batch. */
   readonly index: number;
-  readonly time: number;
-  /** Time of the row before it; null when there is none. */
-  readonly before: number | null;
+  /** The rows that it was put between; null where there is none. */
+  readonly before: Moment | null;
+  readonly after: Moment | null;
+}
+
+/** Whether a gap lies between two neighbours. */
+export function gapBetween(one: Moment, next: Moment): boolean {
+  return next.time - one.time > GAP * Math.max(one.interval, next.interval);
 }
 
 /** How much longer than its capacity a table may get, so that dropping old rows costs little. */
@@ -17,6 +34,8 @@ const SLACK = 1.2;
 export class Table {
   seq: number[] = [];
   time: number[] = [];
+  /** Seconds that each row covers. */
+  interval: number[] = [];
   readonly columns: readonly number[][];
   /** Grows when rows were put between others or dropped: what was derived by index holds no more. */
   revision = 0;
@@ -26,10 +45,12 @@ export class Table {
   /**
    * @param picks - which column of the batches each column of the table takes; -1 for none
    * @param capacity - rows that are kept at least
+   * @param interval - seconds that a row covers where it does not say
    */
   constructor(
     private readonly picks: readonly number[],
-    private readonly capacity: number
+    private readonly capacity: number,
+    private readonly nominal: number
   ) {
     this.columns = picks.map(() => []);
   }
@@ -42,6 +63,7 @@ export class Table {
   add(rows: Rows): Fresh[] {
     const fresh: Fresh[] = [];
     const width = rows.schema.series.length;
+    const covers = rows.schema.series.findIndex(({ name }) => name === INTERVAL);
     for (let i = 0; i < rows.seq.length; i += 1) {
       const seq = rows.seq[i]!;
       const at = this.place(seq);
@@ -49,44 +71,90 @@ export class Table {
         continue;
       }
       const time = rows.time[i]!;
-      const values = this.picks.map(pick => (pick < 0 ? NaN : rows.values[i * width + pick]!));
-      if (at === this.length) {
-        this.seq.push(seq);
-        this.time.push(time);
-        this.columns.forEach((column, k) => column.push(values[k]!));
-      } else {
-        this.seq.splice(at, 0, seq);
-        this.time.splice(at, 0, time);
-        this.columns.forEach((column, k) => column.splice(at, 0, values[k]!));
-        this.revision += 1;
-      }
-      fresh.push({ index: i, time, before: at > 0 ? this.time[at - 1]! : null });
+      const interval = covers < 0 ? this.nominal : this.covered(rows.values[i * width + covers]!);
+      const [before, after] = [at > 0 ? this.moment(at - 1) : null, this.moment(at)];
+      this.put(at, seq, time, interval, rows.values, i * width);
+      fresh.push({ index: i, time, interval, before, after });
     }
     if (this.length > this.capacity * SLACK) {
       const old = this.length - this.capacity;
-      this.seq.splice(0, old);
-      this.time.splice(0, old);
-      this.columns.forEach(column => column.splice(0, old));
+      for (const column of [this.seq, this.time, this.interval, ...this.columns]) {
+        column.splice(0, old);
+      }
       this.dropped += old;
     }
     return fresh;
   }
 
-  /** Where a number stands or would stand. */
-  private place(seq: number): number {
-    let high = this.length;
-    if (high === 0 || this.seq[high - 1]! < seq) {
-      return high;
+  /** Whether a gap lies before a row; never before the first. */
+  afterGap(i: number): boolean {
+    const longer = Math.max(this.interval[i - 1]!, this.interval[i]!);
+    return i > 0 && this.time[i]! - this.time[i - 1]! > GAP * longer;
+  }
+
+  /** The first row not before a time. */
+  since(time: number): number {
+    return lowest(this.time, time);
+  }
+
+  private moment(at: number): Moment | null {
+    return at < this.length ? { time: this.time[at]!, interval: this.interval[at]! } : null;
+  }
+
+  private put(
+    at: number,
+    seq: number,
+    time: number,
+    interval: number,
+    values: Float32Array,
+    base: number
+  ): void {
+    const { picks, columns } = this;
+    const last = at === this.length;
+    if (last) {
+      this.seq.push(seq);
+      this.time.push(time);
+      this.interval.push(interval);
+    } else {
+      this.seq.splice(at, 0, seq);
+      this.time.splice(at, 0, time);
+      this.interval.splice(at, 0, interval);
+      this.revision += 1;
     }
-    let low = 0;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.seq[middle]! < seq) {
-        low = middle + 1;
+    for (let k = 0; k < picks.length; k += 1) {
+      const pick = picks[k]!;
+      const value = pick < 0 ? NaN : values[base + pick]!;
+      if (last) {
+        columns[k]!.push(value);
       } else {
-        high = middle;
+        columns[k]!.splice(at, 0, value);
       }
     }
-    return low;
   }
+
+  /** An interval as the row says it, without the digits that it got as a float32. */
+  private covered(seconds: number): number {
+    return seconds > 0 ? Math.floor(seconds * 1e6 + 0.5) / 1e6 : this.nominal;
+  }
+
+  /** Where a number stands or would stand. */
+  private place(seq: number): number {
+    const { length } = this;
+    return length === 0 || this.seq[length - 1]! < seq ? length : lowest(this.seq, seq);
+  }
+}
+
+/** The first index of an ascending list whose value is not below `value`. */
+function lowest(ascending: readonly number[], value: number): number {
+  let low = 0;
+  let high = ascending.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ascending[middle]! < value) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
 }

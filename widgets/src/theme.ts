@@ -64,7 +64,7 @@ function colorOf(model: BokehModel, attribute: string, colors: ChartColors): str
     const color = model.type === 'Title' ? colors.title : colors.ink;
     return attribute === 'text_color' ? color : null;
   }
-  if (!GUIDES.test(model.type)) {
+  if (!GUIDES.test(model.type) || model.tags.includes('own')) {
     return null;
   }
   if (attribute.endsWith('text_color')) {

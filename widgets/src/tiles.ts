@@ -1,8 +1,7 @@
 /** Fills the sources tagged `tiles`: heatmaps as a ring of images on the absolute time grid (mirrors report/fill.py). */
 
 import type { BokehSource, Image } from './bokeh.js';
-import { GAP } from './lines.js';
-import type { Fresh } from './table.js';
+import { gapBetween, type Fresh, type Moment } from './table.js';
 import type { Rows, Schema } from './wire.js';
 
 export const MISSING = 255;
@@ -16,39 +15,63 @@ export interface TilesTag {
 
 export type MakeImage = (rows: number, slots: number) => Image;
 
+/** By which right a row has a slot, the stronger one above: it lies between rows without a gap, is covered, is its own. */
+const [NONE, BETWEEN, COVERED, OWN] = [0, 1, 2, 3] as const;
+
+interface Tile {
+  /** Which stretch of the time grid it shows; -1 for none yet. */
+  stretch: number;
+  image: Image;
+  /** For each slot, the right and the time of the row that has it. */
+  readonly claims: Uint8Array;
+  readonly times: Float64Array;
+}
+
 export class Tiles {
-  private readonly columns: readonly number[];
-  private readonly images: Image[] = [];
-  /** Which stretch of the time grid each tile shows; -1 for none yet. */
-  private readonly stretch: number[] = [];
+  private readonly columns: Int32Array;
+  private readonly tiles: Tile[] = [];
+  /** The source's column: a tile that is not in use shares an image of one cell. */
+  private readonly images: Image[];
   private readonly dirty = new Set<number>();
   private shown = false;
 
   constructor(
-    private readonly source: BokehSource,
+    readonly source: BokehSource,
     private readonly tag: TilesTag,
     private readonly schema: Schema,
-    makeImage: MakeImage
+    private readonly makeImage: MakeImage
   ) {
     const index = new Map(schema.series.map((series, i) => [series.name, i]));
-    this.columns = tag.rows.map(name => index.get(name) ?? -1);
+    this.columns = Int32Array.from(tag.rows, name => index.get(name) ?? -1);
+    const nothing = makeImage(1, 1).fill(MISSING);
     // One more than the capacity fills, as the oldest and the newest tile are in use in part.
     const count = Math.ceil(schema.capacity / tag.slots) + 1;
     for (let i = 0; i < count; i += 1) {
-      this.images.push(makeImage(tag.rows.length, tag.slots).fill(MISSING));
-      this.stretch.push(-1);
+      const [claims, times] = [new Uint8Array(tag.slots), new Float64Array(tag.slots)];
+      this.tiles.push({ stretch: -1, image: nothing, claims, times });
     }
+    this.images = this.tiles.map(tile => tile.image);
   }
 
   add(rows: Rows, fresh: readonly Fresh[]): void {
-    const { interval } = this.schema;
-    for (const { index, time, before } of fresh) {
-      const slot = Math.floor(time / interval);
-      this.write(slot, rows, index, false);
-      // Rows that jitter about a slot's edge leave one empty; that is no gap.
-      const skipped = before !== null && Math.floor(before / interval) === slot - 2;
-      if (skipped && time - before <= GAP * interval) {
-        this.write(slot - 1, rows, index, true);
+    for (const row of fresh) {
+      const { index, time, before, after } = row;
+      const slot = this.slotOf(time);
+      this.write(slot, OWN, rows, index, time);
+      const [first, last] = this.covered(row);
+      for (let k = first; k <= last; k += 1) {
+        if (k !== slot) {
+          this.write(k, COVERED, rows, index, time);
+        }
+      }
+      // Rows that jitter about a slot's edge leave one empty; that is no gap, and the later row stands for it.
+      if (before !== null && !gapBetween(before, row)) {
+        for (let k = this.slotOf(before.time) + 1; k < slot; k += 1) {
+          this.write(k, BETWEEN, rows, index, time);
+        }
+      }
+      if (after !== null && !gapBetween(row, after)) {
+        this.bridge(slot, after);
       }
     }
   }
@@ -64,42 +87,96 @@ export class Tiles {
     } else {
       const x = this.source.data.x as number[];
       for (const tile of this.dirty) {
-        x[tile] = this.start(tile);
+        x[tile] = this.start(this.tiles[tile]!);
       }
       this.source.patching.emit([...this.dirty]);
     }
     this.dirty.clear();
   }
 
-  private write(slot: number, rows: Rows, index: number, onlyIfEmpty: boolean): void {
+  private slotOf(time: number): number {
+    return Math.floor(time / this.schema.interval);
+  }
+
+  /** First and last slot whose centre lies in `(time - interval / 2, time + interval / 2]`. */
+  private covered({ time, interval }: Moment): [number, number] {
+    const grid = this.schema.interval;
+    return [
+      Math.floor((time - interval / 2) / grid - 0.5) + 1,
+      Math.floor((time + interval / 2) / grid - 0.5)
+    ];
+  }
+
+  private write(slot: number, claim: number, rows: Rows, index: number, time: number): void {
+    const tile = this.claim(slot, claim, time);
+    if (tile === null) {
+      return;
+    }
     const { slots } = this.tag;
-    const stretch = Math.floor(slot / slots);
-    const tile = stretch % this.images.length;
-    const image = this.images[tile]!;
-    if (this.stretch[tile]! > stretch) {
-      return; // A late row from before the oldest tile.
-    }
-    if (this.stretch[tile] !== stretch) {
-      this.stretch[tile] = stretch;
-      image.fill(MISSING);
-    }
-    const offset = slot - stretch * slots;
+    const { columns } = this;
+    const { image } = tile;
     const base = index * rows.schema.series.length;
-    for (let row = 0; row < this.columns.length; row += 1) {
-      const column = this.columns[row]!;
-      const place = row * slots + offset;
-      if (!onlyIfEmpty || image[place] === MISSING) {
-        image[place] = column < 0 ? MISSING : percent(rows.values[base + column]!);
+    let place = slot - tile.stretch * slots;
+    for (const column of columns) {
+      image[place] = column < 0 ? MISSING : percent(rows.values[base + column]!);
+      place += slots;
+    }
+  }
+
+  /** Fill the slots from `slot` to those of a later row, which came before, as if that came now. */
+  private bridge(slot: number, later: Moment): void {
+    const end = this.slotOf(later.time);
+    const from = this.tileOf(end);
+    const { slots } = this.tag;
+    for (let k = slot + 1; k < end; k += 1) {
+      const tile = this.claim(k, BETWEEN, later.time);
+      for (let row = 0; tile !== null && row < this.columns.length; row += 1) {
+        tile.image[row * slots + (k % slots)] = from.image[row * slots + (end % slots)]!;
       }
     }
-    this.dirty.add(tile);
+  }
+
+  /** The tile of a slot if a row may have the slot, which it then has; else null. */
+  private claim(slot: number, claim: number, time: number): Tile | null {
+    const { slots } = this.tag;
+    const stretch = Math.floor(slot / slots);
+    const tile = this.tileOf(slot);
+    if (stretch < 0 || tile.stretch > stretch) {
+      return null; // From before the oldest tile.
+    }
+    const number = stretch % this.tiles.length;
+    if (tile.stretch !== stretch) {
+      this.begin(number, tile, stretch);
+    }
+    const offset = slot - stretch * slots;
+    const had = tile.claims[offset]!;
+    if (claim < had || (claim === had && time < tile.times[offset]!)) {
+      return null;
+    }
+    tile.claims[offset] = claim;
+    tile.times[offset] = time;
+    this.dirty.add(number);
+    return tile;
+  }
+
+  private tileOf(slot: number): Tile {
+    return this.tiles[Math.max(0, Math.floor(slot / this.tag.slots)) % this.tiles.length]!;
+  }
+
+  private begin(number: number, tile: Tile, stretch: number): void {
+    if (tile.stretch < 0) {
+      tile.image = this.images[number] = this.makeImage(this.tag.rows.length, this.tag.slots);
+    }
+    tile.stretch = stretch;
+    tile.image.fill(MISSING);
+    tile.claims.fill(NONE);
   }
 
   private data(): BokehSource['data'] {
     const { slots, rows } = this.tag;
     return {
       image: this.images,
-      x: this.images.map((_, tile) => this.start(tile)),
+      x: this.tiles.map(tile => this.start(tile)),
       y: this.images.map(() => 0),
       dw: this.images.map(() => slots * this.schema.interval * 1000),
       dh: this.images.map(() => rows.length)
@@ -107,8 +184,7 @@ export class Tiles {
   }
 
   /** Where a tile begins, in ms since 1970; NaN (not drawn) while it is not in use. */
-  private start(tile: number): number {
-    const stretch = this.stretch[tile]!;
+  private start({ stretch }: Tile): number {
     const { origin, interval } = this.schema;
     return stretch < 0 ? NaN : (origin + stretch * this.tag.slots * interval) * 1000;
   }

@@ -1,15 +1,19 @@
 /** What a kernel connection tells by itself: that it went away or came back, and our messages on iopub. */
 
 import type { KernelLike, MessageLike } from './channel.js';
-import { FRAME, NOTICE } from './wire.js';
+import { FRAME, GLANCE, NOTICE } from './wire.js';
+
+/** `died`: the server starts another process in the place of one that ended unasked. */
+export type LostReason = 'dead' | 'died' | 'restarting' | 'disconnected';
 
 export interface Watcher {
-  onFrame(message: MessageLike): void;
+  onFrame?(message: MessageLike): void;
+  onGlance?(message: MessageLike): void;
   /** The kernel's monitor changed its state. */
   onNotice(kind: string): void;
   /** A cell begins to run. */
   onCell(): void;
-  onLost(reason: 'dead' | 'restarting' | 'disconnected'): void;
+  onLost(reason: LostReason): void;
   onFound(): void;
 }
 
@@ -35,7 +39,10 @@ export class KernelWatch {
   private readonly onIopub = (_: unknown, message: MessageLike): void => {
     switch (message.header.msg_type) {
       case FRAME:
-        this.watcher.onFrame(message);
+        this.watcher.onFrame?.(message);
+        break;
+      case GLANCE:
+        this.watcher.onGlance?.(message);
         break;
       case NOTICE:
         this.watcher.onNotice(String((message.content as { kind?: unknown }).kind));
@@ -49,7 +56,9 @@ export class KernelWatch {
   private readonly onStatus = (_: unknown, status: string): void => {
     if (status === 'dead' || status === 'terminating') {
       this.lose('dead');
-    } else if (status === 'restarting' || status === 'autorestarting') {
+    } else if (status === 'autorestarting') {
+      this.lose('died');
+    } else if (status === 'restarting') {
       this.lose('restarting');
     } else if (status === 'idle' || status === 'busy') {
       this.find();
@@ -65,7 +74,7 @@ export class KernelWatch {
     }
   };
 
-  private lose(reason: 'dead' | 'restarting' | 'disconnected'): void {
+  private lose(reason: LostReason): void {
     this.lost = true;
     this.watcher.onLost(reason);
   }

@@ -4,6 +4,7 @@ import type { KernelLike, SignalLike } from './channel.js';
 import { mountDashboard } from './dashboard.js';
 import { element } from './dom.js';
 import { KernelSource } from './kernel.js';
+import { RecordedSource } from './recorded.js';
 
 interface SessionContextLike {
   readonly session: { readonly kernel: KernelLike | null } | null;
@@ -17,7 +18,10 @@ interface ManagerLike {
 }
 
 interface Context {
-  readonly model: { readonly widget_manager?: ManagerLike };
+  readonly model: {
+    readonly widget_manager?: ManagerLike;
+    get?(name: 'recorded'): unknown;
+  };
   readonly el: HTMLElement;
 }
 
@@ -41,7 +45,11 @@ function render({ model, el }: Context): () => void {
       unmount = () => undefined;
       return;
     }
-    const source = new KernelSource(kernel);
+    const recorded = model.get?.('recorded');
+    const source =
+      typeof recorded === 'string' && recorded !== ''
+        ? new RecordedSource(kernel, { id: recorded })
+        : new KernelSource(kernel);
     const dashboard = mountDashboard(host, source);
     unmount = () => {
       dashboard.dispose();

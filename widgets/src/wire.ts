@@ -5,6 +5,13 @@
  * `tests/wire/golden` holds one example of each message, asserted from both languages.
  */
 
+import { bytes, floats, need, object, WireError, type Buffer } from './check.js';
+import { decodeCharts, decodeRecording, decodeSettings } from './settings.js';
+import type { ChartChoice, Recording, Settings } from './settings.js';
+import { decodeRecorded, type Recorded } from './sessions.js';
+
+export { WireError, type Buffer };
+
 /** Grows when an older page or kernel could misread a message. */
 export const PROTOCOL = 1;
 
@@ -12,6 +19,7 @@ export const REQUEST = 'kernel_monitor_request';
 export const REPLY = 'kernel_monitor_reply';
 export const FRAME = 'kernel_monitor_frame';
 export const NOTICE = 'kernel_monitor_notice';
+export const GLANCE = 'kernel_monitor_glance';
 
 /** The version of this half, for the sentence about halves that do not fit. */
 export const VERSION = '0.1.0';
@@ -32,8 +40,17 @@ export interface Schema {
   readonly origin: number;
   /** The most rows that the kernel keeps. */
   readonly capacity: number;
+  /** Ids of the charts that its document draws. */
+  readonly charts?: readonly string[];
   readonly series: readonly Series[];
   readonly loaders: readonly { readonly id: string; readonly name: string }[];
+  readonly gpus?: readonly { readonly index: number; readonly memory_total: number | null }[];
+  readonly host?: {
+    readonly cpu_model?: string | null;
+    readonly logical_cpus?: number;
+    readonly memory_total?: number | null;
+    readonly limits?: { readonly cpus?: readonly number[]; readonly memory?: number | null };
+  };
 }
 
 export interface Backend {
@@ -117,7 +134,14 @@ export interface Strip {
   readonly rows: readonly StripRow[];
 }
 
-export interface Hello {
+/** What a kernel's monitor is set to; null and empty where its half is too old to tell. */
+export interface Setup {
+  readonly settings: Settings | null;
+  readonly charts: readonly ChartChoice[];
+  readonly recording: Recording | null;
+}
+
+export interface Hello extends Setup {
   readonly protocol: number;
   readonly version: string;
   /** Name of the kernel's Python environment. */
@@ -129,7 +153,7 @@ export interface Hello {
   readonly bokeh: string;
 }
 
-export interface Subscription {
+export interface Subscription extends Setup {
   /** Seconds: subscribe again before they are over. */
   readonly lease: number;
   readonly session: string | null;
@@ -141,6 +165,8 @@ export interface Subscription {
   readonly loaders: readonly LoaderState[];
   readonly events: readonly MonitorEvent[];
   readonly strip: Strip | null;
+  /** The file that was asked for, where it is one; null for what runs now. */
+  readonly recorded: Recorded | null;
 }
 
 export interface Frame {
@@ -156,6 +182,8 @@ export interface Frame {
   readonly loaders: readonly LoaderState[];
   readonly events: readonly MonitorEvent[];
   readonly strip: Strip | null;
+  /** Only when it changed. */
+  readonly recording: Recording | null;
   /** One value for each series; NaN is missing. */
   readonly values: Float32Array;
 }
@@ -171,66 +199,6 @@ export interface Rows {
 export interface History {
   readonly rows: Rows;
   readonly events: readonly MonitorEvent[];
-}
-
-export type Buffer = ArrayBuffer | ArrayBufferView;
-
-/** A message that is not of the protocol's form. */
-export class WireError extends Error {
-  override name = 'WireError';
-}
-
-type Json = Record<string, unknown>;
-
-function object(value: unknown, what: string): Json {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
-    throw new WireError(`${what} is not an object.`);
-  }
-  return value as Json;
-}
-
-function need(json: Json, what: string, numbers: string, texts = '', lists = ''): void {
-  const check = (names: string, fits: (value: unknown) => boolean, kind: string): void => {
-    for (const name of names.split(' ')) {
-      if (name !== '' && !fits(json[name])) {
-        throw new WireError(`${what}: ${name} is not ${kind}.`);
-      }
-    }
-  };
-  check(numbers, value => typeof value === 'number', 'a number');
-  check(texts, value => typeof value === 'string', 'text');
-  check(lists, value => Array.isArray(value), 'a list');
-}
-
-/** The bytes of a buffer, copied so that typed arrays of any item size can start at their first byte. */
-function bytes(buffer: Buffer | undefined, what: string): ArrayBuffer {
-  if (buffer === undefined) {
-    throw new WireError(`${what}: a buffer is missing.`);
-  }
-  if (buffer instanceof ArrayBuffer) {
-    return buffer;
-  }
-  const start = buffer.byteOffset;
-  return buffer.buffer.slice(start, start + buffer.byteLength) as ArrayBuffer;
-}
-
-function floats<T>(
-  type: { new (data: ArrayBuffer): T; readonly BYTES_PER_ELEMENT: number },
-  buffer: Buffer | undefined,
-  count: number,
-  what: string
-): T {
-  const data = bytes(buffer, what);
-  if (data.byteLength !== count * type.BYTES_PER_ELEMENT) {
-    throw new WireError(
-      `${what}: ${data.byteLength} bytes where ${count * type.BYTES_PER_ELEMENT} are due.`
-    );
-  }
-  return new type(data);
-}
-
-export function decodeText(buffer: Buffer | undefined, what: string): string {
-  return new TextDecoder().decode(bytes(buffer, what));
 }
 
 export function decodeSchema(value: unknown): Schema {
@@ -272,10 +240,20 @@ function decodeEvents(value: unknown): readonly MonitorEvent[] {
   return value as readonly MonitorEvent[];
 }
 
+function decodeSetup(json: Readonly<Record<string, unknown>>): Setup {
+  return {
+    settings: decodeSettings(json.settings),
+    charts: decodeCharts(json.charts),
+    recording: decodeRecording(json.recording)
+  };
+}
+
 export function decodeHello(content: unknown): Hello {
   const json = object(content, 'hello');
   need(json, 'hello', 'protocol', 'version environment');
-  return json as unknown as Hello;
+  // The rest of a kernel's answer that speaks another protocol is not to be read.
+  const setup = json.protocol === PROTOCOL ? decodeSetup(json) : decodeSetup({});
+  return { ...(json as unknown as Hello), ...setup };
 }
 
 export function decodeSubscription(content: unknown): Subscription {
@@ -286,7 +264,9 @@ export function decodeSubscription(content: unknown): Subscription {
     schema: decodeSchema(json.schema),
     loaders: decodeLoaders(json.loaders),
     events: decodeEvents(json.events),
-    strip: decodeStrip(json.strip)
+    strip: decodeStrip(json.strip),
+    recorded: json.recorded ? decodeRecorded(json.recorded) : null,
+    ...decodeSetup(json)
   };
 }
 
@@ -312,6 +292,7 @@ export function decodeFrame(content: unknown, buffers: readonly Buffer[]): Frame
     loaders: decodeLoaders(json.loaders),
     events: decodeEvents(json.events),
     strip: decodeStrip(json.strip),
+    recording: decodeRecording(json.recording),
     values: new Float32Array(data)
   };
 }

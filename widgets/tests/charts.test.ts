@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import { localise } from '../src/charts.js';
+import { amount, localise } from '../src/charts.js';
 import { paint } from '../src/theme.js';
 import { fakeDocument, FakeModel } from './fakes.js';
 
@@ -18,7 +18,9 @@ describe('theme', () => {
     const title = new FakeModel('Title', null, [], { text_color: 'grey' });
     const note = new FakeModel('Label', null, ['ink'], { text_color: 'grey' });
     const label = new FakeModel('Text', null, [], { text_color: 'black' });
-    paint(fakeDocument([axis, line, title, note, label]), COLORS);
+    const separator = new FakeModel('Grid', null, ['own'], { grid_line_color: 'white' });
+    paint(fakeDocument([axis, line, title, note, label, separator]), COLORS);
+    expect(separator.attributes.grid_line_color).toBe('white');
     expect(axis.attributes).toEqual({
       major_label_text_color: 'text',
       axis_line_color: null,
@@ -70,5 +72,36 @@ describe('what Bokeh cannot do', () => {
       'mean: 1,234.6 images/s'
     );
     expect(tooltip(source, { snap_x: 0, index: 1 }).textContent).toContain('no sample');
+  });
+
+  it('tooltips of one tool over many lines: of the line that it is over, with a second reading', () => {
+    const source = new FakeModel('ColumnDataSource', 's');
+    source.data = { y0: [45], y1: [7], z: [28_760_000_000] };
+    const values = [
+      ['host', 'y0', '%', 'z', 'B'],
+      ['swap', 'y1', '%']
+    ];
+    const hover = new FakeModel('HoverTool', null, [{ kind: 'hover-lines', values }]);
+    localise(fakeDocument([hover]));
+    const tooltip = hover.attributes.tooltips as (source: FakeModel, vars: unknown) => HTMLElement;
+    const over = (field: string): string =>
+      tooltip(source, { snap_x: 0, index: 0, glyph_view: { model: { y: { field } } } }).textContent;
+    expect(over('y0')).toContain('host: 45 % · 28.8 GB');
+    expect(over('y1')).toContain('swap: 7 %');
+    expect(over('y1')).not.toContain('host');
+    expect(over('other')).not.toContain('%');
+  });
+
+  it.each([
+    [0, 'B/s', '0 B/s'],
+    [999, 'B', '999 B'],
+    [1000, 'B', '1.00 kB'],
+    [311_700, 'B/s', '312 kB/s'],
+    [999_600, 'B/s', '1.00 MB/s'],
+    [1_200_000, 'B/s', '1.20 MB/s'],
+    [28_760_000_000, 'B', '28.8 GB'],
+    [1234.56, 'MHz', '1,234.6 MHz']
+  ])('%d %s is read as %s', (value, unit, text) => {
+    expect(amount(value, unit)).toBe(text);
   });
 });

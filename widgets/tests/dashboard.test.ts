@@ -128,8 +128,7 @@ describe('a dashboard', () => {
     await drawn();
     expect(draws.count).toBe(count);
     onScreen(true);
-    await drawn();
-    expect(draws.count).toBe(count + 1);
+    await vi.waitFor(() => expect(draws.count).toBe(count + 1), 5000);
     dispatchEvent(new Event('pagehide'));
     expect(source.setVisible).toHaveBeenLastCalledWith(false);
     dispatchEvent(new Event('pageshow'));
@@ -240,8 +239,27 @@ describe('a dashboard', () => {
     other.querySelector<HTMLElement>('[role=radio][aria-label=dali-cpu]')!.click();
     await new Promise(resolve => setTimeout(resolve, 100));
     expect(draws.count).toBe(count);
-    await drawn();
-    expect(draws.count).toBe(count + 1);
+    await vi.waitFor(() => expect(draws.count).toBe(count + 1), 5000);
+  });
+
+  it('opens the choice of charts for its host, and shows what was chosen at once', async () => {
+    source.settings = {
+      ...{ interval: 0.1, history: 600, charts: ['cpu'], record: true },
+      record_to: null
+    };
+    source.charts = [
+      { id: 'cpu', title: 'CPU', available: true, default: true },
+      { id: 'io', title: 'Disk and network', available: true, default: false }
+    ];
+    const { chooseCharts } = mountDashboard(el, source);
+    chooseCharts();
+    const boxes = [...el.querySelectorAll<HTMLInputElement>('.km-choice input')];
+    expect(document.activeElement).toBe(boxes[0]);
+    open(3, 5);
+    await settle();
+    source.settings = { ...source.settings, charts: ['cpu', 'io'] };
+    source.changed.emit();
+    expect(boxes.map(box => box.checked)).toEqual([true, true]);
   });
 
   it('leaves nothing behind', async () => {
@@ -267,6 +285,28 @@ describe('the widget', () => {
     expect(el.textContent).toContain('%monitor export run.html');
     clean();
     expect(el.childNodes).toHaveLength(0);
+  });
+
+  it('shows a recorded session where it carries the name of one', async () => {
+    const monitor = new FakeMonitor();
+    const get = (name: string): unknown => (name === 'recorded' ? 'r1' : undefined);
+    const clean = widget.render({ model: { widget_manager: { kernel: monitor.kernel }, get }, el });
+    onScreen(true);
+    await settle();
+    expect(monitor.kernel.requests[0]).toMatchObject({
+      command: 'subscribe',
+      args: { recorded: 'r1' }
+    });
+    clean();
+    const live = widget.render({
+      model: { widget_manager: { kernel: monitor.kernel }, get: () => null },
+      el
+    });
+    onScreen(true);
+    await settle();
+    expect(monitor.kernel.requests.at(-1)?.args.recorded).toBeUndefined();
+    expect(monitor.kernel.commands()).toContain('hello');
+    live();
   });
 
   it('follows the kernel of its notebook', async () => {

@@ -169,6 +169,7 @@ export class FakeMonitor {
         loaders: [],
         events: [],
         strip: null,
+        recording: undefined,
         ...changes
       };
       this.kernel.publish(FRAME, content, [values]);

@@ -6,6 +6,8 @@ import type { StreamStats } from '../src/accounts.js';
 import type { ChartDocument } from '../src/commands.js';
 import * as words from '../src/connection.js';
 import { Emitter } from '../src/emitter.js';
+import type { Recorded } from '../src/sessions.js';
+import type { ChartChoice, Changes, Recording, Settings } from '../src/settings.js';
 import type { MonitorSource } from '../src/source.js';
 import {
   decodeSubscription,
@@ -21,12 +23,16 @@ import { golden } from './fakes.js';
 const state = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
 
 export class FakeSource implements MonitorSource {
-  connection = words.running(0.1);
+  connection: words.Connection = words.running(0.1);
   session: string | null = 's';
   schema: Schema | null = null;
   loaders: readonly LoaderState[] = [{ ...state, wanted: null, status: 'torchvision' }];
   strip: MonitorSource['strip'] = null;
   events: readonly MonitorEvent[] = [];
+  settings: Settings | null = null;
+  charts: readonly ChartChoice[] = [];
+  recording: Recording | null = null;
+  recorded: Recorded | null = null;
   stats = {} as StreamStats;
   canStart = false;
   readonly connectionChanged = new Emitter<words.Connection>();
@@ -45,7 +51,12 @@ export class FakeSource implements MonitorSource {
     Promise.reject(new Error('unused'))
   );
   exportPage = vi.fn(() => Promise.resolve({ filename: 'run.html', html: '<p>' }));
+  reload = vi.fn(() => Promise.resolve());
   dispose = vi.fn();
+  configure = vi.fn((changes: Changes): Promise<void> => {
+    this.settings = { ...this.settings!, ...changes };
+    return Promise.resolve();
+  });
   readonly asked: [string, string, boolean][] = [];
   answer: (backend: string) => Promise<LoaderState> = backend =>
     Promise.resolve({ ...state, wanted: backend });

@@ -135,12 +135,12 @@ describe('lines', () => {
     const { feed, lines } = setUp(schema);
     feed.add(makeRows(schema, range(1, 3000)));
     await draw();
-    expect(lines.data.time).toHaveLength(620);
+    expect(lines.data.time).toHaveLength(621);
     for (let seq = 3001; seq <= 3100; seq += 1) {
       feed.add(makeRows(schema, [seq]));
     }
     await draw();
-    expect(lines.data.time).toHaveLength(620);
+    expect(lines.data.time).toHaveLength(621);
     feed.setWindow(300);
     await draw();
     expect(lines.data.time).toHaveLength(3020);

@@ -17,7 +17,7 @@ function change(time: number, source: string, target: string, loader = 'l'): Mon
 /** Bands over rows 1 to 100 (0.15 to 10.05 s), of which those up to `until` s had deliveries. */
 function bands(events: MonitorEvent[], until = 10, view = WIDE): Record<string, unknown[]> {
   const source = new FakeModel('ColumnDataSource', 'bands');
-  const table = new Table([0], 600);
+  const table = new Table([0], 600, 0.1);
   table.add(makeRows(schema, range(1, 100), seq => (seq / 10 + 0.05 <= until ? 1 : 0)));
   const tag = { kind: 'bands', backend: 'synthetic' } as const;
   const place = (name: string): number => (name === IMAGES ? 0 : -1);

@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 
 import { Channel } from '../src/channel.js';
 import { Commands } from '../src/commands.js';
+import { decodeGlance } from '../src/glance.js';
 import * as wire from '../src/wire.js';
 import { FakeKernel, golden } from './fakes.js';
 
@@ -99,6 +100,60 @@ describe('golden messages', () => {
     expect(JSON.stringify(document.item)).toContain('Wärme');
     expect(bokeh).toEqual({ version: '3.9.2', text: "this.Bokeh = {version: '3.9.2'};" });
     expect(page.html).toContain('Bericht · ü');
+  });
+});
+
+describe('settings, recordings and glances', () => {
+  const client = '7c9e6679-7425-40de-944b-e07fc1f90ae7';
+
+  it('are what the commands send', async () => {
+    const kernel = new FakeKernel();
+    const commands = new Commands(new Channel(kernel), client);
+    const names = ['configure', 'sessions', 'open', 'glance', 'history', 'document', 'export'];
+    for (const name of names) {
+      const { content, buffers } = golden(`reply-${name}`);
+      kernel.answers[name] = request => request.reply(content, buffers);
+    }
+    kernel.answers.subscribe = request => request.reply(golden('reply-subscribe-recorded').content);
+    const settings = await commands.configure({
+      interval: 0.2,
+      history: 300,
+      charts: ['cpu', 'memory'],
+      record: false
+    });
+    const sessions = await commands.sessions();
+    const { path } = sessions[0]!;
+    commands.recorded = await commands.open(path);
+    const subscription = await commands.subscribe();
+    await commands.history(0);
+    await commands.document();
+    await commands.exportPage();
+    const glance = await commands.glance();
+    const sent = kernel.requests.map(request => request.message.content);
+    const recorded = 'subscribe history document export'.split(' ').map(name => `${name}-recorded`);
+    expect(sent).toEqual(
+      ['configure', 'sessions', 'open', ...recorded, 'glance'].map(
+        name => golden(`request-${name}`).content
+      )
+    );
+    expect(settings).toMatchObject({ interval: 0.2, record: false });
+    expect(sessions[0]).toMatchObject({ seconds: 1872.4, goodbye: false, problem: null });
+    expect(subscription.recorded).toMatchObject({ path, seconds: 1872.4, live: false });
+    expect(glance).toMatchObject({ lease: 20, running: true, paused: false });
+    expect(glance.glance).toMatchObject({ cpu: 45.25, images: 1204.5 });
+  });
+
+  it('come with hello, subscription and frame', () => {
+    const setup = wire.decodeHello(golden('reply-hello').content);
+    expect(setup.settings?.charts).toEqual(['cpu', 'gpu', 'images', 'wait']);
+    expect(setup.charts.map(({ id, available }) => [id, available])).toEqual([
+      ['cpu', true],
+      ['pressure', false]
+    ]);
+    expect(setup.recording).toMatchObject({ state: 'recording', message: null });
+    const { content, buffers } = golden('frame');
+    expect(wire.decodeFrame(content, buffers).recording?.state).toBe('stopped');
+    expect(decodeGlance(golden('glance').content)).toMatchObject({ gpu: 87, cpu: 45.25 });
   });
 });
 

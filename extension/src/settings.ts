@@ -1,0 +1,91 @@
+/** The settings that a person made in JupyterLab's settings editor (schema/plugin.json). */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Notification } from '@jupyterlab/apputils';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import type { Changes } from '@kernel-monitor/widgets';
+import { Token } from '@lumino/coreutils';
+import { type ISignal, Signal } from '@lumino/signaling';
+
+export const SETTINGS_ID = 'kernel-monitor:plugin';
+
+export interface IMonitorSettings {
+  /** What the person set, for a kernel's monitor; what is not set is the notebook's to decide. */
+  readonly user: Changes;
+  readonly statusBar: boolean;
+  /** Emits what a kernel is to be told now: what was set, and the defaults of what was reset. */
+  readonly changed: ISignal<unknown, Changes>;
+  setStatusBar(shown: boolean): Promise<void>;
+}
+
+export const IMonitorSettings = new Token<IMonitorSettings>(
+  'kernel-monitor:IMonitorSettings',
+  'What a person set for the kernel monitor.'
+);
+
+class MonitorSettings implements IMonitorSettings {
+  user: Changes = {};
+  statusBar = true;
+
+  get changed(): ISignal<this, Changes> {
+    return this._changed;
+  }
+
+  take(settings: ISettingRegistry.ISettings): void {
+    this._settings = settings;
+    const before = this.user;
+    this.user = changes(settings.user);
+    this.statusBar = settings.composite.statusBar !== false;
+    const defaults = changes(settings.composite);
+    const reset = Object.keys(before).filter(key => !(key in this.user)) as (keyof Changes)[];
+    const back = Object.fromEntries(reset.map(key => [key, defaults[key]])) as Changes;
+    this._changed.emit({ ...back, ...this.user });
+  }
+
+  async setStatusBar(shown: boolean): Promise<void> {
+    if (this._settings === null) {
+      this.statusBar = shown;
+      this._changed.emit({});
+    } else {
+      await this._settings.set('statusBar', shown);
+    }
+  }
+
+  private _settings: ISettingRegistry.ISettings | null = null;
+  private readonly _changed = new Signal<this, Changes>(this);
+}
+
+/** The setting *Recording* is what a kernel calls `record`. */
+function changes(values: Readonly<Record<string, unknown>>): Changes {
+  const { interval, history, charts, recording } = values;
+  return {
+    ...(typeof interval === 'number' ? { interval } : {}),
+    ...(typeof history === 'number' ? { history } : {}),
+    ...(Array.isArray(charts) ? { charts: charts as string[] } : {}),
+    ...(typeof recording === 'boolean' ? { record: recording } : {})
+  };
+}
+
+export const settingsPlugin: JupyterFrontEndPlugin<IMonitorSettings> = {
+  id: SETTINGS_ID,
+  description: 'The settings of the kernel monitor.',
+  autoStart: true,
+  provides: IMonitorSettings,
+  optional: [ISettingRegistry],
+  activate: (_: JupyterFrontEnd, registry: ISettingRegistry | null): IMonitorSettings => {
+    const made = new MonitorSettings();
+    registry?.load(SETTINGS_ID).then(
+      settings => {
+        made.take(settings);
+        settings.changed.connect(() => {
+          made.take(settings);
+        });
+      },
+      (error: unknown) => {
+        const reason = error instanceof Error ? error.message : String(error);
+        Notification.warning(`The kernel monitor's settings could not be read: ${reason}`);
+      }
+    );
+    return made;
+  }
+};

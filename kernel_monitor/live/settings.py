@@ -1,0 +1,113 @@
+"""What can be set of a monitor, from Python, magics and pages alike, and the sentences that refuse the rest."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import SessionError
+from ..store.charts import CHART_IDS, DEFAULT_CHARTS, chart_ids
+
+INTERVAL_S = (0.05, 60.0)
+HISTORY_S = (60.0, 3600.0)
+FEWEST_ROWS = 10
+"""However long the interval, the charts have this many rows."""
+
+Record = bool | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Immutable; `changed` makes another one.
+
+    Attributes:
+        interval: s between samples.
+        history: s of samples that are kept for pages and reports.
+        charts: ids of the charts that pages draw, in the order of `store.charts`.
+        record: whether the flight recorder is to run.
+        record_to: the folder for recordings; None for the user's own (`record.places`).
+    """
+
+    interval: float = 0.1
+    history: float = 600.0
+    charts: tuple[str, ...] = DEFAULT_CHARTS
+    record: bool = True
+    record_to: str | None = None
+
+    @property
+    def capacity(self) -> int:
+        """The rows that the history has."""
+        return max(FEWEST_ROWS, math.ceil(round(self.history / self.interval, 6)))
+
+    def to_json(self) -> dict[str, Any]:
+        """As pages get them."""
+        return {
+            "interval": self.interval,
+            "history": self.history,
+            "charts": list(self.charts),
+            "record": self.record,
+            "record_to": self.record_to,
+        }
+
+    def changed(
+        self,
+        *,
+        interval: Any = None,
+        history: Any = None,
+        charts: Any = None,
+        record: Any = None,
+    ) -> Settings:
+        """These settings with those given changed; None leaves one as it is.
+
+        Args:
+            interval: s, 0.05 to 60.
+            history: s, 60 to 3600.
+            charts: ids, or `"all"`, or `"default"`.
+            record: whether to record; or a folder, which says yes and where.
+
+        Raises:
+            SessionError: a value cannot be taken; the message says which and what can.
+        """
+        new = self
+        if interval is not None:
+            new = replace(new, interval=_seconds("interval", interval, INTERVAL_S))
+        if history is not None:
+            new = replace(new, history=_seconds("history", history, HISTORY_S))
+        if charts is not None:
+            new = replace(new, charts=_charts(charts))
+        if record is not None:
+            new = replace(new, **_record(record))
+        return new
+
+
+def _seconds(name: str, value: Any, limits: tuple[float, float]) -> float:
+    least, most = limits
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SessionError(f"The {name} is a number of seconds, not {value!r}.")
+    if not least <= value <= most:
+        raise SessionError(f"The {name} is {value:g} s; it must lie between {least:g} and {most:g} s.")
+    return float(value)
+
+
+def _charts(wanted: Any) -> tuple[str, ...]:
+    words = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(words, list | tuple) or not all(isinstance(one, str) for one in words):
+        raise SessionError(f"The charts are a list of ids, or all, or default, not {wanted!r}.")
+    try:
+        chosen = chart_ids(words)
+    except ValueError as error:
+        raise SessionError(f"{str(error).capitalize()}.") from error
+    if not chosen:
+        raise SessionError(f"Name at least one chart. The charts are {', '.join(CHART_IDS)}.")
+    return chosen
+
+
+def _record(wanted: Any) -> dict[str, Any]:
+    if isinstance(wanted, bool):
+        return {"record": wanted}
+    if not isinstance(wanted, str | os.PathLike) or not os.fspath(wanted):
+        raise SessionError(f"record is true, false, or a folder for the recordings, not {wanted!r}.")
+    return {"record": True, "record_to": str(Path(os.fsdecode(wanted)).expanduser().absolute())}

@@ -1,0 +1,3 @@
+"""GPUs, as NVML tells of them."""
+
+from __future__ import annotations

@@ -1,0 +1,143 @@
+"""Recorded sessions in the page: after a kernel's death, from the palette, and in a cell."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from playwright.sync_api import Locator, expect
+
+from .lab import CELL, SIDEBAR, Lab
+
+START = "%load_ext kernel_monitor\n%monitor start"
+DIE = "import os, time\ntime.sleep(1)\nos.kill(os.getpid(), 9)"
+TAB = ".km-recorded .km-dashboard"
+
+
+def _drawn(lab: Lab, where: str) -> None:
+    lab.page.wait_for_function(
+        "(where) => document.querySelector(where)?.monitor?.feed?.drawn", arg=where, timeout=60_000
+    )
+
+
+def _is_a_picture(lab: Lab, where: str) -> Locator:
+    """Labelled as recorded, nothing to steer, everything of the session in view; and no frame arrives."""
+    shown = lab.page.locator(where).first
+    expect(shown.get_by_role("status").first).to_contain_text(re.compile(r"^Recorded \d{4}-\d\d-\d\d \d\d:\d\d, .* s"))
+    _drawn(lab, where)
+    for name in ("Start", "Stop", "Charts"):
+        expect(shown.get_by_role("button", name=name, exact=True)).to_have_count(0)
+    expect(shown.get_by_role("radiogroup")).to_have_count(0)
+    expect(shown.get_by_role("button", name="All")).to_have_attribute("aria-pressed", "true")
+    rows = lab.monitor(where, "monitor.feed.newest.seq")
+    time.sleep(1)
+    assert lab.monitor(where, "monitor.feed.newest.seq") == rows
+    span = lab.monitor(
+        where, "(([a, b]) => b - a)(['start', 'end'].map((e) => monitor.document.get_model_by_name('time')[e]))"
+    )
+    seconds = lab.monitor(where, "monitor.source.recorded.seconds")
+    assert seconds * 1000 - 1 <= span <= seconds * 1000 + 2000
+    return shown
+
+
+def test_after_a_death_the_recording_is_offered_and_opens(lab: Lab, tmp_path: Path) -> None:
+    lab.open(lab.server.notebook("dies.ipynb", START, "x = 1", DIE))
+    lab.run_cell(0)
+    sidebar = lab.open_sidebar()
+    lab.wait_running(SIDEBAR)
+    session = lab.monitor(SIDEBAR, "monitor.source.session")
+    time.sleep(2)
+    lab.run_cell(2)
+    expect(sidebar.get_by_role("status").first).to_contain_text("died", timeout=60_000)
+    _dismiss(lab)
+    lab.wait_for_idle()
+    expect(sidebar.get_by_role("status").first).to_contain_text("The kernel died and was started again.")
+    expect(sidebar).to_contain_text("Its session was recorded")
+    sidebar.get_by_role("button", name="Open it").click()
+    tab = _is_a_picture(lab, TAB)
+    expect(tab.get_by_role("status").first).to_contain_text("ended without goodbye — not live")
+    assert lab.monitor(TAB, "monitor.source.session") == session
+    assert lab.monitor(TAB, "monitor.source.recorded.seconds") > 2
+
+    # A shorter stretch of it, and all again.
+    with lab.page.expect_download(timeout=60_000) as download:
+        tab.get_by_role("button", name="Export").click()
+    target = tmp_path / download.value.suggested_filename
+    download.value.save_as(target)
+    assert "recorded" in target.read_text().lower()
+
+
+def _dismiss(lab: Lab) -> None:
+    """JupyterLab's own message of a kernel that died."""
+    dialog = lab.page.locator(".jp-Dialog button.jp-mod-accept")
+    try:
+        dialog.first.click(timeout=5000)
+    except Exception:  # noqa: BLE001 - not every version shows one
+        assert dialog.count() == 0
+
+
+def test_from_the_palette(lab: Lab) -> None:
+    lab.open(lab.server.notebook("listed.ipynb", START, "%monitor stop", "1"))
+    lab.run_cell(0)
+    lab.open_sidebar()
+    lab.wait_running(SIDEBAR)
+    time.sleep(2)
+    lab.run_cell(1)
+    expect(lab.page.locator(SIDEBAR).get_by_role("button", name="Start", exact=True)).to_be_enabled()
+    lab.command("kernel-monitor:open-recorded")
+    dialog = lab.page.locator(".jp-Dialog")
+    choices = dialog.locator("select option")
+    expect(choices.first).to_contain_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d · \d+ s"))
+    dialog.get_by_role("button", name="Open").click()
+    tab = _is_a_picture(lab, TAB)
+    # The session that was stopped a moment ago, by its own word.
+    expect(tab.get_by_role("status").first).not_to_contain_text("without goodbye")
+    assert lab.errors == []
+
+
+def test_in_a_cell_while_it_is_still_recorded(lab: Lab) -> None:
+    lab.open(
+        lab.server.notebook(
+            "replayed.ipynb",
+            START + "\nimport time; time.sleep(3)",
+            "%monitor open",
+            "for _ in range(300): time.sleep(0.1)",
+        )
+    )
+    lab.run_cell(0)
+    lab.wait_for_idle()
+    lab.run_cell(1)
+    cell = _is_a_picture(lab, CELL)
+    expect(cell.get_by_role("status").first).to_contain_text("a still picture, not live")
+    before = lab.monitor(CELL, "monitor.source.recorded.seconds")
+    lab.run_cell(2)
+    time.sleep(2)
+    cell.get_by_role("button", name="Reload").click()
+    lab.page.wait_for_function(
+        """([where, before]) => {
+            const monitor = document.querySelector(where).monitor;
+            return monitor.source.recorded.seconds > before + 1
+                && monitor.feed?.drawn?.time > before;
+        }""",
+        arg=[CELL, before],
+    )
+    assert lab.status() == "busy"
+    # Pan: the charts stay where a person put them.
+    box = cell.locator("canvas, .bk-Canvas").first.bounding_box()
+    assert box is not None
+    start = lab.monitor(CELL, "monitor.document.get_model_by_name('time').start")
+    x, y = box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5
+    lab.page.mouse.move(x, y)
+    lab.page.mouse.down()
+    lab.page.mouse.move(x + 80, y, steps=5)
+    lab.page.mouse.up()
+    time.sleep(1)
+    assert lab.monitor(CELL, "monitor.document.get_model_by_name('time').start") < start
+    cell.get_by_role("button", name="All").click()
+    lab.page.wait_for_function(
+        "([where, start]) => Math.abs(document.querySelector(where).monitor.document"
+        ".get_model_by_name('time').start - start) < 1000",
+        arg=[CELL, start],
+    )
+    assert lab.errors == []

@@ -1,0 +1,91 @@
+"""A machine of 256 cores and 8 GPUs at 10 Hz: what the page does with it, and what it costs the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from benchmarks import page
+from benchmarks.page import Meter
+
+from .lab import CELL, Lab, Server
+
+CORES, GPUS = 256, 8
+SPARE = 3  # a loaded machine's processor does less in a second of its own time than an idle one's
+SECONDS, HIDDEN_SECONDS = 12.0, 6.0
+RUN = "import os, time\nwhile not os.path.exists('end'): time.sleep(0.1)"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with page.large_machine(tmp_path_factory.mktemp("large"), CORES, GPUS) as running:
+        yield running
+
+
+@pytest.fixture
+def large(browser: Browser, machine: Server) -> Iterator[Lab]:
+    lab = Lab(browser, machine, width=page.WIDTH, height=page.HEIGHT)
+    yield lab
+    lab.close()
+
+
+def test_costs_and_accounts(large: Lab) -> None:
+    result = page.measure(large, seconds=SECONDS, hidden_seconds=HIDDEN_SECONDS, interval=0.1)
+    assert result.visible.thread <= SPARE * page.BAR_VISIBLE_MS, result
+    assert result.hidden.thread <= SPARE * page.BAR_HIDDEN_MS, result
+    assert result.heap_after - result.heap_before <= page.BAR_HEAP_MB, result
+    assert result.draws > 0.8, result
+    accounts = result.accounts
+    assert accounts.unaccounted == 0, accounts
+    assert accounts.gone == 0, accounts
+    # Not only counted: the charts have every row.
+    assert accounts.held == accounts.sent, accounts
+    assert accounts.received > (SECONDS - 1) * 10 / SPARE, accounts
+
+
+def show(lab: Lab, name: str) -> None:
+    (lab.server.root / "end").unlink(missing_ok=True)
+    lab.open(lab.server.notebook(name, page.SHOW.format(interval=0.1), RUN))
+    lab.run_all()
+    lab.wait_running(CELL)
+    lab.page.evaluate(f"() => document.querySelector({CELL!r}).scrollIntoView()")
+
+
+def test_charts_show_the_whole_machine_and_rest_out_of_sight(large: Lab) -> None:
+    show(large, "rest.ipynb")
+    column = "monitor.newestTileColumn('cpu')"
+    large.page.wait_for_function(
+        f"""(where) => {{ const monitor = document.querySelector(where).monitor;
+            return {column}?.filter((value) => value < 255).length === {CORES}; }}""",
+        arg=CELL,
+    )
+    metrics = Meter(large)
+    large.page.wait_for_timeout(3000)  # the charts' own layout
+    before, drawn = metrics.metrics(), large.monitor(CELL, "monitor.feed.draws.count")
+    large.page.wait_for_timeout(5000)
+    after, more = metrics.metrics(), large.monitor(CELL, "monitor.feed.draws.count") - drawn
+    assert more > 3
+    # Left to itself, each of the figures makes the browser lay the page out anew whenever it is painted.
+    layouts = (after["LayoutCount"] - before["LayoutCount"]) / more
+    assert layouts < 2.5, f"{layouts:.1f} layouts for each drawing"
+
+    # As in a notebook that is scrolled until only the dashboard's upper edge is left.
+    paints = """Object.fromEntries(
+        monitor.feed.sight.figures.map((figure) => [figure.model.name, figure._render_count]))"""
+    large.page.evaluate(
+        f"""() => {{ const panel = document.querySelector({CELL!r});
+            panel.style.cssText = 'height: 420px; overflow: hidden'; }}"""
+    )
+    large.page.wait_for_timeout(1500)
+    first = large.monitor(CELL, paints)
+    large.page.wait_for_timeout(3500)
+    second = large.monitor(CELL, paints)
+    assert second["cpu"] > first["cpu"], (first, second)
+    assert second["gpu"] == first["gpu"], (first, second)
+    large.page.evaluate(f"() => {{ document.querySelector({CELL!r}).style.cssText = ''; }}")
+    large.page.wait_for_timeout(2500)
+    third = large.monitor(CELL, paints)
+    assert third["gpu"] > second["gpu"], (second, third)
+    (large.server.root / "end").touch()
