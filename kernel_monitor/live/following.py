@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Following:
         self._epochs: dict[str, dict[int, State]] = {}
         self._totals: dict[str, tuple[int, int, float, float]] = {}
         self._listening = False
+        self._named: dict[str, str] = {}
+        self._counted: dict[str, int] = {}
 
     def loaders(self) -> list[SwitchableLoader]:
         """The live loaders, oldest first."""
@@ -53,29 +55,41 @@ class Following:
 
     def reported(self) -> list[State]:
         """The states with the counts of every epoch before the newest, as `epochs`."""
+        self._counted = {}  # those under way have counted on since
         self.look()
         return [
             {**state, "epochs": [one for number, one in self._epochs[state["id"]].items() if number != state["epoch"]]}
             for state in self._states.values()
         ]
 
-    def look(self) -> None:
-        """Take notice of loaders that came or went and of finished epochs."""
+    def look(self) -> list[State]:
+        """Take notice of loaders that came or went and of finished epochs; returns `states`."""
         module = _loaders_module()
         if module is None:
-            return
+            return []
         if not self._listening:
             self._listening = True
             module.listen(self._happened)
-        self._states = {state["id"]: state for state in self.states()}
-        self._epochs = {key: self._epochs.get(key, {}) for key in self._states}
+        states = self.states()
+        named = {state["id"]: state["name"] for state in states}
+        epochs = {state["id"]: state["epoch"] for state in states}
+        if epochs != self._counted:
+            self._counted = epochs
+            self._count_epochs(named)
+        self._states = {state["id"]: state for state in states}
+        if named != self._named:
+            self._named = named
+            self._store.set_loaders([{"id": key, "name": name} for key, name in named.items()])
+        return states
+
+    def _count_epochs(self, named: Mapping[str, str]) -> None:
+        self._epochs = {key: self._epochs.get(key, {}) for key in named}
         for loader in self.loaders():
             known = self._epochs.get(loader.id)
             if known is not None:
                 known.update({epoch["epoch"]: dict(epoch) for epoch in loader.epochs()})
                 for number in list(known)[:-KEPT_EPOCHS]:
                     del known[number]
-        self._store.set_loaders([{"id": state["id"], "name": state["name"]} for state in self._states.values()])
 
     def values(self, window: float) -> dict[str, float]:
         """The loaders' series for the last ``window`` seconds, from the differences of the meters' totals."""

@@ -185,13 +185,12 @@ class Sampling:
         if clock is None:
             return
         following = self.following
-        following.look()
+        states = following.look()
         at = clock.time(sampled)
         window = max(sampled - self._window_from, 1e-6)
         self._window_from = sampled
         loaders = following.values(window)
         seq = self._store.append(at, values, loaders)
-        states = following.states()
         self._teller.row(at, loaders, states, following.loaders())
         self._told.row(Row(seq, at, sampled, missed, states))
 

@@ -125,7 +125,7 @@ class Serving:
 
     def _frame(self, publish: Publisher, row: Row) -> None:
         self._refresh_strip(row)
-        rows = self._store.page_rows(row.seq - 1)
+        version, values = self._store.newest_page_row()
         events = self._store.events(self._sent_event) if self._store.last_event > self._sent_event else []
         if events:
             self._sent_event = events[-1]["id"]
@@ -133,7 +133,7 @@ class Serving:
         content = {
             "protocol": wire.PROTOCOL,
             "session": self._session,
-            "schema": rows.schema.version,
+            "schema": version,
             "seq": row.seq,
             "time": row.time,
             "sampled": now - (time.monotonic() - row.sampled),
@@ -146,7 +146,7 @@ class Serving:
         recording = None if self.sampling is None else self.sampling.recording.to_json()
         if recording is not self._sent_recording:
             content["recording"] = self._sent_recording = recording
-        publish(wire.FRAME, content, [wire.encode_values(rows.values[-1])])
+        publish(wire.FRAME, content, [wire.encode_values(values)])
 
     def _refresh_strip(self, row: Row) -> None:
         if row.time < self._strip_due:

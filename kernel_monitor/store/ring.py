@@ -34,6 +34,18 @@ class Ring:
         """The number of columns."""
         return len(self._names)
 
+    @property
+    def newest(self) -> npt.NDArray[np.float32]:
+        """The newest row's values, not copied.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.last_seq <= self._gone:
+            raise ValueError("no row was added yet")
+        row: npt.NDArray[np.float32] = self._values[(self.last_seq - 1) % self.capacity]
+        return row
+
     def append(self, time: float, values: npt.NDArray[np.float32]) -> int:
         """Add a row of `width` values over the oldest one; returns its number, from 1, never reused."""
         place = self.last_seq % self.capacity

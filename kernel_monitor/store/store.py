@@ -192,6 +192,16 @@ class Store:
             seq, time, values = self._ring.since(since_seq, columns)
         return Rows(schema=schema, seq=seq, time=time, values=values)
 
+    def newest_page_row(self) -> tuple[int, npt.NDArray[np.float32]]:
+        """The version of `page_schema`, and the newest row's values of its series, as a copy: with every frame.
+
+        Raises:
+            ValueError: there is no row.
+        """
+        with self._lock:
+            schema, columns = self._shown()
+            return schema.version, self._ring.newest[columns]
+
     def events(self, since_id: int = 0) -> list[dict[str, Any]]:
         """The events after id `since_id` that are still kept, oldest first, as copies."""
         with self._lock:
