@@ -11,13 +11,14 @@ SAY := @printf '\033[1m==> %s\033[0m\n'
 SOURCES := package.json package-lock.json tsconfig.base.json $(wildcard widgets/*.json extension/*.json extension/*.cjs) \
   $(shell find widgets/src widgets/style extension/src extension/style extension/schema -type f 2>/dev/null | grep -v ' ')
 
-.PHONY: help setup demo test test-long check dev screenshots build lock format clean
+.PHONY: help setup demo test test-long soak check dev screenshots build lock format clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo         set up, then open JupyterLab on the quickstart'
 	@echo 'make test         set up, then run every test'
 	@echo 'make test-long    the state machine of the loaders, ten times as long, with schedules of its own'
+	@echo 'make soak         an hour beside a notebook: memory of sampler and kernel, samples missed'
 	@echo 'make check        linters, types and layers'
 	@echo 'make dev          rebuild the front end on every change, with JupyterLab beside it'
 	@echo 'make screenshots  write docs/screens'
@@ -117,6 +118,11 @@ test: setup browser
 test-long: setup
 	$(SAY) 'state machine: 10,000 schedules with in-process engines, 1,000 on real workers and DALI'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/test_state_machine.py --quiet -o faulthandler_timeout=0
+
+# MINUTES=5 for a shorter one.
+soak: setup
+	$(SAY) 'soak: an hour of a notebook with the monitor, and of one without'
+	@$(PY) -m benchmarks.soak --minutes $${MINUTES:-60}
 
 # All of them, so that one run tells everything that is wrong.
 check: setup

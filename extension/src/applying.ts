@@ -67,7 +67,9 @@ export class SettingsApplier implements IDisposable {
       return; // A kernel whose half is too old to have settings.
     }
     const keys = Object.keys(wanted) as (keyof Changes)[];
-    const differing = keys.filter(key => JSON.stringify(wanted[key]) !== JSON.stringify(now[key]));
+    const where = now.record && (now.record_to ?? '');
+    const has = { ...now, record: typeof wanted.record === 'string' ? where : now.record };
+    const differing = keys.filter(key => JSON.stringify(wanted[key]) !== JSON.stringify(has[key]));
     if (differing.length === 0) {
       return;
     }

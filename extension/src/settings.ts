@@ -55,14 +55,15 @@ class MonitorSettings implements IMonitorSettings {
   private readonly _changed = new Signal<this, Changes>(this);
 }
 
-/** The setting *Recording* is what a kernel calls `record`. */
+/** *Recording* and its folder are what a kernel calls `record`: false, or where to (empty: the usual folder). */
 function changes(values: Readonly<Record<string, unknown>>): Changes {
-  const { interval, history, charts, recording } = values;
+  const { interval, history, charts, recording, recordingFolder } = values;
+  const record = recording === false ? false : (recordingFolder ?? recording);
   return {
     ...(typeof interval === 'number' ? { interval } : {}),
     ...(typeof history === 'number' ? { history } : {}),
     ...(Array.isArray(charts) ? { charts: charts as string[] } : {}),
-    ...(typeof recording === 'boolean' ? { record: recording } : {})
+    ...(typeof record === 'boolean' || typeof record === 'string' ? { record } : {})
   };
 }
 

@@ -120,6 +120,23 @@ class Monitor:
         return self._sampling.client is not None
 
     @property
+    def missed(self) -> int:
+        """Deadlines of this session that brought no sample, as the sampler counted them."""
+        return self._sampling.missed
+
+    @property
+    def sampler_pid(self) -> int | None:
+        """The sampler's process number; None while there is none."""
+        client = self._sampling.client
+        return None if client is None else client.pid
+
+    @property
+    def restarts(self) -> int:
+        """How often the sampler that runs now had to be started again."""
+        client = self._sampling.client
+        return 0 if client is None else client.restarts
+
+    @property
     def session(self) -> str | None:
         """This process's session id; None before the first start."""
         return self._sampling.session
@@ -236,9 +253,10 @@ class Monitor:
         if cost["sampler"] is not None:
             lines.append(f"cost: sampler {cost['sampler']:.1f} % of a core, in the kernel {cost['kernel']:.1f} %")
         lines.append(words(self.recording))
-        client = sampling.client
-        if client is not None and client.restarts:
-            lines.append(f"the sampler was restarted {client.restarts} times (gaps are drawn as gaps)")
+        if self.missed:
+            lines.append(f"{self.missed:,} samples were missed (gaps are drawn as gaps)")
+        if self.restarts:
+            lines.append(f"the sampler was restarted {self.restarts} times")
         reason = self.store.schema.gpu_reason
         if reason:
             lines.append(f"no GPU rows: {reason}")
@@ -285,7 +303,7 @@ class Monitor:
             "session": sampling.session,
             **facts(self._settings.interval),
             "exported": time.time(),
-            "restarts": sampling.client.restarts if sampling.client is not None else 0,
+            "restarts": self.restarts,
         }
         return self.store.snapshot(sampling.following.reported(), what)
 

@@ -72,6 +72,7 @@ class Sampling:
         self._lock = threading.RLock()
         self._fresh = True  # a sampler that has not been told anything
         self._window_from = 0.0
+        self.missed = 0  # deadlines without a row, of the whole session
 
     def start(self, settings: Settings) -> bool:
         """Start the sampler; False if it runs already."""
@@ -186,6 +187,7 @@ class Sampling:
             return
         following = self.following
         states = following.look()
+        self.missed += missed
         at = clock.time(sampled)
         window = max(sampled - self._window_from, 1e-6)
         self._window_from = sampled

@@ -66,7 +66,7 @@ class Settings:
             interval: s, 0.05 to 60.
             history: s, 60 to 3600.
             charts: ids, or `"all"`, or `"default"`.
-            record: whether to record; or a folder, which says yes and where.
+            record: whether to record; or a folder, which says yes and where (empty: the user's own).
 
         Raises:
             SessionError: a value cannot be taken; the message says which and what can.
@@ -108,6 +108,8 @@ def _charts(wanted: Any) -> tuple[str, ...]:
 def _record(wanted: Any) -> dict[str, Any]:
     if isinstance(wanted, bool):
         return {"record": wanted}
-    if not isinstance(wanted, str | os.PathLike) or not os.fspath(wanted):
+    if wanted == "":
+        return {"record": True, "record_to": None}
+    if not isinstance(wanted, str | os.PathLike):
         raise SessionError(f"record is true, false, or a folder for the recordings, not {wanted!r}.")
     return {"record": True, "record_to": str(Path(os.fsdecode(wanted)).expanduser().absolute())}

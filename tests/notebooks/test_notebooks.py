@@ -104,6 +104,11 @@ def own_pipeline(runs: Runs) -> Run:
     return runs(FOLDER / "own_pipeline.ipynb")
 
 
+@pytest.fixture
+def recorded(runs: Runs) -> Run:
+    return runs(FOLDER / "recorded_session.ipynb")
+
+
 def test_there_are_notebooks() -> None:
     assert [path.name for path in NOTEBOOKS if path.name == "quickstart.ipynb"]
 
@@ -207,3 +212,20 @@ def test_a_pipeline_of_ones_own_takes_over_and_is_reproducible(own_pipeline: Run
     assert epochs[-1][3] == f"{{'{engines[-1]}': 48}}"
     assert "0 lost, 0 doubled" in own_pipeline.printed
     assert "48 images of (3, 128, 128), the same again: True" in own_pipeline.printed
+
+
+def test_a_killed_process_leaves_its_session(recorded: Run) -> None:
+    assert "ended by signal 9" in recorded.printed
+    assert re.search(
+        r"^[89]\.\d s, ended: the kernel ended without goodbye$|^7\.\d s, ended: the kernel ended",
+        recorded.printed,
+        re.MULTILINE,
+    )
+    assert "damaged: nothing" in recorded.printed
+    rows, series = re.findall(r"^([\d,]+) rows, ([\d,]+) series$", recorded.printed, re.MULTILINE)[0]
+    assert int(rows) > 40
+    assert int(series.replace(",", "")) > 30
+    first, last = re.findall(r"took (\d+) MB at first and (\d+) MB when", recorded.printed)[0]
+    assert int(last) - int(first) > 100  # 40 MB a second
+    page = (recorded.folder / "session.html").read_text("utf-8")
+    assert "Recorded session" in page

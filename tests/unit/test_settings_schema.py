@@ -28,6 +28,7 @@ def test_defaults_are_the_kernels() -> None:
     default = {name: entry["default"] for name, entry in _properties().items()}
     kernel = Settings()
     assert default.pop("statusBar") is True
+    assert default.pop("recordingFolder") == ""  # the kernel's None
     assert default == {
         "interval": kernel.interval,
         "history": kernel.history,

@@ -99,7 +99,9 @@ export class Chooser {
 
   /** What is shown: what was asked for, else what the kernel says. */
   private get now(): Settings {
-    return { ...this.settings!, ...this.asked };
+    const settings = this.settings!;
+    const { record = settings.record, ...others } = this.asked;
+    return { ...settings, ...others, record: record !== false };
   }
 
   private show(): void {

@@ -1,6 +1,6 @@
 /**
  * What a person may set in a kernel's monitor, and where its session is recorded
- * (mirrors kernel_monitor/settings.py and kernel_monitor/store/charts.py).
+ * (mirrors kernel_monitor/live/settings.py and kernel_monitor/store/charts.py).
  */
 
 import { need, object } from './check.js';
@@ -18,7 +18,10 @@ export interface Settings {
 }
 
 /** What `configure` takes: what is left out stays as it is. */
-export type Changes = Partial<Pick<Settings, 'interval' | 'history' | 'charts' | 'record'>>;
+export type Changes = Partial<Pick<Settings, 'interval' | 'history' | 'charts'>> & {
+  /** Whether; or the folder, which says yes and where (empty: the usual one). */
+  readonly record?: boolean | string;
+};
 
 /** A chart that can be chosen. */
 export interface ChartChoice {
