@@ -145,8 +145,8 @@ def _mig(schema: Schema, series: str) -> Row:
 
 
 def _reason(reason: str, page: Page) -> figure:
-    # A label on a canvas does not wrap by itself; 30 characters fit beside the axis of a 260 px sidebar.
-    lines = textwrap.wrap(f"No GPU: {reason}", 30) or ["No GPU"]
+    # A label on a canvas does not wrap by itself; 22 characters fit beside the axis of a 260 px sidebar.
+    lines = textwrap.wrap(f"No GPU: {reason}", 22) or ["No GPU"]
     p = new_figure(page, name="gpu", inner_height=14 * len(lines) + 8, y_range=Range1d(start=0, end=1), axis=False)
     p.yaxis.ticker = []
     p.ygrid.grid_line_color = None

@@ -110,18 +110,18 @@ def scale(browser: Browser, root: Path, target: Path) -> None:
 
 
 def reports(browser: Browser, root: Path, target: Path) -> None:
-    """The exported pages of machines that are not at hand, wide and narrow."""
-    for name, snapshot in pictured().items():
-        path = write(root / f"{name}.html", render(snapshot))
-        for theme, kind, width in (("light", "wide", 1280), ("dark", "narrow", 280)):
-            page = browser.new_page(
-                viewport={"width": width, "height": 900}, color_scheme="dark" if theme == "dark" else "light"
-            )
-            page.goto(path.as_uri())
-            page.wait_for_selector("html[data-ready=true]")
-            page.wait_for_timeout(1500)
-            page.screenshot(path=target / f"report-{name}-{theme}-{kind}.png", full_page=True)
-            page.close()
+    """The exported pages of machines that are not at hand: one wide, one narrow."""
+    snapshots = pictured()
+    for name, theme, kind, width in (("scale", "light", "wide", 1280), ("container", "dark", "narrow", 280)):
+        path = write(root / f"{name}.html", render(snapshots[name]))
+        page = browser.new_page(
+            viewport={"width": width, "height": 900}, color_scheme="dark" if theme == "dark" else "light"
+        )
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready=true]")
+        page.wait_for_timeout(1500)
+        page.screenshot(path=target / f"report-{name}-{theme}-{kind}.png", full_page=True)
+        page.close()
 
 
 def _one_theme(browser: Browser, running: Server, root: Path, target: Path, theme: str) -> None:

@@ -333,3 +333,23 @@ def test_the_samplers_own_use_is_finer_than_a_tick() -> None:
     now = time.monotonic()
     found = read(tree, now)
     assert found["process/sampler/cpu"] * (now - began) / 100 == pytest.approx(time.process_time() - used, abs=0.008)
+
+
+def test_a_process_that_nobody_waited_for_holds_no_memory() -> None:
+    script = "import subprocess, time; p = subprocess.Popen(['true']); print(p.pid, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            child = int(parent.stdout.readline())
+            until = time.monotonic() + 10
+            while psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            tree = ProcessTree(parent.pid)
+            tree.read(0.0)
+            values = dict(zip([name for name, _ in tree.series], tree.read(1.0), strict=True))
+        finally:
+            parent.kill()
+    assert values["process/others/count"] == 0
+    assert math.isnan(values["process/others/memory"])
+    assert values["process/kernel/memory"] > 1e6

@@ -48,8 +48,9 @@ class _Sum:
 
     def add(self, now: Usage, before: Usage | None, *, born: bool) -> None:
         """Add a process: `before` is None if the last read did not see it, `born` if it began since."""
-        self.count += not now.ended
-        self.resident = _plus(self.resident, now.resident)
+        if not now.ended:  # one that its parent has not waited for holds nothing any more
+            self.count += 1
+            self.resident = _plus(self.resident, now.resident)
         if before is None and not born:
             return
         # Counters never fall; where they seem to (the kernel scales user and system time) nothing was used.
