@@ -54,7 +54,8 @@ export class FakeSource implements MonitorSource {
   reload = vi.fn(() => Promise.resolve());
   dispose = vi.fn();
   configure = vi.fn((changes: Changes): Promise<void> => {
-    this.settings = { ...this.settings!, ...changes };
+    const { record = this.settings!.record, ...others } = changes;
+    this.settings = { ...this.settings!, ...others, record: record !== false };
     return Promise.resolve();
   });
   readonly asked: [string, string, boolean][] = [];
