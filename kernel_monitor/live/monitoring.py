@@ -253,6 +253,10 @@ class Monitor:
         if cost["sampler"] is not None:
             lines.append(f"cost: sampler {cost['sampler']:.1f} % of a core, in the kernel {cost['kernel']:.1f} %")
         lines.append(words(self.recording))
+        kept = self.store.schema.capacity * self._settings.interval
+        if kept < 0.99 * self._settings.history:
+            series = len(self.store.schema.series)
+            lines.append(f"the charts keep {kept:.0f} s: {series:,} series fill the memory that the history may take")
         if self.missed:
             lines.append(f"{self.missed:,} samples were missed (gaps are drawn as gaps)")
         if self.restarts:

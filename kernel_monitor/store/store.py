@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 EVENTS = 10_000
 """The most events that a store keeps."""
+MOST_BYTES = 128 << 20
+"""The most memory that the rows take: a long history of a large machine is cut short before it harms the training."""
+FEWEST = 100
+"""So many rows are kept whatever they take, if they are wanted."""
 
 
 class Store:
@@ -33,13 +37,22 @@ class Store:
         interval: seconds between rows until the sampler's hello says otherwise.
         origin: wall clock (Unix seconds) at `time == 0`; now, if not given.
         events: the most events that are kept.
+        most_bytes: the most memory that the rows may take; fewer are kept where they are wide.
     """
 
     def __init__(
-        self, capacity: int = 6000, *, interval: float = 0.1, origin: float | None = None, events: int = EVENTS
+        self,
+        capacity: int = 6000,
+        *,
+        interval: float = 0.1,
+        origin: float | None = None,
+        events: int = EVENTS,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._lock = Lock()
         self._ring = Ring(capacity)
+        self._wanted = capacity
+        self._most_bytes = most_bytes
         self._host_series: tuple[Series, ...] = ()
         self._known: set[str] = set()
         self._events: deque[dict[str, Any]] = deque(maxlen=events)
@@ -110,15 +123,16 @@ class Store:
             return self._change(self._host_series, charts=tuple(charts))
 
     def set_capacity(self, capacity: int) -> Schema:
-        """Keep at most this many rows from now on; the newest stay.
+        """Keep at most this many rows from now on, fewer if they took more than the store may; the newest stay.
 
         Raises:
             ValueError: there would be no room for a row.
         """
         with self._lock:
-            if capacity != self._ring.capacity:
-                self._ring.resize(capacity)
-            return self._change(self._host_series, capacity=capacity)
+            if capacity < 1:
+                raise ValueError(f"a store needs room for at least one row, not {capacity}")
+            self._wanted = capacity
+            return self._change(self._host_series)
 
     def append(self, time: float, host_values: npt.ArrayLike, loader_values: Mapping[str, float] | None = None) -> int:
         """Add a row.
@@ -220,15 +234,21 @@ class Store:
     def _change(self, host_series: tuple[Series, ...], **changes: Any) -> Schema:
         """Put a changed schema in place; the lock is held."""
         loaders = changes.get("loaders", self._schema.loaders)
-        changed = replace(self._schema, series=host_series + loader_series(loaders), **changes)
+        series = host_series + loader_series(loaders)
+        fitting = max(FEWEST, self._most_bytes // (4 * max(1, len(series))))
+        changed = replace(self._schema, series=series, capacity=min(self._wanted, fitting), **changes)
         if changed == self._schema:
             self._schema = changed  # what is no part of equality may differ
         else:
             changed = replace(changed, version=self._schema.version + 1)
             if len(changed.columns) != len(changed.series):
                 raise ValueError(f"series must have names of their own: {', '.join(changed.names)}")
+            if changed.capacity < self._ring.capacity:
+                self._ring.resize(changed.capacity)  # before the rows become wider
             if changed.names != self._schema.names:
                 self._ring.rename(changed.names)
+            if changed.capacity > self._ring.capacity:
+                self._ring.resize(changed.capacity)
             self._known.update(changed.names)
             self._host_series = host_series
             self._schema = changed

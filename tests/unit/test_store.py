@@ -343,3 +343,20 @@ def test_a_throttled_gpu_makes_no_page_load_again() -> None:
 def test_the_row_before_a_moment() -> None:
     store = filled(21)
     assert [store.seq_before(time) for time in (0.0, 1.39, 1.4, 1.75, 99.0)] == [0, 0, 14, 17, 21]
+
+
+def test_wide_rows_are_kept_only_as_long_as_memory_allows() -> None:
+    store = Store(capacity=5000, most_bytes=4 * 2 * 1000)
+    series = [{"name": f"cpu/{core}/busy", "unit": "%"} for core in range(2)]
+    hello = {"interval": 0.1, "series": series, "cpus": [0, 1], "gpus": [], "gpu_reason": "none", "host": {}}
+    assert store.set_host(hello).capacity == 1000
+    for number in range(1500):
+        store.append(0.1 * number, [number, number])
+    assert len(store.rows()) == 1000
+    wider = [*series, *({"name": f"cpu/{core}/iowait", "unit": "%"} for core in range(6))]
+    assert store.set_host({**hello, "series": wider}).capacity == 250
+    rows = store.rows()
+    assert (len(rows), rows.seq[-1], rows.values[-1, 0]) == (250, 1500, 1499)
+    assert store.set_host(hello).capacity == 1000
+    assert store.set_capacity(300).capacity == 300
+    assert len(store.rows()) == 250
