@@ -31,16 +31,23 @@ class Notebook:
         Raises:
             SystemExit: it failed.
         """
+        self._forget()
         reply = self._client.execute_interactive(code, timeout=timeout, output_hook=lambda _message: None)
         if reply["content"]["status"] != "ok":
             raise SystemExit("\n".join(reply["content"].get("traceback", [str(reply["content"])])))
 
     def value(self, expression: str) -> Any:
         """The value of an expression, as a literal."""
+        self._forget()
         reply = self._client.execute_interactive(
             "", user_expressions={"value": expression}, timeout=60, output_hook=lambda _message: None
         )
         return ast.literal_eval(reply["content"]["user_expressions"]["value"]["data"]["text/plain"])
+
+    def _forget(self) -> None:
+        """Throw away what was published meanwhile: a full socket would drop the word that a cell has ended."""
+        while self._client.iopub_channel.msg_ready():
+            self._client.get_iopub_msg(timeout=1)
 
     def close(self) -> None:
         self._client.stop_channels()

@@ -80,7 +80,7 @@ def main() -> int:
                 received = receiver.finish()
             rows, missed = monitored.value("(monitor.store.last_seq, monitor.missed)")
             restarts, epochs = monitored.value("(monitor.restarts, epochs)")
-            stamps = monitored.value("(monitor.store.rows().time[-1], monitor.settings['interval'])")
+            stamps = monitored.value("(float(monitor.store.rows().time[-1]), monitor.settings['interval'])")
             print(monitored.value("monitor.status()"))
             for cells in (monitored, plain):
                 cells.run("ended.set(); thread.join()")
