@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from .live import monitor, open_session
     from .loaders import switchable
+    from .steps import watch_loader
 
-__all__ = ["__version__", "errors", "monitor", "open_session", "switchable"]
+__all__ = ["__version__", "errors", "monitor", "open_session", "switchable", "watch_loader"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,6 +32,10 @@ def __getattr__(name: str) -> Any:
         from .live import open_session
 
         return open_session
+    if name == "watch_loader":
+        from .steps import watch_loader
+
+        return watch_loader
     if name == "errors":
         from importlib import import_module
 

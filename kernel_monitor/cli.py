@@ -1,6 +1,7 @@
 """The command line: `kernel-monitor COMMAND …`.
 
-Exit status 0: done; 1: done, and what was checked is not as it should be; 2: a sentence on stderr says what to do.
+Exit status 0: done; 1: done, and what was checked is not as it should be; 2: a sentence on stderr says what to do;
+3: what was to be checked cannot be.
 Each command is one function that adds its parser, listed in COMMANDS, and imports what it needs when it runs.
 """
 
@@ -124,22 +125,122 @@ def _run_sessions(options: argparse.Namespace) -> int:
 def _report(commands: Commands) -> None:
     parser = commands.add_parser(
         "report",
-        help="write a recorded session as one HTML file",
-        description="Writes a recorded session as one HTML file that opens offline.",
+        help="write a recorded session as one HTML file, or what can be said of it as JSON",
+        description="Writes a recorded session as one HTML file that opens offline; with --json the same as data, to "
+        "stdout or to FILE.",
     )
     parser.add_argument("session", metavar="SESSION", help="its file, its id or the beginning of that")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the HTML file")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="the file; needed for HTML")
+    parser.add_argument("--json", action="store_true", help="verdict, stretches, rules, costs … as JSON")
+    _add_price(parser)
     parser.set_defaults(run=_run_report)
 
 
+def _add_price(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--price", metavar="P", help="of an hour, such as 2.50€, instead of the recorded one")
+
+
 def _run_report(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
     from .recorded import Opened
 
-    print(f"wrote {Opened().open(options.session).export(options.output)}")
+    if options.output is None and not options.json:
+        raise MonitorError("report needs -o FILE, or --json (see kernel-monitor report --help)")
+    price = None if options.price is None else _price(options.price)
+    session = Opened().open(options.session)
+    if price is not None:
+        facts = {**session.snapshot.facts, "price": price[0], "currency": price[1]}
+        session.snapshot = replace(session.snapshot, facts=facts)
+    if not options.json:
+        print(f"wrote {session.export(options.output)}")
+        return 0
+    from .diagnose.analysis import analyse
+    from .diagnose.model import plain
+
+    label = {key: value for key, value in session.label().items() if key != "path"}
+    said = {"session": session.id, **label, "facts": session.snapshot.facts, **analyse(session.snapshot).to_json()}
+    text = json.dumps(plain(said), indent=1)
+    if options.output is None:
+        print(text)
+    else:
+        from .report import write
+
+        print(f"wrote {write(options.output.expanduser(), text)}")
     return 0
 
 
-COMMANDS: tuple[Callable[[Commands], None], ...] = (_demo_data, _sessions, _report)
+def _price(words: str) -> tuple[float | None, str]:
+    """The price of an hour and its currency. Raises MonitorError where it is none."""
+    from .live.settings import Settings
+
+    settings = Settings().changed(price=words)
+    return settings.price, settings.currency
+
+
+def _compare(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="compare the loops of two recorded sessions",
+        description="Compares the time per image (without images: per step) of the loaders that two recorded sessions "
+        "have in common, with the spread of their steps. Exit status 0: good; 1: surely slower than allowed; 2: an "
+        "error; 3: nothing can be compared.",
+    )
+    parser.add_argument("a", metavar="A", help="the session before: its file, its id or the beginning of that")
+    parser.add_argument("b", metavar="B", help="the session after; may be the same")
+    parser.add_argument("--max-slowdown", metavar="5%", type=_share, help="how much longer an image may take")
+    parser.add_argument("--loader", metavar="NAME", help="only this loader")
+    parser.add_argument(
+        "--stretch",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="a stretch by its key (train/2) in both; given twice, of A and of B",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON, for other programs")
+    _add_price(parser)
+    parser.set_defaults(run=_run_compare)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 5%")
+    return share
+
+
+def _run_compare(options: argparse.Namespace) -> int:
+    from .diagnose.compare import Prices, compare, status, table
+    from .diagnose.model import plain
+    from .recorded import Opened
+
+    if len(options.stretch) > 2:
+        raise MonitorError("--stretch is given once, or twice: of A and of B (see kernel-monitor compare --help)")
+    price = None if options.price is None else _price(options.price)
+    opened = Opened()
+    snapshots = [opened.open(one).snapshot for one in (options.a, options.b)]
+    hours = [price[0] if price is not None else one.facts.get("price") for one in snapshots]
+    currencies = {price[1]} if price is not None else {str(one.facts.get("currency") or "") for one in snapshots}
+    if None not in hours and len(currencies) > 1:
+        raise MonitorError(f"The prices are in {' and '.join(sorted(currencies))}: say one with --price.")
+    found = compare(
+        *snapshots,
+        loader=options.loader,
+        keys=options.stretch,
+        allowed=options.max_slowdown,
+        prices=Prices(hours[0], hours[1]),
+    )
+    if options.json:
+        print(json.dumps({"status": status(found), "allowed": options.max_slowdown, "loaders": plain(found)}, indent=1))
+    else:
+        print(table(found, max(currencies)))
+    return status(found)
+
+
+COMMANDS: tuple[Callable[[Commands], None], ...] = (_demo_data, _sessions, _report, _compare)
 
 
 if __name__ == "__main__":

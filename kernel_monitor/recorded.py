@@ -79,7 +79,7 @@ class RecordedSession:
         """The exported page as text, rendered in a process of its own."""
         from .report.client import render_in_process
 
-        return render_in_process(self.snapshot)
+        return render_in_process(lambda: self.snapshot)
 
     @cached_property
     def snapshot(self) -> Snapshot:

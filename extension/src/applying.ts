@@ -1,7 +1,7 @@
 /** Give a kernel the settings that the person made: once to each kernel process, and whenever they change. */
 
 import { Notification } from '@jupyterlab/apputils';
-import type { Changes, KernelSource } from '@kernel-monitor/widgets';
+import type { Changes, KernelSource, Settings } from '@kernel-monitor/widgets';
 import type { IDisposable } from '@lumino/disposable';
 
 import type { IMonitorSettings } from './settings.js';
@@ -69,7 +69,11 @@ export class SettingsApplier implements IDisposable {
     const keys = Object.keys(wanted) as (keyof Changes)[];
     const where = now.record && (now.record_to ?? '');
     const has = { ...now, record: typeof wanted.record === 'string' ? where : now.record };
-    const differing = keys.filter(key => JSON.stringify(wanted[key]) !== JSON.stringify(has[key]));
+    const differing = keys.filter(key =>
+      key === 'price'
+        ? !isPrice(String(wanted.price), now)
+        : JSON.stringify(wanted[key]) !== JSON.stringify(has[key])
+    );
     if (differing.length === 0) {
       return;
     }
@@ -84,6 +88,19 @@ export class SettingsApplier implements IDisposable {
   private _told = false;
   private _isDisposed = false;
   private readonly _unlisten: () => void;
+}
+
+/** Whether the kernel has this price; one that is too old to know prices is not told. */
+function isPrice(wanted: string, { price, currency }: Settings): boolean {
+  if (price === undefined) {
+    return true;
+  }
+  if (wanted.trim() === '') {
+    return price === null;
+  }
+  const number = Number(/[\d.,]+/.exec(wanted)?.[0].replace(',', '.'));
+  const said = wanted.replace(/[\d.,+\s]/g, '').replace(/(\/|per)(h|hr|hour)$/, '');
+  return number === price && (said === '' || said === currency);
 }
 
 function stored(): string[] {

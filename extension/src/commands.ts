@@ -4,6 +4,7 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { ICommandPalette, Notification } from '@jupyterlab/apputils';
 import { download, type ConnectionState, type KernelSource } from '@kernel-monitor/widgets';
 
+import { canDiagnose, canInspect, canProfile, diagnose, mark, profile } from './diagnosing.js';
 import { chooseRecorded, openRecorded } from './replay.js';
 import { IMonitorSettings } from './settings.js';
 import { IMonitorSidebar } from './sidebar.js';
@@ -117,6 +118,30 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         }
       }
     });
+    add('diagnose', {
+      label: 'Diagnose the Loader',
+      caption: 'Measure each engine in the running loop, and say what bounds it',
+      enabled: source => isIn(source, 'running', 'paused') && canDiagnose(source),
+      action: source => {
+        sidebar.reveal();
+        return diagnose(source);
+      }
+    });
+    add('profile', {
+      label: 'Profile 10 Steps',
+      caption: 'Which operators and kernels take the loop’s next steps',
+      enabled: source => isIn(source, 'running', 'paused') && canProfile(source),
+      action: source => {
+        sidebar.reveal();
+        return profile(source);
+      }
+    });
+    add('mark', {
+      label: 'Mark This Moment…',
+      caption: 'Note what begins now: what follows is judged by itself',
+      enabled: source => isIn(source, 'running', 'paused') && source.analysis !== null,
+      action: mark
+    });
     for (const backend of BACKENDS) {
       add(`switch-to-${backend}`, {
         label: `Switch Loader to ${backend}`,
@@ -136,6 +161,8 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       const look = (): void => {
         const now = [
           source?.connection.state,
+          source && canInspect(source),
+          source?.loaders.length,
           ...BACKENDS.map(backend => source && canSwitch(source, backend))
         ].join();
         if (now !== heard) {

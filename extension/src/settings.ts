@@ -57,13 +57,14 @@ class MonitorSettings implements IMonitorSettings {
 
 /** *Recording* and its folder are what a kernel calls `record`: false, or where to (empty: the usual folder). */
 function changes(values: Readonly<Record<string, unknown>>): Changes {
-  const { interval, history, charts, recording, recordingFolder } = values;
+  const { interval, history, charts, recording, recordingFolder, price } = values;
   const record = recording === false ? false : (recordingFolder ?? recording);
   return {
     ...(typeof interval === 'number' ? { interval } : {}),
     ...(typeof history === 'number' ? { history } : {}),
     ...(Array.isArray(charts) ? { charts: charts as string[] } : {}),
-    ...(typeof record === 'boolean' || typeof record === 'string' ? { record } : {})
+    ...(typeof record === 'boolean' || typeof record === 'string' ? { record } : {}),
+    ...(typeof price === 'string' ? { price } : {})
   };
 }
 

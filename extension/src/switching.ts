@@ -20,7 +20,7 @@ export function canSwitch(source: KernelSource, backend: string): boolean | null
 /** Ask which loader where there are several, ask for confirmation where the backend wants one, and switch. */
 export async function switchLoader(source: KernelSource, backend: string): Promise<void> {
   const loaders = live(source).filter(loader => find(loader, backend)?.available);
-  const loader = await choose(loaders, backend);
+  const loader = await chooseLoader(loaders, `Switch to ${backend}`, 'Switch');
   if (loader === null) {
     return;
   }
@@ -39,9 +39,11 @@ export async function switchLoader(source: KernelSource, backend: string): Promi
   await source.switchTo(loader.id, backend, confirm !== null);
 }
 
-async function choose(
+/** Ask which loader is meant, where there are several; null where there is none, or nobody said. */
+export async function chooseLoader(
   loaders: readonly LoaderState[],
-  backend: string
+  title: string,
+  okLabel: string
 ): Promise<LoaderState | null> {
   if (loaders.length <= 1) {
     return loaders[0] ?? null;
@@ -53,15 +55,15 @@ async function choose(
       : loader.name
   );
   const { button, value } = await InputDialog.getItem({
-    title: `Switch to ${backend}`,
+    title,
     label: 'Loader:',
     items,
-    okLabel: 'Switch'
+    okLabel
   });
   return button.accept && value !== null ? (loaders[items.indexOf(value)] ?? null) : null;
 }
 
-function live(source: KernelSource): readonly LoaderState[] {
+export function live(source: KernelSource): readonly LoaderState[] {
   return source.loaders.filter(loader => loader.ended !== true);
 }
 

@@ -1,26 +1,26 @@
-"""What the measurements say: stretches between switches, percentiles, and the strip. NumPy only."""
+"""What the measurements say: the strip of a switch, and the analysis of a session (`analyse`). NumPy only."""
 
 from __future__ import annotations
 
+from .analysis import analyse
+from .changes import change
 from .limits import allowed_cores, limits_note, memory_note
+from .live import live_verdict
 from .measured import Measured, measure
 from .strip import strip
 from .switches import Comparison, compare, switches
-from .tables import QUANTILES, Line, Segment, percentiles, segments
 
 __all__ = [
-    "QUANTILES",
     "Comparison",
-    "Line",
     "Measured",
-    "Segment",
     "allowed_cores",
+    "analyse",
+    "change",
     "compare",
     "limits_note",
+    "live_verdict",
     "measure",
     "memory_note",
-    "percentiles",
-    "segments",
     "strip",
     "switches",
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..store import Schema
+    from .measured import Table
 
 
 def allowed_cores(schema: Schema) -> frozenset[int]:
@@ -32,3 +33,18 @@ def memory_note(schema: Schema) -> str | None:
     if limit is not None:
         parts.append(f"container limit {float(limit) / 1e9:,.1f} GB")
     return ", ".join(parts) or None
+
+
+def usable_cores(schema: Schema) -> float:
+    """How many cores this process may use at a time: those allowed, or its quota where that is less."""
+    quota = (schema.host.get("limits") or {}).get("cpu_quota")
+    allowed = float(len(allowed_cores(schema)))
+    return allowed if quota is None else min(allowed, float(quota))
+
+
+def gpus_in_use(table: Table) -> tuple[int, ...]:
+    """Numbers of the GPUs on which this kernel held memory; all of them where that is not known, or true of none."""
+    columns, numbers = table.schema.columns, [gpu.index for gpu in table.schema.gpus]
+    held = {number: columns.get(f"gpu/{number}/process_memory") for number in numbers}
+    used = [one for one, column in held.items() if column is not None and bool((table.values[:, column] > 0).any())]
+    return tuple(used or numbers)

@@ -93,7 +93,7 @@ def measure(table: Table, loader: str | None, start: float, end: float) -> Measu
     wait = _column(schema, values, f"loader/{loader}/wait")
     step = _column(schema, values, f"loader/{loader}/step")
     if loader is not None:
-        used = _delivering(time, images, step, _interval(schema, values))
+        used = delivering(time, images, step, longest_interval(schema, values))
         time, values, window = time[used], values[used], window[used]
         images, wait, step = images[used], wait[used], step[used]
     delivered = np.where(np.isfinite(images), images, 0.0) * window
@@ -110,19 +110,19 @@ def measure(table: Table, loader: str | None, start: float, end: float) -> Measu
         memory=_present(_column(schema, values, "memory/percent")),
         wait=_present(wait),
         step=_present(step),
-        per_second=_per_second(time, delivered, window) if np.isfinite(images).any() else np.empty(0),
+        per_second=per_second(time, delivered, window) if np.isfinite(images).any() else np.empty(0),
         mean_wait=_weighted(wait, delivered),
         mean_step=_weighted(step, delivered),
     )
 
 
-def _interval(schema: Schema, values: npt.NDArray[np.float32]) -> float:
+def longest_interval(schema: Schema, values: npt.NDArray[np.float32]) -> float:
     """The longest interval between rows that was set in these, in seconds."""
     told = _present(_column(schema, values, "sample/interval"))
     return float(told.max()) if len(told) else schema.interval
 
 
-def _delivering(time: Floats, images: Floats, step: Floats, interval: float) -> npt.NDArray[np.bool_]:
+def delivering(time: Floats, images: Floats, step: Floats, interval: float) -> npt.NDArray[np.bool_]:
     """Which frames lie between two deliveries that are not a pause apart.
 
     The frame of a stretch's first delivery is left out: its samples were made before the stretch.
@@ -188,7 +188,7 @@ def _weighted(values: Floats, weights: Floats) -> float:
     return float((values[present] * weights[present]).sum() / total)
 
 
-def _per_second(time: Floats, delivered: Floats, window: Floats) -> Floats:
+def per_second(time: Floats, delivered: Floats, window: Floats) -> Floats:
     """Deliveries of each whole second that was counted for at least nine tenths."""
     if len(time) == 0:
         return np.empty(0)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..live import monitor
+from .cells import leave_out
 from .magics import MonitorMagics
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Extension:
     def load(self) -> None:
         shell: Any = self._shell
         shell.register_magics(self._magics)
+        shell.input_transformers_cleanup.append(leave_out)
         shell.events.register("pre_run_cell", self._before_cell)
         shell.events.register("post_run_cell", self._after_cell)
         kernel = getattr(shell, "kernel", None)
@@ -53,13 +55,16 @@ class Extension:
             self._channels.unlisten()
         shell.events.unregister("pre_run_cell", self._before_cell)
         shell.events.unregister("post_run_cell", self._after_cell)
+        shell.input_transformers_cleanup.remove(leave_out)
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop("monitor", None)
         shell.magics_manager.registry.pop(type(self._magics).__name__, None)
 
-    def _before_cell(self, _info: Any) -> None:
+    def _before_cell(self, info: Any) -> None:
         monitor.hub.cell_started()
+        self._magics.before_cell(str(info.raw_cell))
 
     def _after_cell(self, _result: Any) -> None:
         monitor.hub.cell_ended()
+        self._magics.after_cell()
         self._magics.refresh_summaries()

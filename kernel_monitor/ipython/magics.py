@@ -6,17 +6,19 @@ import argparse
 import shlex
 from collections.abc import Callable
 from html import escape
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
 from ..errors import MonitorError
 from ..live.recording import words as recording_words
 from ..recorded import table
-from ..stream.control import KNOBS
+from .answers import Answers, verdict_text
+from .cells import Cells, cell_html, cell_text
 from .summary import summary_html, summary_text
+from .usage import USAGE, parser
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -24,82 +26,32 @@ if TYPE_CHECKING:
     from ..live import Monitor
     from ..widgets import Dashboard
 
-USAGE = """%monitor                        show the dashboard (starts the monitor if needed)
-%monitor start [--interval S] [--history S] [--charts ID,ID] [--no-record]
-                                sample every S seconds (default 0.1) and keep S seconds (default 600);
-                                the same again while it runs changes the settings
-%monitor stop                   stop sampling; what was measured stays
-%monitor status                 what runs, what it costs, what was missed, where it is recorded
-%monitor show CHART …           choose the charts: ids, or all, or default
-%monitor switch NAME [--loader LOADER] [--yes]
-                                go on with another loader backend from the next batch;
-                                --yes: without the question that synthetic asks
-%monitor set [workers=N] [prefetch=N] [threads=N] [--loader LOADER]
-                                change the loader's knobs from the next batch on
-%monitor export PATH            write everything as one HTML file
-%monitor record on|off          go on with the recording, or leave it
-%monitor sessions               the recorded sessions
-%monitor open [SESSION]         the dashboard of a recorded session: a path, an id or its beginning; or the newest"""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"%monitor: {message}\n{USAGE}")
-
-
-def _knob(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    if name not in KNOBS:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of workers=N, prefetch=N, threads=N")
-    try:
-        return name, int(value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{name} is a whole number, not {value!r}") from None
-
-
-def _parser() -> _Parser:
-    parser = _Parser(prog="%monitor", add_help=False)
-    commands = parser.add_subparsers(dest="command")
-    start = commands.add_parser("start", add_help=False)
-    start.add_argument("--interval", type=float, default=None)
-    start.add_argument("--history", type=float, default=None)
-    start.add_argument("--charts", type=lambda text: [one.strip() for one in text.split(",")], default=None)
-    start.add_argument("--no-record", dest="record", action="store_false", default=None)
-    commands.add_parser("stop", add_help=False)
-    commands.add_parser("status", add_help=False)
-    switch = commands.add_parser("switch", add_help=False)
-    switch.add_argument("backend")
-    switch.add_argument("--loader", default=None)
-    switch.add_argument("--yes", action="store_true")
-    knobs = commands.add_parser("set", add_help=False)
-    knobs.add_argument("knobs", nargs="+", type=_knob, metavar="workers=N|prefetch=N|threads=N")
-    knobs.add_argument("--loader", default=None)
-    export = commands.add_parser("export", add_help=False)
-    export.add_argument("path")
-    show = commands.add_parser("show", add_help=False)
-    show.add_argument("charts", nargs="+", metavar="CHART")
-    record = commands.add_parser("record", add_help=False)
-    record.add_argument("record", choices=("on", "off"))
-    commands.add_parser("sessions", add_help=False)
-    opened = commands.add_parser("open", add_help=False)
-    opened.add_argument("session", nargs="?", default=None)
-    return parser
+PATIENCE_S = 600.0
+"""How long a profile that was asked for in one cell waits for the loop that another one runs."""
 
 
 @magics_class
 class MonitorMagics(Magics):
-    """The ``%monitor`` line magic."""
+    """The ``%monitor`` line magic, and what stands under cells."""
 
     def __init__(self, shell: InteractiveShell, monitor: Monitor) -> None:
         super().__init__(shell)
         self._monitor = monitor
-        self._parser = _parser()
+        self._parser = parser()
+        self._cells = Cells(monitor)
+        self._answers = Answers(monitor)
         self._shown: list[tuple[Any, dict[str, Any]]] = []
 
-    @line_magic("monitor")  # type: ignore[arg-type]  # IPython types its decorator as taking nothing
-    def monitor(self, line: str) -> None:
+    @line_cell_magic("monitor")  # type: ignore[arg-type]  # IPython types its decorator as taking nothing
+    def monitor(self, line: str, cell: str | None = None) -> None:
         """Show or steer the monitor."""
-        words = shlex.split(line)
+        if cell is not None:  # a cell that begins with it never comes here: see `cells`
+            self.shell.run_cell(f"%%monitor {line}\n{cell}").raise_error()  # type: ignore[union-attr]
+            return
+        try:
+            words = shlex.split(line)
+        except ValueError as error:
+            raise UsageError(f"%monitor: {error} in {line!r}. Quote it as in a shell.") from None
         if words in (["--help"], ["help"]):
             print(USAGE)
             return
@@ -116,6 +68,11 @@ class MonitorMagics(Magics):
             "record": lambda args: self._record(on=args.record == "on"),
             "sessions": lambda _args: print(table(self._monitor.opened.listing())),
             "open": lambda args: self._open(args.session),
+            "verdict": lambda _args: print(verdict_text(self._monitor.snapshot())),
+            "diagnose": self._diagnose,
+            "profile": self._profile,
+            "mark": lambda args: self._mark(" ".join(args.words)),
+            "price": lambda args: self._price(" ".join(args.price)),
         }
         try:
             actions[args.command](args)
@@ -129,6 +86,23 @@ class MonitorMagics(Magics):
         """
         if not self._monitor.hub.ever_subscribed:
             self._update_summaries()
+
+    def before_cell(self, source: str) -> None:
+        """A cell begins; `source` is what a person wrote."""
+        self._cells.begin(source)
+
+    def after_cell(self) -> None:
+        """A cell has ended: what it asked for stands under it."""
+        self._monitor.end_profile_here()
+        for words in self._answers.ready():
+            print(words)
+        lines = self._cells.end()
+        if lines is None:
+            return
+        if getattr(self.shell, "kernel", None) is None:
+            print(cell_text(lines))
+        else:
+            display({"text/plain": cell_text(lines), "text/html": cell_html(lines)}, raw=True)
 
     def _start(self, args: argparse.Namespace) -> None:
         self._monitor.start(interval=args.interval, history=args.history, charts=args.charts, record=args.record)
@@ -192,6 +166,27 @@ class MonitorMagics(Magics):
         state = self._monitor.set(loader=loader, **knobs)
         now = ", ".join(f"{name} {value}" for name, value in state["knobs"].items() if value is not None)
         print(f"{state['name']}: {now}")
+
+    def _diagnose(self, args: argparse.Namespace) -> None:
+        if args.cancel:
+            print("cancelled" if self._monitor.cancel_diagnosis() else "There is no diagnosis to cancel.")
+            return
+        self._monitor.diagnose(args.loader, seconds=args.seconds, confirmed=args.yes, wait=False)
+        print(self._answers.diagnosis())
+
+    def _profile(self, args: argparse.Namespace) -> None:
+        self._monitor.profile(args.steps, loader=args.loader, wait=False, patience=PATIENCE_S)
+        print(self._answers.profile(args.steps))
+
+    def _mark(self, label: str) -> None:
+        self._monitor.mark(label)
+        print(f"marked: {label}")
+
+    def _price(self, words: str) -> None:
+        self._monitor.configure(price="" if words == "off" else words)
+        settings = self._monitor.settings
+        price, currency = settings["price"], settings["currency"]
+        print("no price" if price is None else f"price: {price:g} {currency} an hour".replace("  ", " "))
 
     def _update_summaries(self) -> None:
         for handle, data in self._shown:

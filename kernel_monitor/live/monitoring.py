@@ -5,25 +5,30 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MonitorError, SessionError
+from ..errors import SessionError
 from ..recorded import Opened, RecordedSession
 from ..store import Snapshot, Store
 from ..stream.hub import Hub, Publisher
 from .cost import thread_seconds
+from .diagnosing import Diagnosing
+from .profiling import Profiling
 from .recording import words
 from .sampling import Row, Sampling, facts
 from .serving import Serving
-from .settings import Record, Settings
+from .settings import Price, Record, Settings
+from .steering import Steering
+from .stepping import Stepping
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
     from ..widgets import Dashboard
 
 
-class Monitor:
+class Monitor(Steering, Stepping, Diagnosing, Profiling):
     """Samples this machine, follows this process's loaders, and serves the pages that show them.
 
     Everything is thread-safe. Nothing runs before :meth:`start`.
@@ -35,7 +40,7 @@ class Monitor:
         self.opened = Opened()
         self._settings = Settings()
         self._lock = threading.RLock()
-        self._serving = Serving(self.store, self.hub, lambda: self._settings)
+        self._serving = Serving(self.store, self.hub, lambda: self._settings, self._tasks)
         self._sampling = Sampling(self.store, self)
         self._serving.sampling = self._sampling
         self._news: str | None = None
@@ -53,6 +58,7 @@ class Monitor:
         history: float | None = None,
         charts: str | list[str] | tuple[str, ...] | None = None,
         record: Record | None = None,
+        price: Price | None = None,
     ) -> None:
         """Start sampling, with these settings or, for those not given, as before; what runs is configured.
 
@@ -61,11 +67,12 @@ class Monitor:
             history: s of samples kept for the charts, 60 to 3600; 600 at first.
             charts: ids of the charts to show (see `configure`).
             record: whether to record the session to a file, and to which folder; True at first.
+            price: of an hour of this machine (see `configure`); none at first.
 
         Raises:
             SessionError: a value cannot be taken.
         """
-        self.configure(interval=interval, history=history, charts=charts, record=record)
+        self.configure(interval=interval, history=history, charts=charts, record=record, price=price)
         if self._sampling.start(self._settings):
             self._began = time.monotonic()
             self._tell_what_was_left()
@@ -78,6 +85,7 @@ class Monitor:
         history: float | None = None,
         charts: str | list[str] | tuple[str, ...] | None = None,
         record: Record | None = None,
+        price: Price | None = None,
     ) -> dict[str, Any]:
         """Change settings, while the monitor runs too, with nothing lost; returns all of them.
 
@@ -85,13 +93,14 @@ class Monitor:
             interval, history: as for `start`.
             charts: ids of `kernel_monitor.store.charts`, among which `all` and `default` stand for those.
             record: False stops the recording, True goes on with it in the same file, a folder says where.
+            price: of an hour of this machine: a number, or words such as `2.50 €`; an empty text takes it away.
 
         Raises:
             SessionError: a value cannot be taken; nothing was changed.
         """
         with self._lock:
             before = self._settings
-            after = before.changed(interval=interval, history=history, charts=charts, record=record)
+            after = before.changed(interval=interval, history=history, charts=charts, record=record, price=price)
             self._settings = after
             self._shape()
             if after != before or record is not None:
@@ -102,7 +111,7 @@ class Monitor:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """`interval`, `history` (s), `charts` (ids), `record` (bool), `record_to` (a folder, or None)."""
+        """`interval`, `history` (s), `charts` (ids), `record`, `record_to` (a folder, or None), `price`, `currency`."""
         return self._settings.to_json()
 
     @property
@@ -146,6 +155,12 @@ class Monitor:
         """What the last switch changed, or None (docs/architecture.md, *Strip*)."""
         return self._serving.strip
 
+    @property
+    def verdict(self) -> dict[str, Any] | None:
+        """Where the time of a step goes now (`diagnose.model.Verdict` as JSON, and `loader`); None without a loop."""
+        at = self._sampling.session_time(time.monotonic())
+        return None if at is None else self._serving.judging.judge(at, self.loader_states())
+
     def dashboard(self) -> Dashboard:
         """The dashboard as a widget, for the output of a cell. Starts the monitor if needed."""
         from ..widgets import Dashboard
@@ -160,73 +175,6 @@ class Monitor:
     def loader_states(self) -> list[dict[str, Any]]:
         """The states of the live loaders, and the last states of the newest that are gone (``"ended": true``)."""
         return self._sampling.following.states()
-
-    def switch(self, backend: str, *, loader: str | None = None, confirmed: bool = False) -> dict[str, Any]:
-        """Ask a loader to go on with another backend; returns its state at once.
-
-        Args:
-            backend: a backend's name.
-            loader: the loader's id or name; may be left out where there is one.
-            confirmed: a person has said yes to what `question` asks.
-
-        Raises:
-            MonitorError: there is no such loader, or there is a question and nobody has said yes.
-            BackendUnavailable: there is no such backend, or it cannot run here.
-        """
-        chosen = self._choose(loader)
-        question = None if confirmed else _question(chosen, backend)
-        if question is not None:
-            raise MonitorError(f"{question} Nothing was switched: this has to be confirmed.")
-        chosen.switch(backend)
-        return dict(chosen.state())
-
-    def question(self, backend: str, *, loader: str | None = None) -> str | None:
-        """What a person is to be asked before `switch` to a backend; None where there is nothing to ask.
-
-        Raises:
-            MonitorError: there is no such loader.
-        """
-        return _question(self._choose(loader), backend)
-
-    def set(
-        self,
-        *,
-        loader: str | None = None,
-        workers: int | None = None,
-        prefetch: int | None = None,
-        threads: int | None = None,
-    ) -> dict[str, Any]:
-        """Change a loader's knobs from its next batch boundary on; returns its state at once.
-
-        Args:
-            loader: the loader's id or name; may be left out where there is one.
-            workers: processes that load for `torchvision`.
-            prefetch: batches in flight: per worker for `torchvision`, in all for DALI.
-            threads: threads of DALI.
-
-        Raises:
-            MonitorError: there is no such loader, nothing is to be set, or a value cannot be taken.
-        """
-        if workers is None and prefetch is None and threads is None:
-            raise MonitorError("Say what to set: workers, prefetch or threads.")
-        chosen = self._choose(loader)
-        chosen.set(workers=workers, prefetch=prefetch, threads=threads)
-        return dict(chosen.state())
-
-    def _choose(self, loader: str | None) -> SwitchableLoader:
-        """The live loader of that id or name; the only one for None."""
-        live = self.loaders()
-        if not live:
-            raise MonitorError(
-                "This kernel has no switchable loader. "
-                "Wrap yours: loader = switchable(loader)  # from kernel_monitor import switchable"
-            )
-        chosen = [one for one in live if loader in (None, one.id, one.name)]
-        if len(chosen) != 1:
-            names = ", ".join(one.name for one in live)
-            problem = "Several are live: say which" if loader is None else f"No single loader is called {loader!r}"
-            raise MonitorError(f"{problem}. The loaders are: {names}.")
-        return chosen[0]
 
     def cost(self) -> dict[str, Any]:
         """What the monitor takes of the processor.
@@ -265,6 +213,7 @@ class Monitor:
         if reason:
             lines.append(f"no GPU rows: {reason}")
         lines += [f"{state['name']}: {state['status']}" for state in self.loader_states()]
+        lines += self.step_notices()
         lines += sampling.notices
         return "\n".join(lines)
 
@@ -295,6 +244,10 @@ class Monitor:
         """`settings`, `charts` (those there are, and why not) and `recording`."""
         return self._serving.state()
 
+    def findings(self) -> dict[str, Any]:
+        """`verdict` as pages had it last, `diagnosing` and `profiling`."""
+        return self._serving.findings()
+
     def glance(self) -> dict[str, Any]:
         """The figures of a status bar."""
         return self._serving.glance()
@@ -305,10 +258,11 @@ class Monitor:
             raise SessionError("Nothing was measured yet: start the monitor first (%monitor start).")
         what = {
             "session": sampling.session,
-            **facts(self._settings.interval),
+            **facts(self._settings),
             "exported": time.time(),
             "restarts": self.restarts,
         }
+        sampling.take_steps()
         return self.store.snapshot(sampling.following.reported(), what)
 
     def render(self) -> str:
@@ -340,12 +294,28 @@ class Monitor:
     def changed(self, kind: str, **fields: Any) -> None:
         self.notify(kind, **fields)
 
+    def phased(self) -> None:
+        """The chart of the phases is shown from now on, unless charts were chosen."""
+        with self._lock:
+            before = self._settings
+            after = self._settings = replace(before, phased=True)
+            self._shape()
+        if after.charts != before.charts:
+            self.notify("configured")
+
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _shape(self) -> None:
         """Give the store the settings' size and charts."""
         self.store.set_capacity(self._settings.capacity)
         self.store.set_charts(self._settings.charts)
+
+    def _note(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Note that something happens now; returns the event."""
+        at = self._sampling.session_time(time.monotonic())
+        if at is None:
+            raise SessionError("Nothing is measured yet: start the monitor first (%monitor start).")
+        return self._sampling.add_event(kind, at, **fields)
 
     def _tell_what_was_left(self) -> None:
         left, self._sampling.left = self._sampling.left, None
@@ -354,18 +324,21 @@ class Monitor:
             self._sampling.remember(left["message"])
             self.notify("left-without-goodbye", **left)
 
+    def _tasks(self) -> dict[str, Any]:
+        return {"diagnosing": self.diagnosing, "profiling": self.profiling}
+
+    def _gains(self, loader: str) -> list[dict[str, Any]]:
+        """What is to be expected of changes of a loader (its id) now, as `diagnose.model.Gain` in JSON."""
+        at = self._sampling.session_time(time.monotonic())
+        state = next((one for one in self.loader_states() if one["id"] == loader), None)
+        return [] if at is None or state is None else self._serving.judging.gains(at, state)
+
     def _forget_in_child(self) -> None:
         """In a forked child (a loader worker) everything of ours is inert."""
+        self._diagnosing = self._profile = None
         self._lock = threading.RLock()
         self._sampling.forget_in_child()
         self._serving.connect(None)
-
-
-def _question(loader: SwitchableLoader, backend: str) -> str | None:
-    state = loader.state()
-    if backend == (state["wanted"] or state["backend"]):
-        return None
-    return next((one["confirm"] for one in state["backends"] if one["name"] == backend), None)
 
 
 monitor = Monitor()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import os
 import platform
 import threading
 import time
 import uuid
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..sample.client import SamplerClient
 from ..sample.clock import SessionClock
@@ -16,10 +17,8 @@ from ..store import Store
 from .cost import Share
 from .following import Following
 from .recording import Recording, left_behind
-from .telling import Teller
-
-if TYPE_CHECKING:
-    from .settings import Settings
+from .settings import Settings
+from .telling import FLUSH_S, Teller
 
 KEPT_NOTICES = 5
 # What a reader of an exported page or a recording may want to reproduce; nothing personal.
@@ -53,6 +52,9 @@ class Told(Protocol):
     def changed(self, kind: str, **fields: Any) -> None:
         """Something that no frame says; `stopped` and `message` when there will be no more frames."""
 
+    def phased(self) -> None:
+        """Phases of a loader's steps were measured for the first time."""
+
 
 class Sampling:
     """One session: from the first start on, whatever stops and starts the sampler has."""
@@ -65,11 +67,14 @@ class Sampling:
         self.client: SamplerClient | None = None
         self.following = Following(store, self.session_time, self.add_event)
         self.share = Share()
-        self._teller = Teller(self._send, self.session_time)
+        self._teller = Teller(self._send)
         self._store = store
         self._told = told
         self._clock: SessionClock | None = None
         self._lock = threading.RLock()
+        self._settings = Settings()
+        self._stepped = 0.0  # when steps were taken last
+        self._phased = False
         self._fresh = True  # a sampler that has not been told anything
         self._window_from = 0.0
         self.missed = 0  # deadlines without a row, of the whole session
@@ -79,6 +84,8 @@ class Sampling:
         with self._lock:
             if self.client is not None:
                 return False
+            self._settings = settings
+            began = self._clock is None
             if self._clock is None or self.session is None:
                 self._clock = SessionClock(time.monotonic(), time.time())
                 self.session = uuid.uuid4().hex
@@ -89,7 +96,8 @@ class Sampling:
             else:
                 self.recording.end()
             self._teller.recording = path is not None
-            self._window_from = time.monotonic()
+            self._window_from = self._stepped = time.monotonic()
+            self.following.begin()
             self._fresh = True
             client = self.client = SamplerClient(
                 settings.interval,
@@ -105,6 +113,8 @@ class Sampling:
             # Python runs these newest first: before the client's own, which would end the sampler without goodbye.
             atexit.unregister(self._at_exit)
             atexit.register(self._at_exit)
+        if began and settings.price is not None:
+            self.add_event("price", 0.0, per_hour=settings.price, currency=settings.currency)
         return True
 
     def stop(self, reason: str = "stopped") -> bool:
@@ -113,6 +123,7 @@ class Sampling:
             client = self.client
             if client is None:
                 return False
+            self.take_steps()
             self._teller.goodbye(reason, self.following.loaders(), self.following.states())
             self.client = None
             if self.recording.on:
@@ -125,15 +136,23 @@ class Sampling:
         """The process is about to end, and perhaps without another word."""
         with self._lock:
             if self.client is not None:
+                self.take_steps()
                 self._teller.goodbye(reason, self.following.loaders(), self.following.states())
 
     def configure(self, before: Settings, after: Settings) -> None:
         """Let changed settings take effect in a sampler that runs."""
+        now = self.session_time(time.monotonic())
+        has_price = (after.price, after.currency) != (before.price, before.currency)
+        if has_price and now is not None:
+            self.add_event("price", now, per_hour=after.price, currency=after.currency)
         with self._lock:
+            self._settings = after
             if self.client is None or self.session is None or self._clock is None:
                 return
             if after.interval != before.interval:
                 self._send({"do": "interval", "seconds": after.interval})
+            if has_price or after.interval != before.interval:
+                self._teller.facts(facts(after))
             wanted = (after.record, after.record_to)
             if wanted == (before.record, before.record_to) and (self.recording.on or not after.record):
                 return
@@ -145,11 +164,22 @@ class Sampling:
             self._send({"do": "record", "path": None if path is None else str(path)})
             self._teller.recording = path is not None
             if path is not None:
-                self._teller.greet(facts(after.interval))
+                self._teller.greet(facts(after))
 
-    def add_event(self, kind: str, at: float, **fields: Any) -> None:
+    def add_event(self, kind: str, at: float, **fields: Any) -> dict[str, Any]:
         """Note that something happened `at` seconds into the session, for pages, reports and the recording."""
-        self._teller.event(self._store.add_event(kind, at, **fields))
+        event = self._store.add_event(kind, at, **fields)
+        self._teller.event(event)
+        return event
+
+    def take_steps(self) -> None:
+        """Put the steps that ended since the last time into the store, and let the recorder have them."""
+        now = time.monotonic()
+        seconds = max(FLUSH_S, now - self._stepped)  # those on a GPU come some at a time
+        self._stepped = now
+        for loader, rows, dropped in self.following.steps(seconds):
+            self._store.steps.add(loader, rows, dropped)
+            self._teller.steps(loader, rows, dropped)
 
     def session_time(self, monotonic: float) -> float | None:
         """Seconds into the session; None before it began."""
@@ -179,7 +209,7 @@ class Sampling:
             self._fresh = False
             client = self.client
             self.share.begin(None if client is None else client.pid)
-            self._teller.greet(facts(float(hello["interval"])))
+            self._teller.greet(facts(self._settings))
 
     def _on_frame(self, sampled: float, missed: int, values: Any) -> None:
         clock = self._clock
@@ -193,6 +223,12 @@ class Sampling:
         self._window_from = sampled
         loaders = following.values(window)
         seq = self._store.append(at, values, loaders)
+        if following.phased and not self._phased:
+            self._phased = True
+            self._told.phased()
+        if sampled - self._stepped >= FLUSH_S:
+            self.take_steps()
+        self._teller.epochs(following.past)
         self._teller.row(at, loaders, states, following.loaders())
         self._told.row(Row(seq, at, sampled, missed, states))
 
@@ -226,15 +262,27 @@ class Sampling:
         self.notices = [*(known for known in self.notices if known != message), message][-KEPT_NOTICES:]
 
 
-def facts(interval: float) -> dict[str, Any]:
-    """What ran: versions of packages and of Python, the platform, seconds between samples."""
+def facts(settings: Settings) -> dict[str, Any]:
+    """What ran: versions of packages and of Python, the platform, seconds between samples, the price if there is one.
+
+    `rank` and `world_size` too, where torch.distributed's environment says them.
+    """
     versions = {name: found for name in REPORTED_PACKAGES if (found := version(name)) is not None}
     return {
         "python": platform.python_version(),
         "platform": platform.system(),
         "versions": versions,
-        "interval": interval,
+        "interval": settings.interval,
+        "price": settings.price,
+        "currency": settings.currency,
+        **_rank(),
     }
+
+
+def _rank() -> dict[str, int]:
+    """This process among those that train together, from the variables that torchrun sets."""
+    said = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", "")}
+    return {name: int(text) for name, text in said.items() if text.isdecimal()}
 
 
 def version(distribution: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from ..store.charts import available
 from ..stream import wire
 from ..stream.glance import PERIOD_S, glance
 from ..stream.hub import FRAMES, GLANCE, Hub, Publisher
+from .judging import Judging
 from .sampling import version
 
 if TYPE_CHECKING:
@@ -37,20 +38,26 @@ class Serving:
         store: what is shown.
         hub: who looks.
         settings: the settings now.
+        tasks: what a person has started and how far it is (`diagnosing`, `profiling`); states that are replaced, not
+            changed.
     """
 
-    def __init__(self, store: Store, hub: Hub, settings: Callable[[], Settings]) -> None:
+    def __init__(
+        self, store: Store, hub: Hub, settings: Callable[[], Settings], tasks: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        self.judging = Judging(store)
         self.strip: dict[str, Any] | None = None
         self.sampling: Sampling | None = None
         self._store = store
         self._hub = hub
         self._settings = settings
+        self._tasks = tasks
         self._publish: Publisher | None = None
         self._strip_due = 0.0
         self._strip_of = 0
         self._glance_due = 0.0
         self._sent_event = 0
-        self._sent_recording: dict[str, Any] | None = None
+        self._sent: dict[str, Any] = {}
         self._told_paused = False
         self._charts: tuple[int, list[dict[str, Any]]] = (-1, [])
 
@@ -83,6 +90,10 @@ class Serving:
             "recording": None if self.sampling is None else self.sampling.recording.to_json(),
         }
 
+    def findings(self) -> dict[str, Any]:
+        """`verdict` as it was last reached, `diagnosing` and `profiling`."""
+        return {"verdict": self.judging.verdict, **self._tasks()}
+
     def notify(self, kind: str, **fields: Any) -> None:
         """Tell all pages about a change that they did not ask for themselves."""
         publish = self._publish
@@ -91,6 +102,8 @@ class Serving:
 
     def row(self, row: Row) -> None:
         """Send what a new row brings to those who look. On the sampler's reader thread."""
+        if self.sampling is not None:
+            self.judging.predict(row.states, self.sampling.add_event)
         publish, hub = self._publish, self._hub
         frames, glances = hub.wanted(FRAMES), hub.wanted(GLANCE)
         if publish is None or not (frames or glances):
@@ -125,6 +138,7 @@ class Serving:
 
     def _frame(self, publish: Publisher, row: Row) -> None:
         self._refresh_strip(row)
+        self.judging.refresh(row.time, row.states)
         version, values = self._store.newest_page_row()
         events = self._store.events(self._sent_event) if self._store.last_event > self._sent_event else []
         if events:
@@ -144,8 +158,10 @@ class Serving:
             "strip": self.strip,
         }
         recording = None if self.sampling is None else self.sampling.recording.to_json()
-        if recording is not self._sent_recording:
-            content["recording"] = self._sent_recording = recording
+        for key, value in {"recording": recording, **self.findings()}.items():
+            sent = self._sent.get(key)
+            if value is not sent and value != sent:
+                content[key] = self._sent[key] = value
         publish(wire.FRAME, content, [wire.encode_values(values)])
 
     def _refresh_strip(self, row: Row) -> None:

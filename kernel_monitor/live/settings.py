@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,16 @@ HISTORY_S = (60.0, 3600.0)
 FEWEST_ROWS = 10
 """However long the interval, the charts have this many rows."""
 
+PHASES = "phases"
+"""The chart that is shown without having been chosen, as soon as it has something to show."""
+PRICE = re.compile(
+    r"(?P<before>[^\d\s.,+-]{0,8})\s*(?P<number>[+-]?(?:\d+(?:\.\d*|,\d\d?)?|\.\d+))\s*"
+    r"(?P<after>[^\d\s.,+/-]{0,8})(?:\s*(?:/|per)\s*(?:h|hr|hour))?"
+)
+"""A number with a currency on one side of it; a comma may stand for the point where it cannot part thousands."""
+EXAMPLES = "2.50, 2.50 €, $2.50; an empty text for none."
+
+Price = float | str
 Record = bool | str | os.PathLike[str]
 
 
@@ -26,16 +37,29 @@ class Settings:
     Attributes:
         interval: s between samples.
         history: s of samples that are kept for pages and reports.
-        charts: ids of the charts that pages draw, in the order of `store.charts`.
+        chosen: ids of the charts that somebody chose, in the order of `store.charts`; None: nobody has.
+        phased: phases of steps are measured, so that their chart is one of the default ones.
         record: whether the flight recorder is to run.
         record_to: the folder for recordings; None for the user's own (`record.places`).
+        price: of an hour of this machine; None if it is not known. It may be 0.
+        currency: what the price is in, as it is to be written; empty if nobody said.
     """
 
     interval: float = 0.1
     history: float = 600.0
-    charts: tuple[str, ...] = DEFAULT_CHARTS
+    chosen: tuple[str, ...] | None = None
+    phased: bool = False
     record: bool = True
     record_to: str | None = None
+    price: float | None = None
+    currency: str = ""
+
+    @property
+    def charts(self) -> tuple[str, ...]:
+        """Ids of the charts that pages draw, in the order of `store.charts`."""
+        if self.chosen is not None:
+            return self.chosen
+        return chart_ids([*DEFAULT_CHARTS, PHASES]) if self.phased else DEFAULT_CHARTS
 
     @property
     def capacity(self) -> int:
@@ -50,6 +74,8 @@ class Settings:
             "charts": list(self.charts),
             "record": self.record,
             "record_to": self.record_to,
+            "price": self.price,
+            "currency": self.currency,
         }
 
     def changed(
@@ -59,6 +85,7 @@ class Settings:
         history: Any = None,
         charts: Any = None,
         record: Any = None,
+        price: Any = None,
     ) -> Settings:
         """These settings with those given changed; None leaves one as it is.
 
@@ -67,6 +94,7 @@ class Settings:
             history: s, 60 to 3600.
             charts: ids, or `"all"`, or `"default"`.
             record: whether to record; or a folder, which says yes and where (empty: the user's own).
+            price: of an hour, as a number or in words (`2.50 €`, `$2.50`); an empty text takes it away.
 
         Raises:
             SessionError: a value cannot be taken; the message says which and what can.
@@ -77,9 +105,11 @@ class Settings:
         if history is not None:
             new = replace(new, history=_seconds("history", history, HISTORY_S))
         if charts is not None:
-            new = replace(new, charts=_charts(charts))
+            new = replace(new, chosen=None if charts in ("default", ["default"]) else _charts(charts))
         if record is not None:
             new = replace(new, **_record(record))
+        if price is not None:
+            new = replace(new, **_price(price, self.currency))
         return new
 
 
@@ -113,3 +143,22 @@ def _record(wanted: Any) -> dict[str, Any]:
     if not isinstance(wanted, str | os.PathLike):
         raise SessionError(f"record is true, false, or a folder for the recordings, not {wanted!r}.")
     return {"record": True, "record_to": str(Path(os.fsdecode(wanted)).expanduser().absolute())}
+
+
+def _price(wanted: Any, currency: str) -> dict[str, Any]:
+    """Price and currency; a number alone keeps the currency that there was."""
+    if wanted == "" or (isinstance(wanted, str) and not wanted.strip()):
+        return {"price": None, "currency": ""}
+    if isinstance(wanted, str):
+        said = PRICE.fullmatch(wanted.strip())
+        if said is None or (said["before"] and said["after"]):
+            raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
+        number = float(said["number"].replace(",", "."))
+        currency = said["before"] or said["after"] or currency
+    elif isinstance(wanted, bool) or not isinstance(wanted, int | float):
+        raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
+    else:
+        number = float(wanted)
+    if not 0 <= number < math.inf:
+        raise SessionError(f"The price of an hour is {number:g}; it must be 0 or more.")
+    return {"price": number, "currency": currency}

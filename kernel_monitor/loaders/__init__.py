@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
+from ..steps.meter import Totals
 from .data.image_files import ImageFiles
 from .engines.backends import Backend
 from .engines.own_pipeline import Sample as DaliSample
 from .events import listen
 from .knobs import Knobs
 from .loader import SwitchableLoader
-from .meter import Totals
 from .parity import Parity
 from .plan import Fallback, Skipped
 from .registry import live

@@ -6,11 +6,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from ..steps.meter import StepClock
 from .engines.base import Delivery
 from .engines.synthetic import NAME as SYNTHETIC
 from .engines.synthetic import keep
 from .engines.torch_engine import NAME as TORCHVISION
-from .meter import StepClock
 from .plan import Cursor
 from .segment import Segment, Slot
 

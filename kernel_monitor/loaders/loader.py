@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from ..errors import MonitorError, NotSwitchable
+from ..steps.meter import Meter
 from .engines.backends import Backend, Setting, resolve
 from .engines.synthetic import NAME as SYNTHETIC
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine, fork_is_safe, forks, why_not_sent
 from .epoch import EpochIterator
 from .knobs import Knobs, checked
-from .meter import Meter
 from .orders import Orders
 from .parity import Parity, compare
 from .plan import EpochRecord, Fallback, Skipped
@@ -61,8 +61,8 @@ class SwitchableLoader:
         self._workers_stand = False  # from the first iteration on
         self._deferring = threading.Lock()
         self._deferred: Wish | None = None  # its engine is to be prepared once the workers have been forked
-        self.meter = Meter()
         self.id = f"loader-{register(self)}"
+        self.meter = Meter(self.id)
         self.name = self.id if name is None else name
         self.board = Switchboard(self.id, TORCHVISION)
         self.slots = Slots(setting, self.board)
@@ -86,6 +86,7 @@ class SwitchableLoader:
         if os.getpid() != self._process:
             raise MonitorError("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
         self._refresh()
+        self.slots.expect()
         self.slots.reap()
         engine = self.slot(TORCHVISION).engine
         cursor, seeding = self._orders.begin()
@@ -334,6 +335,7 @@ class SwitchableLoader:
             skips=[asdict(skipped) for skipped in record.skips[-SKIPS_SHOWN:]],
             knobs=KnobsState(workers=knobs.workers, prefetch=knobs.prefetch, threads=knobs.threads),
             decoded={**known, **record.decoded},
+            expected=dict(self.slots.expected),
         )
 
     def slot(self, name: str) -> Slot:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from ..steps.registry import next_number
 from . import events
 
 if TYPE_CHECKING:
@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _live: weakref.WeakValueDictionary[int, SwitchableLoader] = weakref.WeakValueDictionary()
-_numbers = itertools.count(1)
 # A child's copies of the parent's loaders: kept, because to destroy them would end threads that it does not have.
 _inherited: list[SwitchableLoader] = []
 
 
 def register(loader: SwitchableLoader) -> int:
     """Enter a loader and return its number, from 1, never used again."""
+    number = next_number()
     with _lock:
-        number = next(_numbers)
         _live[number] = loader
     return number
 

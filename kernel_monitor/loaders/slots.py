@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .engines.backends import SPECS, Backend, Setting, availability, translated
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import PREFETCH, WorkersEngine
+from .expected import expected
 from .knobs import NAMES, Knobs
 from .memory import trim
 from .segment import Slot
@@ -59,6 +60,9 @@ class Slots:
         self._retired: list[Slot] = []  # replaced; may still deliver what they took
         self._preparing = False  # whether a thread starts new engines; never two at once
         self._releases = 0
+        self._expected_of: Setting | None = None
+        self.expected: Mapping[str, float] = {}
+        """What other engines would take, see `expected.expected`; replaced as a whole."""
 
     @property
     def setting(self) -> Setting:
@@ -110,6 +114,12 @@ class Slots:
             threading.Thread(target=self._prepare, args=(after, made, slow), name="knobs", daemon=True).start()
         else:
             self._board.turned(self.knobs)
+
+    def expect(self) -> None:
+        """Reckon `expected` where the work has changed; on the loop's thread, as it reads some files' headers."""
+        now, known = self._setting, self._expected_of
+        if known is None or (known.program, known.fused_decode) != (now.program, now.fused_decode):
+            self._expected_of, self.expected = now, expected(now)
 
     def refresh(self) -> bool:
         """Translate the transform again, which the user may have changed; returns whether the program changed."""

@@ -31,7 +31,8 @@ class LoaderState(TypedDict):
     """What a monitor shows of a loader; counts are of its newest epoch. See docs/architecture.md.
 
     Each of `backends` has name, available, reason (why not) and confirm (what to ask a person first, or None); `skips`
-    are the last few samples left out, each with index, path and reason.
+    are the last few samples left out, each with index, path and reason; `expected` is the CPU time of loading with an
+    engine over that with `torchvision`, where it can be told before that engine has run.
     """
 
     id: str
@@ -52,3 +53,4 @@ class LoaderState(TypedDict):
     skips: list[dict[str, Any]]
     knobs: KnobsState
     decoded: dict[str, int]
+    expected: dict[str, float]

@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .format import STEP
+from kernel_monitor.steps.records import PHASES
+
+from .format import FORMAT, STEP, STEP_1
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STEP_FIELDS = ("end", "epoch", "batch", "images", "wait", "step")
-_STEP_TYPE = np.dtype({"names": list(STEP_FIELDS), "formats": ["<f8", "<u4", "<u4", "<u4", "<f4", "<f4"]})
+STEP_FIELDS = ("end", "epoch", "batch", "images", "wait", "step", *PHASES, "flags")
+_STEP_TYPE = np.dtype([("end", "<f8"), *((one, "<u4") for one in STEP_FIELDS[1:4]),
+                       *((one, "<f4") for one in STEP_FIELDS[4:10]), ("flags", "<u1")])  # fmt: skip
+_STEP_TYPE_1 = np.dtype([(name, _STEP_TYPE[name]) for name in STEP_FIELDS[:6]])
+
+FIRST_PHASED = 2
+"""The first format with phases and flags."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -114,16 +121,33 @@ class Tail:
         out[places[wanted]] = self._values.T[wanted]
 
 
-def steps(data: bytes, rows: int, *, packed: bool) -> npt.NDArray[Any]:
+def steps(data: bytes, rows: int, *, packed: bool, version: int = FORMAT) -> npt.NDArray[Any]:
     """Steps as a structured array with the fields `STEP_FIELDS`.
+
+    Args:
+        data: as the recorder wrote them.
+        rows: how many.
+        packed: whether they were packed.
+        version: the file's format. Format 1 knew no phases, which are NaN, and no flags.
 
     Raises:
         Damaged: they are not whole.
     """
+    kind, size = (_STEP_TYPE_1, STEP_1.size) if version < FIRST_PHASED else (_STEP_TYPE, STEP.size)
     try:
         if packed:
-            planes = np.frombuffer(zlib.decompress(data), dtype=np.uint8).reshape(STEP.size, rows)
+            planes = np.frombuffer(zlib.decompress(data), dtype=np.uint8).reshape(size, rows)
             data = np.ascontiguousarray(planes.T).tobytes()
-        return np.frombuffer(data, dtype=_STEP_TYPE, count=rows)
-    except (zlib.error, ValueError) as error:
+        if len(data) != rows * size:
+            raise Damaged(f"{len(data)} bytes for {rows} steps")
+        stored = np.frombuffer(data, dtype=kind, count=rows)
+    except (zlib.error, ValueError, TypeError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
+    if kind is _STEP_TYPE:
+        return stored
+    found = np.zeros(rows, dtype=_STEP_TYPE)
+    for name in PHASES:
+        found[name] = np.nan
+    for name in kind.names or ():
+        found[name] = stored[name]
+    return found

@@ -186,10 +186,10 @@ class SessionFile:
     def add_event(self, moment: float, event: Mapping[str, Any]) -> None:
         self._db.execute("INSERT INTO events (time, event) VALUES (?, ?)", (moment, json.dumps(event)))
 
-    def add_steps(self, loader: str, rows: Sequence[Sequence[float]], dropped: int) -> None:
-        """Note steps: end (session s), epoch, batch, images, wait (s), whole step (s) each."""
-        data = b"".join(STEP.pack(row[0], *(int(part) for part in row[1:4]), row[4], row[5]) for row in rows)
-        last = max((row[0] for row in rows), default=0.0)
+    def add_steps(self, loader: str, rows: Sequence[tuple[float, bytes]], dropped: int) -> None:
+        """Note steps: the end (session s) of each and the step as `packed_step` gives it."""
+        data = b"".join(step for _, step in rows)
+        last = max((end for end, _ in rows), default=0.0)
         self._db.execute(
             "INSERT INTO steps (loader, last, n, dropped, packed, data) VALUES (?, ?, ?, ?, 0, ?)",
             (loader, last, len(rows), dropped, data),

@@ -3,7 +3,7 @@
 An SQLite database, in WAL mode while it is written and a plain file once it is closed. Tables:
 
 * `meta`: facts by name, as JSON: `session`, `origin` (Unix s at session time 0), `created` (Unix s), `writer` (who
-  writes, to tell whether it lives), `ended`, `facts`, `loaders`, `dropped` (the oldest rows, gone for want of room).
+  writes, to tell whether it lives), `ended`, `facts`, `loaders`, `epochs`, `dropped` (the oldest rows, gone for want of room).
 * `layouts`: the series of a kind of rows (`host`, `loaders`), which never change; `hellos`: what the sampler said.
 * `tail`: the newest rows as they came, a batch each: float64 times[n], uint32 missed[n], float32 values[n, m].
 * `chunks`: older rows, packed (`codec`).
@@ -15,6 +15,7 @@ All times are session seconds, all numbers little-endian.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -32,14 +33,17 @@ from kernel_monitor.errors import SessionError
 from kernel_monitor.sample import process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 SUFFIX = ".kmsession"
 APPLICATION_ID = 0x4B4D5331  # "KMS1"
-FORMAT = 1
+FORMAT = 2
+"""1 knew no phases of a step; its files are read as they are."""
 HOST, LOADERS = "host", "loaders"
-STEP = struct.Struct("<dIIIff")
-"""One step: end (session s), epoch, batch, images, wait (s), whole step (s)."""
+STEP = struct.Struct("<dIII6fB")
+"""One step, as `steps.records.Step` has it: end (session s), counts, durations (s; NaN: not measured), flags."""
+STEP_1 = struct.Struct("<dIIIff")
+"""One step of format 1: up to `step`."""
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -59,6 +63,23 @@ CREATE TABLE steps (
   packed INTEGER NOT NULL, data BLOB NOT NULL
 );
 """
+
+
+def packed_step(row: Sequence[Any]) -> tuple[float, bytes]:
+    """The end and the bytes of a step as the kernel tells it: the fields of `steps.records.Step`, its end in session s.
+
+    Phases and flags may be left out; what was not measured is None or NaN.
+
+    Raises:
+        ValueError, TypeError, OverflowError, struct.error: it is no step.
+    """
+    end, epoch, batch, images, *rest = row
+    if not math.isfinite(end):
+        raise ValueError(f"a step that ended at {end}")
+    times = [math.nan if one is None else float(one) for one in rest[:6]]
+    times += [math.nan] * (6 - len(times))
+    flags = rest[6] if len(rest) > 6 else 0
+    return float(end), STEP.pack(end, int(epoch), int(batch), int(images), *times, int(flags))
 
 
 def writer_here() -> dict[str, Any]:
@@ -156,7 +177,7 @@ def access(path: Path) -> Access:
         found = _reachable(path)
         with closing(_open(found.uri)) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            version = format_of(connection)
     if application != APPLICATION_ID:
         if path.stat().st_size == 0 or application == 0:
             raise SessionError(f"{path} is not a recorded session, or nothing was recorded in it.")
@@ -208,6 +229,11 @@ def _named(path: Path) -> Iterator[None]:
         raise SessionError(f"{path} cannot be read: {error}.") from error
     except OSError as error:
         raise SessionError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def format_of(connection: sqlite3.Connection) -> int:
+    """The format of the session that `connection` has open."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def read_meta(connection: sqlite3.Connection) -> dict[str, Any]:

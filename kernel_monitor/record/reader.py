@@ -18,9 +18,9 @@ from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.store import LoaderInfo, Rows, Schema, Series, Snapshot
 from kernel_monitor.store.schema import gpus_from_json
 
-from . import decode
+from . import steptable
 from .bins import Bins, width
-from .decode import Damaged
+from .decode import STEP_FIELDS
 from .format import HOST, LOADERS, SUFFIX, Access, access, is_live, last_ends, read_meta
 from .sessions import find
 from .table import Table
@@ -111,8 +111,10 @@ class Session:
 
     @property
     def loaders(self) -> list[dict[str, Any]]:
-        """The loaders' last states (`docs/architecture.md`, *LoaderState*)."""
-        return list(self._meta().get("loaders") or [])
+        """The loaders' last states (`docs/architecture.md`, *LoaderState*), with the counts of their earlier epochs."""
+        meta = self._meta()
+        epochs = meta.get("epochs") or {}
+        return [{**state, "epochs": epochs.get(state.get("id"), [])} for state in meta.get("loaders") or []]
 
     @property
     def schema(self) -> Schema:
@@ -129,24 +131,13 @@ class Session:
     def steps(self) -> dict[str, npt.NDArray[Any]]:
         """The steps of all loaders, in the order of their ends: arrays of one length.
 
-        `loader` (its id), `end` (session s), `epoch`, `batch`, `images`, `wait` and `step` (s).
+        `loader` (its id), `end` (session s), `epoch`, `batch`, `images`, `wait` and `step` (s), the phases `copy`,
+        `forward`, `backward`, `optimizer` (s, NaN where they were not measured), `flags` (`steps.records`).
         """
-        loaders: list[npt.NDArray[Any]] = []
-        found: list[npt.NDArray[Any]] = []
         with self._table() as table:
-            for number, loader, rows, packed, data in table.connection.execute(
-                "SELECT id, loader, n, packed, data FROM steps ORDER BY id"
-            ):
-                try:
-                    found.append(decode.steps(data, rows, packed=bool(packed)))
-                    loaders.append(np.full(rows, loader))
-                except Damaged as error:
-                    table.damage.append(f"{rows} steps of {loader} (batch {number}): {error}")
-        if not found:
-            found, loaders = [decode.steps(b"", 0, packed=False)], [np.empty(0, dtype="U1")]
-        whole = np.concatenate(found)
-        order = np.argsort(whole["end"], kind="stable")
-        return {"loader": np.concatenate(loaders)[order], **{key: whole[key][order] for key in decode.STEP_FIELDS}}
+            found = steptable.read(table.connection, table.damage)
+        names = np.array(found.loaders or ("",))
+        return {"loader": names[found.rows["loader"]], **{key: found.rows[key] for key in STEP_FIELDS}}
 
     def rows(self, start: float | None = None, end: float | None = None, series: Iterable[str] | None = None) -> Rows:
         """The rows in [start, end] (session s; all if not given), as they were measured.
@@ -179,6 +170,7 @@ class Session:
                 bin_s = width(first, last, schema.interval, max_rows)
                 times, values = self._binned(table, schema, bin_s)
                 schema = replace(schema, interval=bin_s)
+            steps = steptable.read(table.connection, table.damage, most=steptable.MOST)
         facts = {
             **self.facts,
             "session": self.id,
@@ -200,6 +192,7 @@ class Session:
             events=self.events(),
             loaders=self.loaders,
             facts=facts,
+            steps=steps,
         )
 
     def _binned(self, table: Table, schema: Schema, bin_s: float) -> tuple[npt.NDArray[np.float64], Floats]:
@@ -320,7 +313,10 @@ class Session:
             cpus=tuple(hello["cpus"]),
             gpus=gpus_from_json(hello["gpus"]),
             gpu_reason=hello["gpu_reason"],
-            loaders=tuple(LoaderInfo(id=one, name=called.get(one) or one) for one in ids),
+            loaders=tuple(
+                LoaderInfo(id=one, name=called.get(one) or one, phased=f"loader/{one}/other" in layouts.units)
+                for one in ids
+            ),
             host=hello["host"],
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import struct
 import sys
 import threading
 import time
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_monitor.sample.clock import SessionClock
 from kernel_monitor.sample.priority import ask_for_punctuality
+from kernel_monitor.steps.records import PHASES
 
 from . import words
 from .file import Batch, NotOurs, SessionFile
+from .format import packed_step
 from .states import States
 from .upkeep import Upkeep
 
@@ -37,7 +40,7 @@ PIECES, PAUSE_S = 4, 0.0002
 NOT_QUIET_S = 0.01
 LAST_S = 1.2
 """How long the end may take; the kernel kills a sampler that takes two seconds."""
-LOADER_UNITS = {"images": "images/s", "wait": "ms", "step": "ms"}
+LOADER_UNITS = dict.fromkeys(("wait", "step", *PHASES, "other"), "ms") | {"images": "images/s"}
 
 
 _writing: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
@@ -93,7 +96,7 @@ class Recorder:
         self._layout: int | None = None
         self._batches: list[Batch] = []
         self._last = 0.0
-        self._steps: dict[str, tuple[list[Any], int]] = {}
+        self._steps: dict[str, tuple[list[tuple[float, bytes]], int]] = {}
 
     # -- called by the sampler's loop: nothing here waits -----------------------------------------------------------
 
@@ -127,7 +130,7 @@ class Recorder:
         self._lost = 0
 
     def command(self, command: Mapping[str, Any]) -> None:
-        """Take a line of the kernel's: `event`, `values`, `steps`, `loaders`, `facts` or `goodbye`."""
+        """Take a line of the kernel's: `event`, `values`, `steps`, `loaders`, `epochs`, `facts` or `goodbye`."""
         if command.get("do") == "goodbye":
             self._goodbye = str(command.get("reason", "stopped"))
         else:
@@ -310,14 +313,14 @@ class Recorder:
             elif do == "steps":
                 rows, dropped = self._steps.get(command["loader"], ([], 0))
                 self._steps[command["loader"]] = (
-                    rows + [_step(row) for row in command["rows"]],
+                    rows + [packed_step(row) for row in command["rows"]],
                     dropped + int(command.get("dropped", 0)),
                 )
-            elif do in ("loaders", "facts"):
+            elif do in ("loaders", "epochs", "facts"):
                 file.note(do, command[do])
             else:
                 self._states.complain(str(do), f"The recorder knows no such thing: {do!r:.80}.")
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError, struct.error) as error:
             what = command.get("do")
             self._states.complain(
                 str(what), f"Not recorded: {what!r:.80} from the kernel ({type(error).__name__}: {error})."
@@ -334,7 +337,3 @@ class Recorder:
                 cells.byteswap()
             self._add(layout, float(moment), 0, cells.tobytes())
 
-
-def _step(row: Sequence[Any]) -> tuple[float, int, int, int, float, float]:
-    end, epoch, batch, images, wait, whole = row
-    return float(end), int(epoch), int(batch), int(images), float(wait), float(whole)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from ..errors import MonitorError
 from ..store import Snapshot
-from . import render
 
 
 def main() -> int:
     """Exit status 0, or 2 and one line on stderr when stdin is not a snapshot."""
+    # Hundreds of thousands of models and strings, none of them garbage before the process ends.
+    gc.disable()
+    from .page import render  # what takes longest is imported before the bytes are there
+
     try:
         snapshot = Snapshot.from_bytes(sys.stdin.buffer.read())
     except MonitorError as error:

@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING
 from ..stream.render import TIMEOUT_S, run_module
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..store import Snapshot
 
 
-def render_in_process(snapshot: Snapshot, timeout: float = TIMEOUT_S) -> str:
+def render_in_process(snapshot: Snapshot | Callable[[], Snapshot], timeout: float = TIMEOUT_S) -> str:
     """The session as the text of one HTML file, made by `python -m kernel_monitor.report`.
+
+    Args:
+        snapshot: it, or what reads it while the process starts.
+        timeout: seconds that the process may take from when it has the snapshot.
 
     Raises:
         MonitorError: the process failed or took longer than `timeout` seconds.
     """
-    return run_module("kernel_monitor.report", snapshot.to_bytes(), timeout=timeout).decode("utf-8")
+
+    def content() -> bytes:
+        return (snapshot() if callable(snapshot) else snapshot).to_bytes()
+
+    return run_module("kernel_monitor.report", content, timeout=timeout).decode("utf-8")

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 from bokeh.core.properties import field
-from bokeh.models import ColumnDataSource, LayoutDOM, Range1d
+from bokeh.models import ColumnDataSource, Range1d
 from bokeh.models.renderers import GlyphRenderer
 
 from ..diagnose.switches import first, switches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
+
+    from bokeh.model import Model
 
     from ..store import Snapshot
 
@@ -25,6 +27,8 @@ GAP = 1.5
 """Rows that are more than this many intervals apart, by the longer of theirs, have a gap between them."""
 INTERVAL = "sample/interval"
 """The series of the seconds that each row covers."""
+MOST_LETTERS = 40
+"""Of a mark's words beside its line."""
 BETWEEN, COVERED, OWN = 1, 2, 3
 """By which right a row has a slot, the strongest last: it lies between rows without a gap, is covered, is its own."""
 
@@ -32,17 +36,17 @@ Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
 
-def fill(layout: LayoutDOM, snapshot: Snapshot) -> None:
-    """Put the snapshot's data into the layout's sources and let its time axis span them."""
+def fill(models: Collection[Model], snapshot: Snapshot) -> None:
+    """Put the snapshot's data into the sources among a layout's models and let its time axis span them."""
     kinds = {"tiles": tiles, "lines": lines, "means": means, "markers": markers, "bands": bands}
-    for source in cast("list[ColumnDataSource]", layout.select({"type": ColumnDataSource})):
+    for source in (one for one in models if isinstance(one, ColumnDataSource)):
         tag = source.tags[0]
         source.data = kinds[tag["kind"]](tag, snapshot)
     if len(snapshot.time):
         first, last = (float(one) for one in _milliseconds(snapshot, snapshot.time[[0, -1]]))
         last = max(last, first + 1000)
-        cast("Range1d", layout.select_one({"type": Range1d, "name": "time"})).update(start=first, end=last)
-        _turn_early_labels(layout, first + (last - first) / 3)
+        next(one for one in models if isinstance(one, Range1d) and one.name == "time").update(start=first, end=last)
+        _turn_early_labels(models, first + (last - first) / 3)
 
 
 def tiles(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
@@ -133,12 +137,12 @@ def means(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
 
 
 def markers(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
-    """The events of the tag's kinds: when, and what they changed to."""
+    """The events of the tag's kinds: when, and what they changed to, or the words of a mark."""
     chosen = [event for event in snapshot.events if event["kind"] in tag["events"]]
     time = _milliseconds(snapshot, np.array([first(event) for event in chosen], dtype=float))
     return {
         "time": time,
-        "label": [f"{_prefix(snapshot, event['loader'])}→ {event['target']}" for event in chosen],
+        "label": [_label(snapshot, event) for event in chosen],
         "place": time,
     }
 
@@ -163,6 +167,13 @@ def bands(tag: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
         "label": [f"{_prefix(snapshot, loader)}{tag['backend']}" for loader, _, _ in found],
         "place": left,
     }
+
+
+def _label(snapshot: Snapshot, event: Mapping[str, Any]) -> str:
+    if event["kind"] != "mark":
+        return f"{_prefix(snapshot, str(event['loader']))}→ {event['target']}"
+    words = str(event["label"])
+    return words if len(words) <= MOST_LETTERS else f"{words[: MOST_LETTERS - 1]}…"
 
 
 def _prefix(snapshot: Snapshot, loader: str) -> str:
@@ -208,10 +219,12 @@ def _milliseconds(snapshot: Snapshot, time: Floats) -> Floats:
     return (snapshot.schema.origin + time) * 1000
 
 
-def _turn_early_labels(layout: LayoutDOM, until: float) -> None:
+def _turn_early_labels(models: Collection[Model], until: float) -> None:
     """Labels stand left of their line, where the newest is visible; in a still picture the early ones turn round."""
-    for renderer in cast("list[Any]", layout.select({"type": GlyphRenderer, "name": "marker-labels"})):
-        data, glyph = renderer.data_source.data, renderer.glyph
+    for renderer in models:
+        if not isinstance(renderer, GlyphRenderer) or renderer.name != "marker-labels":
+            continue
+        data, glyph = cast("Any", renderer.data_source).data, cast("Any", renderer.glyph)
         early = [time < until for time in data["time"]]
         data["align"] = ["left" if one else "right" for one in early]
         data["offset"] = [5 if one else -5 for one in early]

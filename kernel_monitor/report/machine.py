@@ -8,7 +8,7 @@ import numpy as np
 
 from ..diagnose import allowed_cores
 from ..views.machine import ROLES
-from .markup import Html, el, join, table
+from .markup import Html, el, join, section, table
 from .words import amount, number, ranges, size
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def limits(snapshot: Snapshot) -> Html | None:
         return None
     note = "Set from outside" + (f", by {told['source']}" if told.get("source") else "") + "."
     head = ["", "limit", "in use, mean", "in use, most"]
-    return _section("What this process may use", note, table(head, rows, numbers=range(1, 4)))
+    return section("limits", "What this process may use", note, table(head, rows, numbers=range(1, 4), label="Limits"))
 
 
 def processes(snapshot: Snapshot) -> Html | None:
@@ -105,7 +105,7 @@ def processes(snapshot: Snapshot) -> Html | None:
         return None
     head = ["process", "at most", "CPU, mean", "CPU, p95", "memory, mean", "memory, at most", "read", "written"]
     note = "CPU in % of one core, memory resident; pages that forked workers share are counted in each."
-    return _section("Processes", note, table(head, rows, numbers=range(1, 8)))
+    return section("processes", "Processes", note, table(head, rows, numbers=range(1, 8), label="Processes"))
 
 
 def gpus(snapshot: Snapshot) -> Html | None:
@@ -126,7 +126,7 @@ def gpus(snapshot: Snapshot) -> Html | None:
         return None
     head = ["", "p50", "p95", "most"] if single else ["", *(f"GPU {gpu.index}" for gpu in schema.gpus)]
     note = None if single else "Medians; of throttling the share of the time, of errors the most."
-    return _section("GPUs", note, join(table(head, rows, numbers=range(1, len(head))), _absent(schema)))
+    return section("gpus", "GPUs", note, table(head, rows, numbers=range(1, len(head)), label="GPUs"), _absent(schema))
 
 
 def _cells(values: npt.NDArray[np.float64], part: str, unit: str, *, single: bool) -> list[str]:
@@ -226,7 +226,3 @@ def recorded(facts: Mapping[str, object]) -> list[str]:
     if told.get("bin_s"):
         words.append(f"values are means over bins of {float(told['bin_s']):.3g} s")
     return words
-
-
-def _section(title: str, note: str | None, body: Html) -> Html:
-    return el("section", el("h2", title), el("p", note, class_="note") if note else None, body)

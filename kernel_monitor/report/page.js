@@ -126,10 +126,50 @@ function keepApart(models, time) {
   place();
 }
 
+/** All views of the document. */
+function views() {
+  return [...Bokeh.index.query(() => true)];
+}
+
+/** A figure is not cut in two by the edge of a sheet, and a heading stays with what it heads. */
+function keepWhole() {
+  for (const view of views()) {
+    if (view.model.type === 'Figure') view.el.style.breakInside = 'avoid';
+    else if (view.model.type === 'Pane') view.el.style.breakAfter = 'avoid';
+  }
+}
+
+/** CSS pixels between the margins of an A4 sheet, as `page.css` sets them. */
+const SHEET = 700;
+const opened = [];
+
+/** On paper everything is unfolded, light, and the charts are as wide as the sheet. */
+function beforePrint() {
+  show(false);
+  // Bokeh paints at the next frame, which comes after the sheet was made.
+  for (const view of views()) if (view.model.type === 'Figure') view.paint?.();
+  for (const one of document.querySelectorAll('details:not([open])')) {
+    one.open = true;
+    opened.push(one);
+  }
+  const charts = document.getElementById('charts');
+  const width = charts.offsetWidth;
+  charts.style.width = `${width}px`;
+  charts.style.zoom = String(Math.min(1, SHEET / width));
+}
+
+function afterPrint() {
+  for (const one of opened.splice(0)) one.open = false;
+  document.getElementById('charts').removeAttribute('style');
+  show(dark);
+}
+
 const item = JSON.parse(document.getElementById('document').textContent);
 const { Bokeh } = window;
-const views = await Bokeh.embed.embed_item(item, 'charts');
-const root = (views.roots ?? [...views])[0].model;
+// What is written is painted before the charts take the page's thread.
+await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+const embedded = await Bokeh.embed.embed_item(item, 'charts');
+const root = (embedded.roots ?? [...embedded])[0].model;
 const models = [...root.references()];
 const offset = () => item.zone_ms;
 showZone(models, offset);
@@ -158,7 +198,9 @@ function show(isDark) {
 }
 button.addEventListener('click', () => show((dark = !dark)));
 wish.addEventListener('change', () => show((dark = wish.matches)));
-window.addEventListener('beforeprint', () => show(false));
-window.addEventListener('afterprint', () => show(dark));
+window.addEventListener('beforeprint', beforePrint);
+window.addEventListener('afterprint', afterPrint);
 show(dark);
+keepWhole();
+performance.mark('charts-drawn');
 document.documentElement.dataset.ready = 'true';

@@ -1,7 +1,8 @@
 """One HTML file that shows a whole session offline.
 
 The policy that the file declares names the only two scripts that may run by their hashes, forbids `eval`, and allows
-no request at all: whatever a name in the data holds, it cannot run or fetch anything.
+no request at all: whatever a name in the data holds, it cannot run or fetch anything. Words and small pictures come
+before the scripts, so that they are read while the charts are being made.
 """
 
 from __future__ import annotations
@@ -14,66 +15,112 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from bokeh.embed import json_item
+from bokeh.document import Document
 from bokeh.resources import Resources
 
+from ..diagnose.analysis import analyse
 from ..diagnose.switches import REPLAYS, switches
+from ..store.charts import shown_series
 from ..views import layout
-from . import machine, sections
+from . import (
+    costs,
+    diagnoses,
+    epochs,
+    header,
+    loading,
+    machine,
+    method,
+    operators,
+    percentiles,
+    rules,
+    stretches,
+    verdict,
+)
 from .fill import fill
-from .markup import Html, join
+from .markup import Html, el, join
 from .privacy import clean
-from .shown import charts_with_data, drawn, row_bytes
+from .shown import charts_with_data, drawn, only, row_bytes
+from .subject import Subject
 from .words import zone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bokeh.models import LayoutDOM
 
+    from ..diagnose.model import Analysis
     from ..store import Snapshot
 
 _HERE = Path(__file__).parent
+Part = tuple[str, str, "Callable[[Subject], Html | None]"]
+"""A part of the page: its id, its name in the contents, what makes it (None where the session has none of it)."""
+
+PARTS: tuple[Part, ...] = (
+    ("phases", "Phases", stretches.phases),
+    ("histograms", "GPU utilisation", stretches.gpu_histograms),
+    ("stretches", "Stretches", stretches.stretches),
+    ("percentiles", "Percentiles", percentiles.percentiles),
+    ("rules", "Rules", rules.rules),
+    ("verdicts", "Verdicts", verdict.verdicts),
+    ("diagnoses", "Diagnose", diagnoses.diagnoses),
+    ("operators", "Operators", operators.operators),
+    ("cost", "Cost", costs.costs),
+    ("epochs", "Epochs", epochs.epochs),
+    ("loading", "Data loading", loading.loading),
+    ("cannot", "What it cannot say", verdict.cannot),
+    ("machine", "Machine", lambda subject: header.facts(subject.snapshot)),
+    ("gpus", "GPUs", lambda subject: machine.gpus(subject.snapshot)),
+    ("processes", "Processes", lambda subject: machine.processes(subject.snapshot)),
+    ("limits", "Limits", lambda subject: machine.limits(subject.snapshot)),
+    ("method", "Method", method.method),
+)
+"""What stands behind the charts, in this order."""
+BEGINNING = (("verdict", "Verdict"), ("charts-part", "Charts"))
 
 
-def render(snapshot: Snapshot) -> str:
+def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     """The session as the text of one HTML file, to be written as UTF-8 with line feeds as they are.
 
     Args:
         snapshot: of a live or a recorded session; one without rows gives a page that says so.
+        analysis: of the snapshot as `privacy.clean` leaves it; made here if not given.
     """
     snapshot = clean(snapshot)
-    where = zone(snapshot.schema.origin)
+    subject = Subject(snapshot, analyse(snapshot) if analysis is None else analysis, zone(snapshot.schema.origin))
+    where = subject.where
     bokeh = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
     script = _read("page.js")
-    tables = [
-        sections.statistics(snapshot),
-        sections.stretches(snapshot, where),
-        sections.happened(snapshot, where),
-        sections.deliveries(snapshot),
-        sections.skipped(snapshot),
-        machine.gpus(snapshot),
-        machine.processes(snapshot),
-        machine.limits(snapshot),
-    ]
-    charts = layout(snapshot.schema, interactive=True, charts=charts_with_data(snapshot))
-    rows, width = drawn(snapshot, row_bytes(charts))
-    fill(charts, rows)
+    parts = [(key, name, made) for key, name, make in PARTS if (made := make(subject)) is not None]
+    ids = charts_with_data(snapshot)
+    charts = layout(snapshot.schema, interactive=True, charts=ids)
+    # Bokeh walks through all its models for every question; this one answers them all.
+    models = list(charts.references())
+    rows, width = drawn(only(snapshot, shown_series(snapshot.schema, ids)), row_bytes(models))
+    fill(models, rows)
     version = str(snapshot.facts.get("versions", {}).get("kernel-monitor", ""))
     offset = where.utcoffset(None).total_seconds()
     return Template(_read("page.html")).substitute(
         policy=escape(policy([bokeh, script])),
         version=escape(version),
-        title=escape(sections.title(snapshot, where)),
+        title=escape(header.title(snapshot, where)),
         style=_read("page.css"),
-        header=sections.header(snapshot, where),
-        switch=sections.switch(snapshot) or "",
+        header=header.header(snapshot, where),
+        contents=_contents([*BEGINNING, *((key, name) for key, name, _ in parts)]),
+        verdict=verdict.verdict(subject),
+        change=verdict.strip_section(subject) or "",
         bands=", hatched stretches replayed batches" if REPLAYS in _targets(snapshot) else "",
         zone=escape(str(where.tzname(None))),
-        tables=join(*tables),
+        parts=join(*(made for _, _, made in parts)),
         binned=f", all values means over bins of {width:.3g} s" if width else "",
         document=_document(charts, zone_ms=offset * 1000),
         bokeh=bokeh,
         script=script,
     )
+
+
+def _contents(entries: list[tuple[str, str]]) -> Html:
+    links = [el("li", el("a", name, href=f"#{key}")) for key, name in entries]
+    return el("nav", el("ul", *links), aria_label="Contents")
 
 
 def _targets(snapshot: Snapshot) -> set[str]:
@@ -93,7 +140,12 @@ def policy(scripts: list[str]) -> str:
 
 
 def _document(charts: LayoutDOM, **more: Any) -> Html:
-    text = json.dumps({**json_item(charts), **more}, separators=(",", ":"))
+    """What `Bokeh.embed.embed_item` takes; `bokeh.embed.json_item` gives the same after four more walks."""
+    document = Document(title="")
+    document.add_root(charts)
+    made = document.to_json(deferred=False)
+    item = {"target_id": None, "root_id": charts.id, "doc": made, "version": made["version"], **more}
+    text = json.dumps(item, separators=(",", ":"))
     # Inside a script element only these characters can end it or start a comment; in JSON they only occur in strings.
     return Html(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from bokeh.models import ColumnDataSource
@@ -11,8 +11,10 @@ from bokeh.models import ColumnDataSource
 from ..store.charts import CHART_IDS, DEFAULT_CHARTS, chart_series
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     import numpy.typing as npt
-    from bokeh.models import LayoutDOM
+    from bokeh.model import Model
 
     from ..store import Snapshot
 
@@ -31,12 +33,20 @@ def charts_with_data(snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
-def row_bytes(layout: LayoutDOM) -> int:
-    """What a row takes in the sources of a layout: a byte for a cell, four for a point, eight for its time."""
-    tags = [source.tags[0] for source in cast("list[ColumnDataSource]", layout.select({"type": ColumnDataSource}))]
+def row_bytes(models: Iterable[Model]) -> int:
+    """What a row takes in a layout's sources: a byte for a cell, four for a point, eight for its time."""
+    tags: list[Any] = [one.tags[0] for one in models if isinstance(one, ColumnDataSource)]
     cells = sum(len(tag.get("rows", ())) for tag in tags)
     points = sum(8 + 4 * len(tag["columns"]) for tag in tags if "columns" in tag)
     return cells + points
+
+
+def only(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
+    """The snapshot with the columns of these names only."""
+    schema = snapshot.schema
+    part = schema.restricted(set(names))
+    places = np.array([schema.columns[name] for name in part.names], dtype=np.intp)
+    return replace(snapshot, schema=part, values=snapshot.values[:, places])
 
 
 def drawn(snapshot: Snapshot, row: int) -> tuple[Snapshot, float | None]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from .recording import Recording
 
-RECORDED = ("event", "values", "steps", "loaders", "facts", "goodbye")
+RECORDED = ("event", "values", "steps", "loaders", "epochs", "facts", "goodbye")
 
 
 class Commands:

@@ -77,7 +77,7 @@ class Recording:
             self._recorder.frame(monotonic, missed, values)
 
     def command(self, command: dict[str, Any]) -> None:
-        """What the kernel told of itself: events, values, steps, loaders, facts, its goodbye."""
+        """What the kernel told of itself: events, values, steps, loaders, epochs, facts, its goodbye."""
         if command["do"] == "goodbye":
             self._goodbye = str(command.get("reason", "stopped"))
         if self._recorder is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .schema import Gpu, LoaderInfo, Schema, Series
 from .snapshot import Rows, Snapshot
+from .steplog import StepLog
+from .steps import STEP, StepTable
 from .store import Store
 
-__all__ = ["Gpu", "LoaderInfo", "Rows", "Schema", "Series", "Snapshot", "Store"]
+__all__ = ["STEP", "Gpu", "LoaderInfo", "Rows", "Schema", "Series", "Snapshot", "StepLog", "StepTable", "Store"]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from .schema import PHASE_SERIES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -45,6 +47,7 @@ CHARTS: tuple[ChartInfo, ...] = (
     ),
     ChartInfo("images", "Images per second", ("loader/*/images",), default=True),
     ChartInfo("wait", "Time per training step", ("loader/*/wait", "loader/*/step"), default=True),
+    ChartInfo("phases", "Phases of a step", tuple(f"loader/*/{part}" for part, _ in PHASE_SERIES)),
     ChartInfo("processes", "Processes", ("process/*/cpu", "process/*/memory"), group=("process",)),
     ChartInfo(
         "memory",
@@ -131,6 +134,8 @@ def missing_reason(schema: Schema, chart: str) -> str:
     info = _BY_ID[chart]
     if chart in ("images", "wait"):
         return "no loader yet: wrap one with kernel_monitor.switchable"
+    if chart == "phases":
+        return "no model is watched: monitor.watch(model, optimizer)"
     if chart.startswith("gpu"):
         return _gpu_reason(schema, {pattern.rpartition("/")[2] for pattern in info.series})
     reasons = schema.host.get("reasons") or {}

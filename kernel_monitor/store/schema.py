@@ -10,10 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 LOADER_SERIES = (("images", "images/s"), ("wait", "ms"), ("step", "ms"))
 """What every loader contributes: the last part of the series' name, and its unit."""
+PHASE_SERIES = tuple((part, "ms") for part in ("copy", "forward", "backward", "optimizer", "other"))
+"""What a loader contributes besides, once phases of its steps were measured."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,17 @@ class Gpu:
 
 @dataclass(frozen=True)
 class LoaderInfo:
-    """A loader that has columns: its `id`, the `<id>` of `loader/<id>/…`, and the name that people see."""
+    """A loader that has columns.
+
+    Attributes:
+        id: the `<id>` of `loader/<id>/…`.
+        name: what people see.
+        phased: whether phases of its steps were measured, so that it has `PHASE_SERIES`, too.
+    """
 
     id: str
     name: str
+    phased: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,9 @@ class Schema:
                 for gpu in self.gpus
             ],
             "gpu_reason": self.gpu_reason,
-            "loaders": [{"id": loader.id, "name": loader.name} for loader in self.loaders],
+            "loaders": [
+                {"id": loader.id, "name": loader.name, "phased": loader.phased} for loader in self.loaders
+            ],
             "host": dict(self.host),
             "charts": list(self.charts),
         }
@@ -142,7 +153,7 @@ class Schema:
             cpus=tuple(int(number) for number in data["cpus"]),
             gpus=gpus_from_json(data["gpus"]),
             gpu_reason=data["gpu_reason"],
-            loaders=tuple(LoaderInfo(id=entry["id"], name=entry["name"]) for entry in data["loaders"]),
+            loaders=loaders_from_json(data["loaders"]),
             host=dict(data["host"]),
             charts=tuple(data.get("charts", ())),
         )
@@ -168,8 +179,17 @@ def gpus_from_json(entries: list[Mapping[str, Any]]) -> tuple[Gpu, ...]:
     )
 
 
+def loaders_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[LoaderInfo, ...]:
+    """`[{"id", "name", "phased"?}, …]` as loaders."""
+    return tuple(
+        LoaderInfo(id=entry["id"], name=entry["name"], phased=bool(entry.get("phased", False))) for entry in entries
+    )
+
+
 def loader_series(loaders: tuple[LoaderInfo, ...]) -> tuple[Series, ...]:
     """The columns of these loaders, in order."""
     return tuple(
-        Series(name=f"loader/{loader.id}/{part}", unit=unit) for loader in loaders for part, unit in LOADER_SERIES
+        Series(name=f"loader/{loader.id}/{part}", unit=unit)
+        for loader in loaders
+        for part, unit in (*LOADER_SERIES, *(PHASE_SERIES if loader.phased else ()))
     )

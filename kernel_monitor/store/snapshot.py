@@ -1,7 +1,7 @@
 """A copy of everything that a report needs, and its form as bytes.
 
-The form is NumPy's npz with no pickle in it: three arrays, and one array of bytes that holds the rest as JSON, so
-that no name or message, whatever characters it holds, can be anything but text.
+The form is NumPy's npz with no pickle in it: rows and steps as arrays, and one array of bytes that holds the rest as
+JSON, so that no name or message, whatever characters it holds, can be anything but text.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +18,12 @@ import numpy.typing as npt
 from kernel_monitor.errors import SessionError
 
 from .schema import Schema
+from .steps import STEP, StepTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,7 @@ class Snapshot:
         events: as `Store.events` gives them, oldest first.
         loaders: a `LoaderState` of each loader (see `docs/architecture.md`).
         facts: whatever the report says about the session; JSON-able.
+        steps: the loaders' steps, as far as they are kept.
     """
 
     schema: Schema
@@ -66,6 +68,7 @@ class Snapshot:
     events: list[dict[str, Any]]
     loaders: list[dict[str, Any]]
     facts: Mapping[str, Any]
+    steps: StepTable = field(default_factory=StepTable)
 
     def to_bytes(self) -> bytes:
         """The snapshot as an npz archive.
@@ -80,6 +83,7 @@ class Snapshot:
                 "events": self.events,
                 "loaders": self.loaders,
                 "facts": dict(self.facts),
+                "steps": {"loaders": list(self.steps.loaders), "dropped": self.steps.dropped},
             }
         )
         buffer = io.BytesIO()
@@ -88,6 +92,7 @@ class Snapshot:
             seq=self.seq,
             time=self.time,
             values=self.values,
+            steps=self.steps.rows,
             # json escapes everything outside ASCII, lone surrogates of odd file names included.
             json=np.frombuffer(text.encode("ascii"), dtype=np.uint8),
         )
@@ -103,11 +108,13 @@ class Snapshot:
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
                 seq, time, values = archive["seq"], archive["time"], archive["values"]
+                rows = archive["steps"]
                 rest = json.loads(archive["json"].tobytes())
             if rest["format"] != FORMAT:
                 raise SessionError(f"the snapshot has format {rest['format']}; this version reads format {FORMAT}")
             schema = Schema.from_json(rest["schema"])
             events, loaders, facts = rest["events"], rest["loaders"], rest["facts"]
+            steps = StepTable(tuple(rest["steps"]["loaders"]), rows, int(rest["steps"]["dropped"]))
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise SessionError(f"this is not a readable snapshot ({type(error).__name__}: {error})") from error
         if values.shape != (len(seq), len(schema.series)) or time.shape != seq.shape:
@@ -115,6 +122,8 @@ class Snapshot:
                 f"the snapshot's arrays do not fit its schema: {len(seq)} rows, times {time.shape}, "
                 f"values {values.shape}, {len(schema.series)} series"
             )
+        if rows.dtype != STEP or rows.ndim != 1 or not _named(steps):
+            raise SessionError(f"the snapshot's steps are not such: {rows.dtype}, {rows.shape}")
         return cls(
             schema=schema,
             seq=seq.astype(np.int64, copy=False),
@@ -123,4 +132,11 @@ class Snapshot:
             events=events,
             loaders=loaders,
             facts=facts,
+            steps=steps,
         )
+
+
+def _named(steps: StepTable) -> bool:
+    """Whether each step's loader has an id."""
+    numbers = steps.rows["loader"]
+    return len(numbers) == 0 or (int(numbers.min()) >= 0 and int(numbers.max()) < len(steps.loaders))

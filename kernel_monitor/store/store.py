@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from .charts import DEFAULT_CHARTS, shown_series
 from .ring import Ring
-from .schema import LoaderInfo, Schema, Series, gpus_from_json, loader_series, series_from_json
+from .schema import Schema, Series, gpus_from_json, loader_series, loaders_from_json, series_from_json
 from .snapshot import Rows, Snapshot
+from .steplog import StepLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +39,9 @@ class Store:
         origin: wall clock (Unix seconds) at `time == 0`; now, if not given.
         events: the most events that are kept.
         most_bytes: the most memory that the rows may take; fewer are kept where they are wide.
+
+    Attributes:
+        steps: the newest steps of all loaders, bounded and thread-safe on its own.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Store:
         events: int = EVENTS,
         most_bytes: int = MOST_BYTES,
     ) -> None:
+        self.steps = StepLog()
         self._lock = Lock()
         self._ring = Ring(capacity)
         self._wanted = capacity
@@ -108,12 +113,12 @@ class Store:
                 host=dict(hello["host"]),
             )
 
-    def set_loaders(self, loaders: Sequence[Mapping[str, str]]) -> Schema:
-        """Have columns for these loaders (`[{"id", "name"}, …]`) and no others; nothing changes if they are the same.
+    def set_loaders(self, loaders: Sequence[Mapping[str, Any]]) -> Schema:
+        """Have columns for these loaders (`[{"id", "name", "phased"?}, …]`) and no others.
 
-        Columns of a loader that is left out are dropped with their past.
+        Columns of a loader that is left out are dropped with their past. Nothing changes if they are the same.
         """
-        infos = tuple(LoaderInfo(id=entry["id"], name=entry["name"]) for entry in loaders)
+        infos = loaders_from_json(loaders)
         with self._lock:
             return self._change(self._host_series, loaders=infos)
 
@@ -228,7 +233,14 @@ class Store:
             seq, time, values = self._ring.since(0)
             events = [dict(event) for event in self._events]
         return Snapshot(
-            schema=schema, seq=seq, time=time, values=values, events=events, loaders=list(loaders), facts=dict(facts)
+            schema=schema,
+            seq=seq,
+            time=time,
+            values=values,
+            events=events,
+            loaders=list(loaders),
+            facts=dict(facts),
+            steps=self.steps.table(),
         )
 
     def _change(self, host_series: tuple[Series, ...], **changes: Any) -> Schema:

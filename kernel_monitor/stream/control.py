@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from functools import lru_cache, partial
-from importlib import metadata, util
+from functools import partial
+from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +18,11 @@ from ..errors import MonitorError
 from . import wire
 from .hub import GLANCE, LEASE_S
 from .render import run_module
+from .replay import Replay, Reply, bokeh_version
+from .requests import BadRequest, flag, knobs, only, parse, settings, text
 
 if TYPE_CHECKING:
     from ..live import Monitor
-    from ..recorded import RecordedSession
-
-Reply = tuple[dict[str, Any], list[bytes]]
-SETTINGS = ("interval", "history", "charts", "record")
-KNOBS = ("workers", "prefetch", "threads")
-
-
-class BadRequest(MonitorError):
-    """A control message that is not of the protocol's form."""
 
 
 class Control:
@@ -46,6 +39,9 @@ class Control:
             "set": self._set,
             "history": self._history,
             "glance": self._glance,
+            "diagnose": self._diagnose,
+            "profile": self._profile,
+            "mark": self._mark,
         }
         self._slow: dict[str, Callable[[dict[str, Any]], Reply]] = {
             "start": self._start,
@@ -56,19 +52,14 @@ class Control:
             "configure": self._configure,
             "sessions": self._sessions,
             "open": self._open,
+            "verdict": self._verdict,
         }
-        # Of a recorded session these read a file.
-        self._recorded: dict[str, Callable[[RecordedSession], Reply]] = {
-            "subscribe": self._recorded_subscribe,
-            "history": self._recorded_history,
-            "document": self._recorded_document,
-            "export": self._recorded_export,
-        }
+        self._replay = Replay(monitor.state)
 
     def handle(self, content: Any, reply: Callable[[dict[str, Any], list[bytes]], None]) -> None:
         """Answer one request by calling ``reply`` exactly once: now, or from a worker thread for slow commands."""
         try:
-            command, args = _parse(content)
+            command, args = parse(content)
             work = self._slow.get(command)
             if args.get("recorded") is not None:
                 work = self._of_recorded(command, args)
@@ -90,11 +81,11 @@ class Control:
         return wire.ok(**self._monitor.hello()), []
 
     def _start(self, args: dict[str, Any]) -> Reply:
-        self._monitor.start(**_settings("start", args))
+        self._monitor.start(**settings("start", args))
         return self._hello(args)
 
     def _configure(self, args: dict[str, Any]) -> Reply:
-        return wire.ok(settings=self._monitor.configure(**_settings("configure", args))), []
+        return wire.ok(settings=self._monitor.configure(**settings("configure", args))), []
 
     def _stop(self, args: dict[str, Any]) -> Reply:
         self._monitor.stop()
@@ -102,7 +93,7 @@ class Control:
 
     def _subscribe(self, args: dict[str, Any]) -> Reply:
         monitor = self._monitor
-        monitor.hub.subscribe(_text(args, "client"), touch=bool(args.get("touch", False)))
+        monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)))
         return wire.ok(
             lease=LEASE_S,
             session=monitor.session,
@@ -113,18 +104,19 @@ class Control:
             events=monitor.store.events(),
             strip=monitor.strip,
             paused=monitor.hub.paused,
+            **monitor.findings(),
             **monitor.state(),
         ), []
 
     def _unsubscribe(self, args: dict[str, Any]) -> Reply:
-        client = _text(args, "client")
+        client = text(args, "client")
         self._monitor.hub.unsubscribe(client)
         self._monitor.hub.unsubscribe(client, kind=GLANCE)
         return wire.ok(), []
 
     def _glance(self, args: dict[str, Any]) -> Reply:
         monitor = self._monitor
-        monitor.hub.subscribe(_text(args, "client"), touch=bool(args.get("touch", False)), kind=GLANCE)
+        monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)), kind=GLANCE)
         return wire.ok(
             lease=LEASE_S,
             session=monitor.session,
@@ -134,21 +126,38 @@ class Control:
         ), []
 
     def _switch(self, args: dict[str, Any]) -> Reply:
-        confirmed = args.get("confirmed", False)
-        if not isinstance(confirmed, bool):
-            raise BadRequest("switch: confirmed is true or false.")
-        state = self._monitor.switch(_text(args, "backend"), loader=_text(args, "loader"), confirmed=confirmed)
+        confirmed = flag("switch", args, "confirmed")
+        state = self._monitor.switch(text(args, "backend"), loader=text(args, "loader"), confirmed=confirmed)
         return wire.ok(loader=state), []
 
     def _set(self, args: dict[str, Any]) -> Reply:
-        loader = _text(args, "loader")
-        knobs = {name: value for name, value in args.items() if name != "loader"}
-        for name, value in knobs.items():
-            if name not in KNOBS:
-                raise BadRequest(f"set: there is no {name!r}. What can be set is: {', '.join(KNOBS)}.")
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise BadRequest(f"set: {name} is a whole number.")
-        return wire.ok(loader=self._monitor.set(loader=loader, **knobs)), []
+        loader = text(args, "loader")
+        return wire.ok(loader=self._monitor.set(loader=loader, **knobs(args))), []
+
+    def _diagnose(self, args: dict[str, Any]) -> Reply:
+        only("diagnose", args, "loader", "confirmed", "seconds", "cancel")
+        confirmed, cancel = flag("diagnose", args, "confirmed"), flag("diagnose", args, "cancel")
+        if cancel:
+            self._monitor.cancel_diagnosis()
+        else:
+            loader = None if args.get("loader") is None else text(args, "loader")
+            self._monitor.diagnose(loader, seconds=args.get("seconds", 8.0), confirmed=confirmed, wait=False)
+        return wire.ok(diagnosing=self._monitor.diagnosing), []
+
+    def _profile(self, args: dict[str, Any]) -> Reply:
+        only("profile", args, "loader", "steps")
+        loader = None if args.get("loader") is None else text(args, "loader")
+        self._monitor.profile(args.get("steps", 10), loader=loader, wait=False)
+        return wire.ok(profiling=self._monitor.profiling), []
+
+    def _mark(self, args: dict[str, Any]) -> Reply:
+        only("mark", args, "label")
+        self._monitor.mark(text(args, "label"))
+        return wire.ok(), []
+
+    def _verdict(self, args: dict[str, Any]) -> Reply:
+        only("verdict", args)
+        return wire.ok(verdict=self._monitor.verdict), []
 
     def _history(self, args: dict[str, Any]) -> Reply:
         since = args.get("since", 0)
@@ -177,71 +186,15 @@ class Control:
 
     def _open(self, args: dict[str, Any]) -> Reply:
         path = args.get("path")
-        opened = self._monitor.opened.open(None if path is None else _text(args, "path"))
+        opened = self._monitor.opened.open(None if path is None else text(args, "path"))
         return wire.ok(recorded=opened.id, **opened.label(), facts=dict(opened.snapshot.facts)), []
 
     def _of_recorded(self, command: str, args: dict[str, Any]) -> Callable[[dict[str, Any]], Reply]:
-        answer = self._recorded.get(command)
+        answer = self._replay.answers.get(command)
         if answer is None:
-            raise BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(self._recorded))}.")
-        recorded = _text(args, "recorded")
+            raise BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(self._replay.answers))}.")
+        recorded = text(args, "recorded")
         return lambda _args: answer(self._monitor.opened.get(recorded))
-
-    def _recorded_subscribe(self, session: RecordedSession) -> Reply:
-        rows = session.page_rows
-        return wire.ok(
-            lease=LEASE_S,
-            session=session.id,
-            running=False,
-            recorded=session.label(),
-            seq=int(rows.seq[-1]) if len(rows) else 0,
-            schema=rows.schema.to_json(),
-            loaders=session.snapshot.loaders,
-            events=session.snapshot.events,
-            strip=session.strip,
-            paused=False,
-            **self._monitor.state(),
-        ), []
-
-    def _recorded_history(self, session: RecordedSession) -> Reply:
-        content, buffers = wire.encode_history(session.page_rows)
-        return wire.ok(**content, events=session.snapshot.events, charts=self._monitor.state()["charts"]), buffers
-
-    def _recorded_document(self, session: RecordedSession) -> Reply:
-        return wire.ok(schema=session.page_rows.schema.version, bokeh=bokeh_version()), [session.document]
-
-    def _recorded_export(self, session: RecordedSession) -> Reply:
-        return wire.ok(filename=session.export_name()), [session.render().encode()]
-
-
-def _parse(content: Any) -> tuple[str, dict[str, Any]]:
-    if not isinstance(content, dict):
-        raise BadRequest("The request's content is not an object.")
-    protocol = content.get("protocol")
-    # A page of another version must at least learn which version and environment it speaks to.
-    if protocol != wire.PROTOCOL and content.get("command") != "hello":
-        raise BadRequest(
-            f"This kernel's kernel_monitor speaks protocol {wire.PROTOCOL}, the page {protocol!r}: "
-            "bring both environments to the same version with pip install -U kernel-monitor."
-        )
-    command, args = content.get("command"), content.get("args", {})
-    if not isinstance(command, str) or not isinstance(args, dict):
-        raise BadRequest("A request needs a command (text) and args (an object).")
-    return command, args
-
-
-def _settings(command: str, args: dict[str, Any]) -> dict[str, Any]:
-    unknown = set(args) - set(SETTINGS)
-    if unknown:
-        raise BadRequest(f"{command}: there is no {min(unknown)!r} to set; there are {', '.join(SETTINGS)}.")
-    return args
-
-
-def _text(args: dict[str, Any], key: str) -> str:
-    value = args.get(key)
-    if not isinstance(value, str) or not value:
-        raise BadRequest(f"The request needs {key!r} (text).")
-    return value
 
 
 def _answer(work: Callable[[], Reply], reply: Callable[[dict[str, Any], list[bytes]], None]) -> None:
@@ -251,12 +204,6 @@ def _answer(work: Callable[[], Reply], reply: Callable[[dict[str, Any], list[byt
     except Exception as exc:  # noqa: BLE001 - becomes the error reply
         content, buffers = wire.error(exc), []
     reply(content, buffers)
-
-
-@lru_cache(maxsize=1)
-def bokeh_version() -> str:
-    """The version of this environment's Bokeh, without importing it."""
-    return metadata.version("bokeh")
 
 
 def _bokehjs_path() -> Path:

@@ -6,35 +6,48 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import MonitorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TIMEOUT_S = 120.0
 
 
-def run_module(module: str, stdin: bytes, *, timeout: float = TIMEOUT_S) -> bytes:
+def run_module(module: str, stdin: bytes | Callable[[], bytes], *, timeout: float = TIMEOUT_S) -> bytes:
     """Run ``python -m module`` on ``stdin`` and return what it wrote to stdout.
+
+    Args:
+        module: its name.
+        stdin: the bytes, or what makes them while the process starts and imports.
+        timeout: seconds that the process may take from when it has them.
 
     Raises:
         MonitorError: it failed or took longer than ``timeout`` seconds; the message ends with its last line.
     """
     package_root = str(Path(__file__).resolve().parents[2])
     paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    try:
-        # -P: a random.py in the notebook's folder must not be imported; the new session keeps an interrupt of the
-        # kernel (sent to its process group) away from the export.
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", module],
-            input=stdin,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-    except subprocess.TimeoutExpired:
-        raise MonitorError(f"{module} did not finish within {timeout:g} s.") from None
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        raise MonitorError(f"{module} failed with exit status {done.returncode}: {lines[-1]}")
-    return done.stdout
+    # -P: a random.py in the notebook's folder must not be imported; the new session keeps an interrupt of the
+    # kernel (sent to its process group) away from the export.
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    with process:
+        try:
+            out, told = process.communicate(stdin() if callable(stdin) else stdin, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise MonitorError(f"{module} did not finish within {timeout:g} s.") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+    if process.returncode != 0:
+        lines = told.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise MonitorError(f"{module} failed with exit status {process.returncode}: {lines[-1]}")
+    return out

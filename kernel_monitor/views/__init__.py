@@ -20,7 +20,7 @@ from .cpu import cpu
 from .gpu import gpu, gpu_counters, gpu_engines
 from .gpu_lines import gpu_bus, gpu_clocks
 from .heatmap import color_scale
-from .loaders import images, wait
+from .loaders import images, phases, wait
 from .machine import io, memory, pressure, processes
 from .style import Page, new_page
 
@@ -35,6 +35,7 @@ CHARTS: dict[str, Chart] = {
     "gpu": gpu,
     "images": images,
     "wait": wait,
+    "phases": phases,
     "processes": processes,
     "memory": memory,
     "io": io,

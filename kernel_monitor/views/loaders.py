@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..store.charts import missing_reason
+from ..store.schema import PHASE_SERIES
 from .curves import SECONDS, Curve, curve_color, curves, key, legend
-from .style import NEUTRAL, heading
+from .style import NEUTRAL, heading, quiet
 
 if TYPE_CHECKING:
     from bokeh.models.ui import UIElement
 
     from ..store import Schema
     from .style import Page
+
+PHASE_STROKES = {"copy": "dotted", "forward": "solid", "backward": "dashed", "optimizer": "solid", "other": "dotted"}
 
 
 def images(schema: Schema, page: Page) -> list[UIElement]:
@@ -46,6 +50,31 @@ def wait(schema: Schema, page: Page) -> list[UIElement]:
     if len(schema.loaders) == 1:
         parts.append(legend("wait-legend", lines))
     return [*parts, curves(page, name="wait", lines=lines, means=True)]
+
+
+def phases(schema: Schema, page: Page) -> list[UIElement]:
+    """What the steps' time goes into besides the wait for data, in ms; a figure for each loader that tells.
+
+    Lines and not areas above each other: an area has no way to leave a gap open.
+    """
+    title = "Phases of a step, ms"
+    told = [loader for loader in schema.loaders if f"loader/{loader.id}/other" in schema.columns]
+    if not told:
+        return [quiet("phases", title, missing_reason(schema, "phases"))] if schema.series else []
+    parts: list[UIElement] = []
+    for loader in told:
+        name = "phases" if len(told) == 1 else f"phases-{loader.id}"
+        lines = [
+            Curve(f"loader/{loader.id}/{phase}", phase, "ms", curve_color(k), PHASE_STROKES[phase])
+            for k, (phase, _) in enumerate(PHASE_SERIES)
+        ]
+        note = loader.name if len(schema.loaders) > 1 else None
+        parts += [
+            heading(name, f"{title}, mean of {SECONDS:g} s", note),
+            legend(f"{name}-legend", lines),
+            curves(page, name=name, lines=lines, means=True),
+        ]
+    return parts
 
 
 def _called(schema: Schema, k: int, what: str) -> str:

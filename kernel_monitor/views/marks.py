@@ -1,4 +1,4 @@
-"""What crosses every chart: the switches, as dashed lines, and the times of replayed batches, as hatched bands.
+"""What crosses every chart: switches and a person's marks, as dashed lines, and the times of replayed batches, hatched.
 
 Both are legible on any colour of cell or page. Labels stand where a page has found room for them (`place`, in ms since
 1970, NaN where there is none): how wide a text is, only a page knows.
@@ -27,9 +27,11 @@ LANE = "lane"
 
 
 def new_markers() -> ColumnDataSource:
-    """The switches: `time` (ms), `label`, and `place`."""
+    """The switches and the marks: `time` (ms), `label`, and `place`."""
     return ColumnDataSource(
-        data={"time": [], "label": [], "place": []}, name="markers", tags=[{"kind": "markers", "events": ["switch"]}]
+        data={"time": [], "label": [], "place": []},
+        name="markers",
+        tags=[{"kind": "markers", "events": ["switch", "mark"]}],
     )
 
 
@@ -68,7 +70,7 @@ def add_bands(page: Page, p: figure, *, over: bool, labels: bool = False) -> Non
 
 
 def add_markers(page: Page, p: figure, *, label_y: float | None = None) -> None:
-    """Let the switches cross the chart: a dark dashed line on a light one.
+    """Let the markers cross the chart: a dark dashed line on a light one.
 
     Args:
         label_y: where the labels stand, in the figure's y units; None for a chart without labels.

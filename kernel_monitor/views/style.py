@@ -60,7 +60,7 @@ class Page:
 
     Attributes:
         time: the visible span of time, in ms since 1970; pages and reports move this one range.
-        markers: the switches, see `marks`.
+        markers: the switches and marks, see `marks`.
         bands: the times of replayed batches, see `marks`.
         interactive: whether a person can pan and zoom (a report) or the feed moves the charts (live).
         top: whether the next chart is the first one, which carries the markers' labels.

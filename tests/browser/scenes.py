@@ -104,6 +104,13 @@ def machine(
     )
 
 
+LOADER_VALUES = {
+    "images": (3200.0, 11800.0), "wait": (71.0, 3.0), "step": (96.0, 26.0), "copy": (2.0, 0.5),
+    "forward": (7.0, 7.0), "backward": (13.0, 13.0), "optimizer": (2.0, 2.0), "other": (1.0, 0.5),
+}  # fmt: skip
+"""What each series of a loader is about, before and after the switch."""
+
+
 def run(schema: Schema, *, seconds: float = 120.0, seed: int = 0) -> Snapshot:
     """A session on that machine: torchvision in its first half, dali-gpu in the second."""
     rng = np.random.default_rng(seed)
@@ -162,7 +169,7 @@ def _values(
         starved = 96.0 if core % 8 < 5 else 35.0
         return np.clip(np.where(late, 18 + 10 * (core % 3), starved) + 9 * noise, 0, 100)
     if name.startswith("loader/"):
-        low, high = {"images": (3200.0, 11800.0), "wait": (71.0, 3.0), "step": (96.0, 26.0)}[name.rpartition("/")[2]]
+        low, high = LOADER_VALUES[name.rpartition("/")[2]]
         return np.clip(np.where(late, high, low) * (1 + 0.06 * noise), 0, None)
     if name == "sample/interval":
         return np.full(len(time), schema.interval)
@@ -192,3 +199,32 @@ def _level(name: str, unit: str, schema: Schema) -> float:
         return 2e9
     pci = {"B": 70e9, "B/s": 12e9 if "/pcie" in name or "nvlink" in name else 9e8, "MHz": 1980.0, "W": 690.0}
     return {"%": 98.0, "°C": 74.0, "1": 12.0, "s": 0.1, **pci}[unit]
+
+
+HEAVY_SETUP = """\
+%load_ext kernel_monitor
+import os, torch
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from kernel_monitor import monitor, switchable
+
+torch.set_num_threads(1)
+heavy = [transforms.RandomHorizontalFlip(), transforms.RandomVerticalFlip(), transforms.RandomRotation(20)]
+transform = transforms.Compose([*(heavy * 4), transforms.RandomResizedCrop(96), transforms.ToTensor()])
+data = DataLoader(ImageFolder({root!r}, transform), batch_size=16, shuffle=True, num_workers=1)
+loader = switchable(data, name="train")
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
+                            torch.nn.Flatten(), torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+monitor.watch(model, optimizer)
+%monitor"""
+HEAVY_LOOP = """\
+while not os.path.exists({enough!r}):
+    for images, labels in loader:
+        loss = torch.nn.functional.cross_entropy(model(images), labels % 4)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        if os.path.exists({enough!r}):
+            break
+print("finished")"""
+"""A loop that its loader holds up: a dozen operations on every image before the crop."""

@@ -1,10 +1,11 @@
 """``make screenshots``: cell, sidebar and report, light and dark, wide and narrow, to docs/screens.
 
-    python -m tests.browser.screenshots [DIR] [train] [scale] [report]
+    python -m tests.browser.screenshots [DIR] [train] [verdict] [scale] [report]
 
 ``train`` is a real run: a notebook trains in JupyterLab, a loader is swapped by a click, and Chromium takes the
-picture; then its recording is opened. ``scale`` is JupyterLab over a machine of 256 cores and eight GPUs that is not
-there, and ``report`` the exported page of such machines. Without a name, all of them.
+picture; then its recording is opened. ``verdict`` is one that its loader holds up: *Diagnose* is pressed, ten steps are
+profiled, and everything is unfolded. ``scale`` is JupyterLab over a machine of 256 cores and eight GPUs that is not
+there, and ``report`` the exported page of such machines, on the screen and on paper. Without a name, all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from playwright.sync_api import Browser
 from kernel_monitor.report import render, write
 
 from .lab import CELL, SIDEBAR, Lab, Server, chromium, server
-from .scenes import pictured
+from .reported import reported
+from .scenes import HEAVY_LOOP, HEAVY_SETUP, pictured
 
 IMAGES = 512
 SETUP = """\
@@ -53,7 +55,7 @@ BUSY_S = 15
 BUSY = f"import time\nuntil = time.monotonic() + {BUSY_S + 5}\nwhile time.monotonic() < until: pass"
 SHOW_ALL = "%monitor show all"
 THEMES = ("light", "dark")
-SCENES = ("train", "scale", "report")
+SCENES = ("train", "verdict", "scale", "report")
 
 
 def main(target: Path, scenes: Sequence[str] = SCENES) -> None:
@@ -62,8 +64,10 @@ def main(target: Path, scenes: Sequence[str] = SCENES) -> None:
     with chromium() as browser:
         for scene in scenes:
             with tempfile.TemporaryDirectory() as folder:
-                {"train": train, "scale": scale, "report": reports}[scene](browser, Path(folder), target)
-    for picture in sorted(target.glob("*.png")):
+                {"train": train, "verdict": verdict, "scale": scale, "report": reports}[scene](
+                    browser, Path(folder), target
+                )
+    for picture in sorted([*target.glob("*.png"), *target.glob("*.pdf")]):
         print(picture, picture.stat().st_size // 1024, "KiB")
 
 
@@ -75,6 +79,16 @@ def train(browser: Browser, root: Path, target: Path) -> None:
         demo_data(running.root / "images", images=IMAGES)
         for theme in THEMES:
             _one_theme(browser, running, root, target, theme)
+
+
+def verdict(browser: Browser, root: Path, target: Path) -> None:
+    """A loop that waits for its data: the line, the question, the way, and what was found."""
+    from kernel_monitor.demo import demo_data
+
+    with server(root) as running:
+        demo_data(running.root / "images", images=IMAGES)
+        for theme in THEMES:
+            _one_verdict(browser, running, root, target, theme)
 
 
 def scale(browser: Browser, root: Path, target: Path) -> None:
@@ -122,6 +136,19 @@ def reports(browser: Browser, root: Path, target: Path) -> None:
         page.wait_for_timeout(1500)
         page.screenshot(path=target / f"report-{name}-{theme}-{kind}.png", full_page=True)
         page.close()
+    path = write(root / "reported.html", render(reported()))
+    for theme in THEMES:
+        page = browser.new_page(
+            viewport={"width": 1280, "height": 900}, color_scheme="dark" if theme == "dark" else "light"
+        )
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready=true]")
+        page.wait_for_timeout(1500)
+        page.screenshot(path=target / f"report-first-{theme}.png")
+        page.screenshot(path=target / f"report-whole-{theme}.png", full_page=True)
+        if theme == "dark":  # on paper it is light all the same
+            page.pdf(path=target / "report-printed.pdf", prefer_css_page_size=True)
+        page.close()
 
 
 def _one_theme(browser: Browser, running: Server, root: Path, target: Path, theme: str) -> None:
@@ -167,6 +194,55 @@ def _one_theme(browser: Browser, running: Server, root: Path, target: Path, them
             page.screenshot(path=target / f"report-{theme}-{kind}.png", full_page=True)
             page.close()
         _recorded(lab, target, theme)
+        lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    finally:
+        lab.close()
+
+
+def _one_verdict(browser: Browser, running: Server, root: Path, target: Path, theme: str) -> None:
+    lab = Lab(browser, running, width=1680, height=1300, dark=theme == "dark")
+    enough = root / f"enough-{theme}"
+    try:
+        cells = (HEAVY_SETUP.format(root="images"), HEAVY_LOOP.format(enough=str(enough)))
+        lab.open(running.notebook(f"verdict-{theme}.ipynb", *cells))
+        lab.command("application:toggle-left-area")
+        lab.run_cell(0)
+        lab.wait_running(CELL)
+        sidebar = lab.open_sidebar()
+        lab.wait_running(SIDEBAR)
+        lab.wait_for_idle()
+        lab.run_cell(1)
+        cell = lab.dashboard(CELL)
+        cell.locator(".km-verdict", has_text="Input-bound").wait_for(timeout=90_000)
+        sidebar.get_by_role("button", name="Charts").click()
+        sidebar.get_by_label("Price per hour").fill("2.50 €")
+        sidebar.get_by_label("Price per hour").press("Enter")
+        sidebar.get_by_role("button", name="Charts").click()
+        cell.get_by_role("button", name="Diagnose", exact=True).click()
+        cell.screenshot(path=target / f"verdict-{theme}-question.png")
+        cell.get_by_role("button", name="Run it").click()
+        cell.get_by_role("progressbar", name="Diagnose").wait_for()
+        cell.get_by_text("measuring dali-cpu").wait_for(timeout=120_000)
+        cell.screenshot(path=target / f"verdict-{theme}-running.png")
+        cell.locator(".km-result").first.wait_for(timeout=120_000)
+        cell.get_by_role("button", name="Profile 10 steps").click()
+        cell.locator(".km-result", has_text="Profile").last.wait_for(timeout=120_000)
+        cell.get_by_role("radio", name="dali-cpu", exact=True).click()
+        time.sleep(8)
+        cell.get_by_role("button", name="Profile 10 steps").click()
+        cell.get_by_role("progressbar", name="Profile").wait_for()
+        cell.get_by_role("progressbar", name="Profile").wait_for(state="hidden", timeout=120_000)
+        time.sleep(3)
+        lab.page.evaluate("() => document.querySelectorAll('.km-insight details').forEach((el) => { el.open = true; })")
+        lab.page.set_viewport_size({"width": 1680, "height": 1800})
+        cell.scroll_into_view_if_needed()
+        time.sleep(3)
+        cell.screenshot(path=target / f"verdict-{theme}-wide.png")
+        lab.page.set_viewport_size({"width": 820, "height": 2400})
+        time.sleep(3)
+        sidebar.screenshot(path=target / f"verdict-{theme}-narrow.png")
+        enough.touch()
+        lab.wait_for_idle()
         lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
     finally:
         lab.close()

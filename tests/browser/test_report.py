@@ -161,9 +161,10 @@ def test_strip_tables_and_markers_are_there(browser: Browser, path: Path, snapsh
     with opened(browser, path) as seen:
         assert seen.page.locator(".strip").inner_text() == found(snapshot)["text"]
         headings = seen.page.get_by_role("heading", level=2).all_inner_texts()
-        assert {"Before and after the last switch", "Stretch by stretch", "Switches", "Delivered"} <= set(headings)
-        row = seen.page.get_by_role("row").filter(has_text="CPU busy")
-        assert row.get_by_role("cell").all_inner_texts() == ["%", "100", "61", "100", "61", "100", "61"]
+        assert {"Percentiles", "Stretch by stretch", "Data loading"} <= set(headings)
+        table = seen.page.get_by_role("group", name="Percentiles of train/1 and train/2")
+        row = table.get_by_role("row").filter(has_text="CPU busy")
+        assert row.get_by_role("cell").all_inner_texts()[-6:] == ["100"] * 6
 
 
 def test_hover_names_core_time_and_value_and_says_where_nothing_was_sampled(
@@ -251,7 +252,7 @@ def test_hostile_names_are_text_everywhere(browser: Browser, tmp_path: Path) -> 
 
 def test_without_a_gpu_the_chart_gives_the_reason(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, write(tmp_path / "run.html", render(session()))) as seen:
-        assert "none: NVML Shared Library Not Found" in seen.page.locator("dl").inner_text()
+        assert "none: NVML Shared Library Not Found" in seen.page.locator("#machine dl").inner_text()
         label = seen.run("Bokeh.documents[0].get_model_by_name('gpu-reason').text")
         assert label.replace("\n", " ") == "No GPU: NVML Shared Library Not Found"
         assert seen.complaints == []
@@ -280,7 +281,7 @@ def test_256_cores_are_named_by_socket_and_node_and_grayed_where_they_may_not_be
     cores, _ = grouped(machine(nodes=8))
     free, taken = cores.index(3), cores.index(243)
     with opened(browser, big) as seen:
-        assert seen.page.get_by_text("this process may use 64 of 256 cores, quota 48").is_visible()
+        assert seen.page.locator("#charts").get_by_text("this process may use 64 of 256 cores, quota 48").is_visible()
         pixels = []
         for row, words in ((free, "core 3 · socket 0 · NUMA 0"), (taken, "core 243 · socket 3 · NUMA 7 · not for")):
             place = seen.run(PLACE, ["cpu", (ORIGIN + 10.3) * 1000, row + 0.5])

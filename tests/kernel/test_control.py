@@ -40,6 +40,13 @@ def test_the_kernels_are_the_two_supported_ones(page: Page) -> None:
         ({"protocol": 1, "command": "set", "args": {"loader": "x", "speed": 2}}, "there is no 'speed'"),
         ({"protocol": 1, "command": "set", "args": {"loader": "x"}}, "Say what to set"),
         ({"protocol": 1, "command": "set", "args": {"loader": "x", "workers": 2}}, "no switchable loader"),
+        ({"protocol": 1, "command": "diagnose", "args": {}}, "no switchable loader"),
+        ({"protocol": 1, "command": "diagnose", "args": {"confirmed": 1}}, "confirmed is true or false"),
+        ({"protocol": 1, "command": "diagnose", "args": {"seconds": "8"}}, "1 to 60 seconds"),
+        ({"protocol": 1, "command": "diagnose", "args": {"speed": 2}}, "there is no 'speed'"),
+        ({"protocol": 1, "command": "profile", "args": {"speed": 2}}, "there is no 'speed'"),
+        ({"protocol": 1, "command": "mark", "args": {}}, "'label'"),
+        ({"protocol": 1, "command": "verdict", "args": {"loader": "x"}}, "there is no 'loader'"),
     ],
 )
 def test_bad_requests_get_an_error_reply(page: Page, content: dict[str, object], says: str) -> None:
@@ -55,6 +62,16 @@ def test_a_page_of_another_version_learns_whom_it_speaks_to(page: Page) -> None:
     assert hello["status"] == "ok"
     assert hello["protocol"] == 1
     assert hello["environment"] == page.value("__import__('os').path.basename(__import__('sys').prefix)")
+
+
+def test_a_page_is_told_the_findings_and_can_mark_a_moment(page: Page) -> None:
+    told = page.ask("subscribe", client="one")
+    assert [told[key] for key in ("verdict", "diagnosing", "profiling")] == [None] * 3
+    assert page.ask("verdict")["verdict"] is None
+    assert page.ask("diagnose", cancel=True)["diagnosing"] is None
+    page.ask("mark", label="augment x12")
+    marks = [event for event in page.ask("subscribe", client="one")["events"] if event["kind"] == "mark"]
+    assert [mark["label"] for mark in marks] == ["augment x12"]
 
 
 def test_frames_flow_only_while_a_page_shows_them(page: Page) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kernel_monitor.diagnose.epochs import epoch_counts
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.record import format as format_module
 from kernel_monitor.record.bins import Bins, width
@@ -271,6 +272,21 @@ def test_a_session_without_rows_is_empty(tmp_path: Path) -> None:
         one.hello(hello())
     with pytest.raises(SessionError, match="is empty: nothing was measured yet"):
         open_session(tmp_path / "a.kmsession")
+
+
+def test_the_counts_of_past_epochs_are_with_their_loader(tmp_path: Path) -> None:
+    path = tmp_path / "a.kmsession"
+    empty = {"epoch": 1, "batches": 0, "samples": 0, "planned": 64, "lost": 64, "doubled": 0}
+    state = {"id": "loader-1", "name": "train", "epoch": 2, "batch": 0, "samples": 0, "planned": 64, "ended": True}
+    with recorder(path) as (one, _):
+        one.hello(hello())
+        feed(one, *waves(5))
+        one.command({"do": "loaders", "loaders": [state]})
+        one.command({"do": "epochs", "epochs": {"loader-1": [empty]}})
+    recorded = open_session(path)
+    assert recorded.loaders == [{**state, "epochs": [empty]}]
+    flagged = {count.epoch: count.problem for count in epoch_counts(recorded.snapshot())}
+    assert flagged[1] == "delivered 0 of 64 samples, 64 lost"
 
 
 def test_a_newer_format_asks_for_a_newer_version(tmp_path: Path) -> None:

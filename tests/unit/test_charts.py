@@ -21,7 +21,7 @@ from kernel_monitor.store.charts import (
     missing_reason,
     shown_series,
 )
-from kernel_monitor.store.schema import Series
+from kernel_monitor.store.schema import Series, loader_series
 from kernel_monitor.views import CHARTS as DRAWN
 from kernel_monitor.views import layout
 from tests.browser.scenes import GB, machine
@@ -33,7 +33,9 @@ def everything() -> Schema:
     """A machine that has every series, and one that no chart knows."""
     full = machine(cores=4, sockets=2, nodes=2, gpus=2, quota=2.0, memory_limit=8 * GB, loaders=("train", "val"))
     extra = tuple(Series(name, "%") for name in (*MIG, "cpu/0/user", "new/thing"))
-    return replace(full, series=(*extra, *full.series))
+    host = tuple(one for one in full.series if not one.name.startswith("loader/"))
+    loaders = tuple(replace(one, phased=True) for one in full.loaders)
+    return replace(full, loaders=loaders, series=(*extra, *host, *loader_series(loaders)))
 
 
 def drawn(schema: Schema, chart: str) -> set[str]:
@@ -76,8 +78,13 @@ def test_a_chart_without_its_series_draws_none_and_has_a_reason(chart: str) -> N
         "title": entry["title"],
         "available": False,
         "default": False,
-        "reason": "not measured by this sampler",
+        "reason": missing_reason(lacking, chart),
     }
+    assert entry["reason"] == (
+        "no model is watched: monitor.watch(model, optimizer)"
+        if chart == "phases"
+        else "not measured by this sampler"
+    )
 
 
 def test_what_a_page_is_always_sent() -> None:

@@ -17,8 +17,6 @@ from kernel_monitor.diagnose import (
     limits_note,
     measure,
     memory_note,
-    percentiles,
-    segments,
     strip,
 )
 from kernel_monitor.store import Snapshot, Store
@@ -231,27 +229,9 @@ def test_before_ends_where_the_previous_switch_settled() -> None:
     comparison = compare(snapshot, [earlier, *snapshot.events])
     assert comparison is not None
     assert comparison.before.start == pytest.approx(10.0 + 4 * 0.1)
-    found_segments = segments(snapshot, [earlier, *snapshot.events], snapshot.loaders)
-    assert [one.backend for one in found_segments] == ["a", "b", "dali-cpu"]
 
 
-def test_segments_hold_every_delivery_outside_the_change_over() -> None:
-    snapshot = session()
-    first, second = segments(snapshot, snapshot.events, snapshot.loaders)
-    assert (first.backend, second.backend) == ("torchvision", "dali-cpu")
-    assert first.measured.rate == pytest.approx(320.0)
-    assert second.measured.rate == pytest.approx(960.0)
-    # All but the first frame, whose images were made before it.
-    assert first.measured.samples == pytest.approx(320 * 20 - 32, abs=1)
-
-
-def test_a_loader_that_never_switched_has_one_segment() -> None:
-    snapshot = session(switch=False)
-    (only,) = segments(snapshot, [], [state(backend="torchvision")])
-    assert (only.loader, only.backend) == (TRAIN, "torchvision")
-
-
-def test_percentiles_are_numpys_of_the_frames() -> None:
+def test_the_cpu_of_a_frame_is_the_mean_of_what_was_measured() -> None:
     rng = np.random.default_rng(2)
     store = Store(interval=INTERVAL)
     store.set_host(
@@ -272,9 +252,6 @@ def test_percentiles_are_numpys_of_the_frames() -> None:
     measured = measure(store.rows(), None, -1.0, 1e9)
     expected = np.array([np.mean(row[np.isfinite(row)], dtype=float) for k, row in enumerate(values) if k != 7])
     np.testing.assert_allclose(measured.cpu, expected)
-    (line,) = percentiles(measured)
-    np.testing.assert_allclose(line.percentiles[0], np.percentile(expected, [50, 95, 99]))
-    assert line.counts == (299,)
 
 
 def test_a_gap_is_time_that_passed() -> None:

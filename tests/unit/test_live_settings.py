@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ def test_the_defaults() -> None:
         "charts": ["cpu", "gpu", "images", "wait"],
         "record": True,
         "record_to": None,
+        "price": None,
+        "currency": "",
     }
 
 
@@ -48,6 +51,44 @@ def test_recording_is_a_word_or_a_folder(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
+    ("given", "price", "currency"),
+    [
+        (2.5, 2.5, ""),
+        (3, 3.0, ""),
+        ("2.50", 2.5, ""),
+        ("2.50 €", 2.5, "€"),
+        ("2,5€", 2.5, "€"),
+        (" $2.50 ", 2.5, "$"),
+        ("USD 98.32", 98.32, "USD"),
+        ("98.32 USD/h", 98.32, "USD"),
+        (".5 CHF per hour", 0.5, "CHF"),
+        ("2.345 kr", 2.345, "kr"),
+        (0, 0.0, ""),
+        ("0 €", 0.0, "€"),
+    ],
+)
+def test_a_price_is_a_number_perhaps_with_a_currency(given: float | str, price: float, currency: str) -> None:
+    found = Settings().changed(price=given)
+    assert (found.price, found.currency) == (price, currency)
+    assert Settings().changed(price=f"{price} {currency}") == found
+    assert found.changed(price="") == found.changed(price="  ") == Settings()
+
+
+def test_a_number_alone_keeps_the_currency() -> None:
+    found = Settings().changed(price="$2").changed(price=4)
+    assert (found.price, found.currency) == (4.0, "$")
+    assert found.changed(interval=1).price == 4.0
+
+
+def test_the_phases_chart_comes_by_itself_unless_somebody_chose() -> None:
+    watched = replace(Settings(), phased=True)
+    assert watched.charts == ("cpu", "gpu", "images", "wait", "phases")
+    assert watched.changed(charts=["cpu"]).charts == ("cpu",)
+    assert watched.changed(charts=list(Settings().charts)).charts == Settings().charts
+    assert watched.changed(charts=["cpu"]).changed(charts="default").charts == watched.charts
+
+
+@pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"interval": 0.01}, "The interval is 0.01 s; it must lie between 0.05 and 60 s."),
@@ -60,6 +101,17 @@ def test_recording_is_a_word_or_a_folder(tmp_path: Path, monkeypatch: pytest.Mon
         ({"charts": 3}, "The charts are a list of ids, or all, or default, not 3."),
         ({"charts": []}, "Name at least one chart."),
         ({"record": 3}, "record is true, false, or a folder for the recordings, not 3."),
+        ({"price": -1}, "The price of an hour is -1; it must be 0 or more."),
+        ({"price": "-1 €"}, "The price of an hour is -1; it must be 0 or more."),
+        ({"price": float("nan")}, "The price of an hour is nan; it must be 0 or more."),
+        ({"price": float("inf")}, "The price of an hour is inf; it must be 0 or more."),
+        ({"price": True}, "The price of an hour is a number, perhaps with a currency, not True: 2.50, 2.50 €, $2.50;"),
+        ({"price": "cheap"}, "not 'cheap'"),
+        ({"price": "$2.50 €"}, "not '$2.50 €'"),
+        ({"price": "2,500 €"}, "not '2,500 €'"),  # two and a half, or two thousand and five hundred?
+        ({"price": "1e400"}, "not '1e400'"),
+        ({"price": "9" * 400}, "The price of an hour is inf"),
+        ({"price": [2.5]}, "not [2.5]"),
     ],
 )
 def test_what_cannot_be_set_is_refused_in_a_sentence_and_changes_nothing(given: dict[str, Any], says: str) -> None:

@@ -1,17 +1,12 @@
-"""What the recorder is told: values and steps twice a second, states when they changed, nothing twice."""
+"""What the recorder is told: values twice a second, steps as they are taken, states when they changed."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import threading
-import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
-from kernel_monitor.live.telling import MOST_STEPS_A_SECOND, Teller
-from kernel_monitor.loaders.meter import STEPS_KEPT, Meter, StepClock
+from kernel_monitor.live.telling import Teller
+from kernel_monitor.steps.records import ON_DEVICE, Step
 
 
 class Loader:
@@ -19,11 +14,7 @@ class Loader:
 
     def __init__(self, name: str = "loader-1") -> None:
         self.id = name
-        self.meter = Meter()
         self.worker_pids: list[int] = []
-
-    def step(self, number: int) -> None:
-        self.meter.step((100.0 + number, 0, number, 4, 0.25, 1.0))
 
 
 class Sampler:
@@ -32,7 +23,7 @@ class Sampler:
     def __init__(self) -> None:
         self.now = 1000.0
         self.sent: list[dict[str, Any]] = []
-        self.teller = Teller(self.take, lambda monotonic: monotonic - 100.0, clock=lambda: self.now)
+        self.teller = Teller(self.take, clock=lambda: self.now)
         self.teller.recording = True
 
     def take(self, message: dict[str, Any]) -> None:
@@ -56,31 +47,36 @@ def test_values_go_in_rows_every_half_second() -> None:
     assert len(rows) >= 10
 
 
-def test_every_step_is_told_once_in_session_time() -> None:
+def test_steps_are_told_as_they_are_with_what_was_not_measured() -> None:
+    sampler = Sampler()
+    plain = Step(1.5, 0, 7, 4, 0.25, 1.0)
+    phased = Step(2.5, 0, 8, 4, 0.25, 1.0, 0.125, 0.25, 0.5, 0.0625, ON_DEVICE)
+    sampler.teller.steps("loader-1", [plain, phased], 3)
+    (told,) = sampler.of("steps")
+    assert (told["loader"], told["dropped"]) == ("loader-1", 3)
+    assert told["rows"][1] == list(phased)
+    assert told["rows"][0][:6] == list(plain[:6])
+    assert all(one != one for one in told["rows"][0][6:10]), "NaN"
+
+
+def test_what_waits_is_told_before_the_goodbye() -> None:
     sampler, loader = Sampler(), Loader()
-    for number in range(40):
-        loader.step(number)
-        sampler.row(loader, number / 10)
+    sampler.row(loader, 0.1)
     sampler.teller.goodbye("stopped", cast("Any", [loader]), [])
-    rows = [row for message in sampler.of("steps") for row in message["rows"]]
-    assert rows == [[float(number), 0, number, 4, 0.25, 1.0] for number in range(40)]
-    assert {message["dropped"] for message in sampler.of("steps")} == {0}
+    assert [message["do"] for message in sampler.sent] == ["values", "loaders", "goodbye"]
     assert sampler.sent[-1] == {"do": "goodbye", "reason": "stopped"}
 
 
-def test_of_more_than_two_hundred_steps_a_second_the_others_are_counted() -> None:
+def test_facts_that_changed_are_told_without_a_new_greeting() -> None:
     sampler, loader = Sampler(), Loader()
-    for tick in range(20):
-        for number in range(100):
-            loader.step(tick * 100 + number)
-        sampler.row(loader, tick / 10)
-    told = sampler.of("steps")
-    rows = [row for message in told for row in message["rows"]]
-    assert len(rows) + sum(message["dropped"] for message in told) == round(rows[-1][0] + 100) // 100 * 100
-    assert len(rows) <= 1.1 * MOST_STEPS_A_SECOND * 2.0
-    assert len(rows) >= 0.7 * MOST_STEPS_A_SECOND * 1.5
-    gaps = {round(b[0] - a[0]) for a, b in itertools.pairwise(rows)}
-    assert max(gaps) <= 8, "those told are spread evenly"
+    loader.worker_pids = [7]
+    sampler.teller.greet({"price": None})
+    sampler.row(loader, 0.1, [{"id": "loader-1"}])
+    sampler.teller.facts({"price": 2.5})
+    sampler.row(loader, 1.3, [{"id": "loader-1"}])
+    assert [message["do"] for message in sampler.sent if message["do"] != "values"] == [
+        "facts", "roles", "loaders", "facts",
+    ]  # fmt: skip
 
 
 def test_states_go_at_most_once_a_second_and_only_when_they_changed() -> None:
@@ -118,75 +114,19 @@ def test_nothing_but_roles_is_told_to_a_sampler_that_does_not_record() -> None:
     sampler, loader = Sampler(), Loader()
     sampler.teller.recording = False
     sampler.teller.event({"kind": "switch", "time": 1.0})
+    sampler.teller.facts({"price": 2.5})
     for tick in range(30):
-        loader.step(tick)
+        sampler.teller.steps("loader-1", [Step(1.0, 0, tick, 4, 0.25, 1.0)], 0)
         sampler.row(loader, tick / 10, [{"id": "loader-1", "batch": tick}])
     assert sampler.sent == []
-    sampler.teller.recording = True
-    loader.step(30)
-    for tick in range(6):
-        sampler.row(loader, 3 + tick / 10)
-    assert [row[2] for message in sampler.of("steps") for row in message["rows"]] == [30], "only steps since then"
 
 
-def test_the_steps_of_a_loop_carry_their_batch() -> None:
-    meter = Meter()
-    clock = StepClock(meter)
-    clock.ask(10.0)
-    clock.got(4, 10.5, epoch=2, batch=7)
-    clock.ask(12.0)
-    clock.got(3, 12.25, epoch=2, batch=8)
-    clock.ask(13.0)
-    assert meter.steps_since(0) == ([(12.0, 2, 7, 4, 0.5, 2.0), (13.0, 2, 8, 3, 0.25, 1.0)], 2)
-    assert meter.steps_since(1) == ([(13.0, 2, 8, 3, 0.25, 1.0)], 2)
-    assert meter.steps_since(2) == ([], 2)
-
-
-def test_only_the_newest_steps_are_kept() -> None:
-    loader = Loader()
-    for number in range(STEPS_KEPT + 10):
-        loader.step(number)
-    steps, newest = loader.meter.steps_since(0)
-    assert newest == STEPS_KEPT + 10
-    assert steps[-1][2] == newest - 1
-    assert [step[2] for step in steps] == list(range(newest - len(steps), newest))
-    assert len(steps) >= STEPS_KEPT - 1
-
-
-def test_a_reader_never_sees_a_step_in_another_ones_place() -> None:
-    loader, stop = Loader(), threading.Event()
-
-    def loop() -> None:
-        number = 0
-        while not stop.is_set():
-            loader.step(number)
-            number += 1
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        known, seen = 0, 0
-        while seen < 60_000:
-            steps, newest = loader.meter.steps_since(known)
-            numbers = [step[2] for step in steps]
-            assert numbers == list(range(newest - len(numbers), newest))
-            known, seen = newest, seen + len(numbers)
-    finally:
-        stop.set()
-        thread.join()
-
-
-def test_keeping_a_step_costs_the_loop_almost_nothing() -> None:
-    """The bar is 0.3 µs a step beside the sums that were there before; three times that here."""
-
-    def cost(call: Callable[[], None]) -> float:
-        begun = time.thread_time()
-        for _ in range(50_000):
-            call()
-        return (time.thread_time() - begun) / 50_000
-
-    meter, step = Meter(), (1.0, 0, 0, 4, 0.25, 1.0)
-    sums = partial(meter.add, steps=1, wait_s=0.25, step_s=1.0)
-    extra = min(cost(partial(meter.step, step)) for _ in range(5)) - min(cost(sums) for _ in range(5))
-    print(f"keeping a step: {extra * 1e6:.2f} µs")
-    assert extra < 0.9e-6
+def test_the_counts_of_past_epochs_are_told_when_they_changed() -> None:
+    sampler = Sampler()
+    one: dict[str, list[dict[str, Any]]] = {"loader-1": [{"epoch": 0, "samples": 0}]}
+    for past in (one, one, {**one}):
+        sampler.teller.epochs(past)
+    assert [message["epochs"] for message in sampler.of("epochs")] == [one, one]
+    sampler.teller.greet({})
+    sampler.teller.epochs(one)
+    assert len(sampler.of("epochs")) == 3

@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_monitor.loaders.meter import Meter, StepClock
 from kernel_monitor.loaders.plan import Cursor, EpochRecord
 
 
@@ -80,18 +79,3 @@ def test_a_batch_answered_by_an_exception_is_not_lost() -> None:
     delivered(one.record, 1, [3, 4])
     one.record.finish()
     assert (one.record.lost, one.record.samples, one.record.batches) == (0, 2, 1)
-
-
-def test_steps_go_from_request_to_request() -> None:
-    meter = Meter()
-    clock = StepClock(meter)
-    clock.ask(10.0)
-    clock.got(4, 10.5)
-    assert meter.totals() == (4, 0, 0.0, 0.0)
-    clock.ask(12.0)
-    clock.got(4, 12.25)
-    clock.ask(13.0)
-    clock.stop()
-    assert meter.totals() == (8, 2, 0.75, 3.0)
-    clock.ask(20.0)
-    assert meter.totals().steps == 2

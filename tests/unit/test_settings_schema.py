@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kernel_monitor.errors import SessionError
 from kernel_monitor.live.settings import HISTORY_S, INTERVAL_S, Settings
 from kernel_monitor.store.charts import CHART_IDS
 
@@ -29,6 +33,7 @@ def test_defaults_are_the_kernels() -> None:
     kernel = Settings()
     assert default.pop("statusBar") is True
     assert default.pop("recordingFolder") == ""  # the kernel's None
+    assert kernel.changed(price=default.pop("price")).price is None
     assert default == {
         "interval": kernel.interval,
         "history": kernel.history,
@@ -36,3 +41,18 @@ def test_defaults_are_the_kernels() -> None:
         "recording": kernel.record,
     }
     assert kernel.changed(charts=_properties()["charts"]["items"]["enum"]).charts == CHART_IDS
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "0", "2.50", "2,5 €", "$2.50", "98.32 USD/h", ".5 CHF per hour", "+1", "1.", "-1", "$1 €", "2,500",
+     "cheap", "1 2", "€", "2.50 €/week", "1.2.3", "CURRENCIES 1", "1 a-b"],
+)  # fmt: skip
+def test_the_editor_takes_the_prices_that_the_kernel_takes(text: str) -> None:
+    pattern = _properties()["price"]["pattern"]
+    try:
+        Settings().changed(price=text)
+    except SessionError:
+        assert re.search(pattern, text) is None
+    else:
+        assert re.search(pattern, text)

@@ -1,5 +1,6 @@
 /** What every source over a kernel's control channel has: its mirror, its emitters, and what it can ask. */
 
+import type { AnalysisState } from './analysis.js';
 import { Channel, uuid, type KernelLike } from './channel.js';
 import { Commands, type ChartDocument } from './commands.js';
 import * as words from './connection.js';
@@ -57,6 +58,10 @@ export abstract class ChannelSource {
     return this.mirror.recording;
   }
 
+  get analysis(): AnalysisState | null {
+    return this.mirror.analysis;
+  }
+
   get changed(): Emitter<void> {
     return this.mirror.changed;
   }
@@ -67,6 +72,22 @@ export abstract class ChannelSource {
 
   async set(loader: string, knobs: Partial<wire.Knobs>): Promise<wire.LoaderState> {
     return this.mirror.takeLoader(await this.commands.set(loader, knobs));
+  }
+
+  async diagnose(loader: string, synthetic: boolean): Promise<void> {
+    this.mirror.takeAnalysis(await this.commands.diagnose(loader, synthetic));
+  }
+
+  async cancelDiagnosis(): Promise<void> {
+    this.mirror.takeAnalysis(await this.commands.cancelDiagnosis());
+  }
+
+  async profile(loader: string, steps: number): Promise<void> {
+    this.mirror.takeAnalysis(await this.commands.profile(loader, steps));
+  }
+
+  async mark(label: string): Promise<void> {
+    await this.commands.mark(label);
   }
 
   async configure(changes: Changes): Promise<void> {

@@ -1,6 +1,7 @@
 /** The *Charts* button and its panel: which charts are shown, how often is measured, whether it is recorded. */
 
 import { button, element, errorText, setAttribute, setText, uniqueId } from './dom.js';
+import { money } from './figures.js';
 import type { ChartChoice, Changes, Settings } from './settings.js';
 
 /** Seconds between two rows, to choose from; the settings and `%monitor start --interval` take any. */
@@ -25,6 +26,10 @@ export class Chooser {
   private readonly boxes = new Map<string, Box>();
   private readonly interval = element('select');
   private readonly record = element('input');
+  private readonly price = element('input');
+  private readonly priceField = element('label', 'km-field', 'Price per hour ');
+  /** The price is being typed. */
+  private typing = false;
   private settings: Settings | null = null;
   private charts: readonly ChartChoice[] = [];
   /** What was asked for and not answered yet. */
@@ -56,8 +61,18 @@ export class Chooser {
     every.append(this.interval);
     const record = element('label', 'km-field');
     record.append(this.record, element('span', '', 'Record the session'));
+    this.price.type = 'text';
+    this.price.size = 8;
+    this.price.placeholder = '2.50 €';
+    this.price.title = 'What this machine costs: then each loader says what its images cost';
+    this.price.addEventListener('input', () => (this.typing = true));
+    this.price.addEventListener('change', () => {
+      this.typing = false;
+      this.ask({ price: this.price.value.trim() });
+    });
+    this.priceField.append(this.price);
     const fields = element('div', 'km-fields');
-    fields.append(every, record);
+    fields.append(every, record, this.priceField);
     this.panel.append(this.list, fields);
   }
 
@@ -100,8 +115,14 @@ export class Chooser {
   /** What is shown: what was asked for, else what the kernel says. */
   private get now(): Settings {
     const settings = this.settings!;
-    const { record = settings.record, ...others } = this.asked;
-    return { ...settings, ...others, record: record !== false };
+    const { record = settings.record, interval, history, charts } = this.asked;
+    return {
+      ...settings,
+      interval: interval ?? settings.interval,
+      history: history ?? settings.history,
+      charts: charts ?? settings.charts,
+      record: record !== false
+    };
   }
 
   private show(): void {
@@ -130,6 +151,19 @@ export class Chooser {
     }
     this.interval.value = String(interval);
     this.record.checked = record;
+    this.showPrice();
+  }
+
+  private showPrice(): void {
+    const { price, currency = '' } = this.settings!;
+    this.priceField.hidden = price === undefined;
+    // Not while it is being typed, nor before what was typed is answered.
+    if (!this.typing && !('price' in this.asked)) {
+      const text = price === undefined || price === null ? '' : money(price, currency);
+      if (this.price.value !== text) {
+        this.price.value = text;
+      }
+    }
   }
 
   private addBox(id: string): Box {

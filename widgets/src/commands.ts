@@ -1,5 +1,6 @@
 /** The control commands, typed (docs/architecture.md, *Control*; mirrors kernel_monitor/stream/control.py). */
 
+import { decodeAnalysis, type AnalysisNews } from './analysis.js';
 import { Channel, type RequestOptions } from './channel.js';
 import { decodeText } from './check.js';
 import { decodeGlance, type Glance } from './glance.js';
@@ -82,6 +83,28 @@ export class Commands {
   /** @returns the loader's state with the knobs as they are set then */
   async set(loader: string, knobs: Partial<wire.Knobs>): Promise<wire.LoaderState> {
     return wire.decodeLoader((await this.channel.request('set', { loader, ...knobs })).content);
+  }
+
+  /**
+   * @param confirmed - a person has said yes to replayed batches
+   * @returns how far it is
+   */
+  async diagnose(loader: string, confirmed: boolean): Promise<AnalysisNews | null> {
+    const args = confirmed ? { loader, confirmed } : { loader };
+    return decodeAnalysis((await this.channel.request('diagnose', args)).content);
+  }
+
+  async cancelDiagnosis(): Promise<AnalysisNews | null> {
+    return decodeAnalysis((await this.channel.request('diagnose', { cancel: true })).content);
+  }
+
+  /** @returns how far it is */
+  async profile(loader: string, steps: number): Promise<AnalysisNews | null> {
+    return decodeAnalysis((await this.channel.request('profile', { loader, steps })).content);
+  }
+
+  async mark(label: string): Promise<void> {
+    await this.channel.request('mark', { label });
   }
 
   /** @returns the settings as they are then */

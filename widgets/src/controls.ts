@@ -2,13 +2,16 @@
 
 import { Chooser } from './chooser.js';
 import type { Connection } from './connection.js';
+import { costText, Deliveries } from './cost.js';
 import { button, CopyLine, download, element, errorText, setAttribute, setText } from './dom.js';
 import { LoaderControl } from './loader.js';
+import { MarkControl } from './mark.js';
 import { RecordingView } from './recording.js';
+import { Results } from './results.js';
 import type { MonitorSource } from './source.js';
 import { StripView } from './strip.js';
 import { WindowChooser } from './windows.js';
-import type { LoaderState } from './wire.js';
+import type { LoaderState, Rows } from './wire.js';
 
 const WRAP = 'loader = switchable(loader)  # from kernel_monitor import switchable';
 
@@ -47,6 +50,7 @@ export class Controls {
   private readonly recording = new RecordingView();
   private readonly windows: WindowChooser;
   private readonly chooser: Chooser;
+  private readonly mark: MarkControl;
   private readonly remedy = new CopyLine('');
   private readonly left = element('div', 'km-left');
   private readonly openLine = new CopyLine('');
@@ -61,6 +65,8 @@ export class Controls {
   private readonly byId = new Map<string, LoaderControl>();
   private readonly invitation = element('div', 'km-invitation');
   private readonly strip = new StripView();
+  private readonly results = new Results();
+  private readonly deliveries = new Deliveries();
   private readonly busy = new Set<HTMLButtonElement>();
 
   constructor(
@@ -94,15 +100,22 @@ export class Controls {
       },
       failed: message => this.failed(message)
     });
+    this.mark = new MarkControl({
+      mark: label => {
+        this.hooks.onAsk();
+        return this.source.mark(label);
+      },
+      failed: message => this.failed(message)
+    });
     const buttons = element('div', 'km-buttons');
     buttons.append(
       ...[this.startButton, this.stopButton, this.restartButton, this.reloadButton],
-      ...[this.exportButton, this.chooser.button]
+      ...[this.exportButton, this.mark.button, this.chooser.button]
     );
     const bar = element('div', 'km-bar');
     bar.append(this.status, this.recording.el, this.windows.el, buttons);
     this.el.append(
-      ...[bar, this.chooser.panel, this.remedy.el, this.left, this.problem],
+      ...[bar, this.mark.panel, this.chooser.panel, this.remedy.el, this.left, this.problem],
       ...[this.loaders, this.invitation, this.strip.el]
     );
     this.update();
@@ -121,6 +134,8 @@ export class Controls {
     const live = ['running', 'paused', 'stopped'].includes(connection.state);
     this.recording.update(live && connection.state !== 'stopped' ? this.source.recording : null);
     this.chooser.update(live ? settings : null, this.source.charts);
+    this.mark.update(this.takesOrders && this.source.analysis !== null);
+    this.results.update(this.source.events);
     if (recorded === null) {
       this.windows.update(settings?.history ?? HISTORY_S, false);
     } else {
@@ -130,6 +145,21 @@ export class Controls {
     this.invitation.hidden = !live || loaders.length > 0;
     const name = loaders.find(loader => loader.id === strip?.loader)?.name;
     this.strip.update(strip, loaders.length > 1 ? (name ?? '') : '');
+  }
+
+  /** Measured rows, as they come. */
+  take(rows: Rows): void {
+    this.deliveries.take(rows);
+  }
+
+  /** Another session or schema. */
+  begin(): void {
+    this.deliveries.clear();
+  }
+
+  private get takesOrders(): boolean {
+    const { state } = this.source.connection;
+    return state === 'running' || state === 'paused';
   }
 
   /** Show that something failed, until it is dismissed. */
@@ -183,6 +213,25 @@ export class Controls {
     which.disabled = !enabled && !this.busy.has(which);
   }
 
+  private addLoader(state: LoaderState): LoaderControl {
+    const ask = <T>(order: () => Promise<T>): Promise<T> => {
+      this.hooks.onAsk();
+      return order();
+    };
+    const { source } = this;
+    const control = new LoaderControl(state, {
+      switchTo: (...order) => ask(() => source.switchTo(...order)),
+      set: (...order) => ask(() => source.set(...order)),
+      diagnose: (...order) => ask(() => source.diagnose(...order)),
+      cancelDiagnosis: () => ask(() => source.cancelDiagnosis()),
+      profile: (...order) => ask(() => source.profile(...order)),
+      failed: message => this.failed(message)
+    });
+    this.byId.set(state.id, control);
+    this.loaders.append(control.el);
+    return control;
+  }
+
   private updateLoaders(loaders: readonly LoaderState[]): void {
     for (const [id, control] of this.byId) {
       if (!loaders.some(loader => loader.id === id)) {
@@ -191,23 +240,15 @@ export class Controls {
       }
     }
     for (const state of loaders) {
-      let control = this.byId.get(state.id);
-      if (control === undefined) {
-        control = new LoaderControl(state, {
-          switchTo: (loader, backend, confirmed) => {
-            this.hooks.onAsk();
-            return this.source.switchTo(loader, backend, confirmed);
-          },
-          set: (loader, knobs) => {
-            this.hooks.onAsk();
-            return this.source.set(loader, knobs);
-          },
-          failed: message => this.failed(message)
-        });
-        this.byId.set(state.id, control);
-        this.loaders.append(control.el);
-      }
-      control.update(state, loaders.length > 1, this.source.recorded !== null);
+      const control = this.byId.get(state.id) ?? this.addLoader(state);
+      control.update(state, {
+        named: loaders.length > 1,
+        recorded: this.source.recorded !== null,
+        live: this.takesOrders,
+        analysis: this.source.analysis,
+        found: this.results.of(state.id, this.source.analysis),
+        cost: costText(this.source.settings, state, this.deliveries.rate(state.id))
+      });
     }
   }
 

@@ -42,7 +42,9 @@ export function counterText(state: LoaderState): string {
   const of = (n: number, total: number | null): string =>
     total === null ? NUMBER.format(n) : `${NUMBER.format(n)} of ${NUMBER.format(total)}`;
   // Of the samples that were delivered: those replaced or skipped stand beside them.
-  const once = state.samples > 0 && state.lost === 0 && state.doubled === 0 ? ', each once' : '';
+  const isPlanned = state.backends.length > 0; // Which samples an iterable gives that is only watched, nobody knows.
+  const isWhole = state.samples > 0 && state.lost === 0 && state.doubled === 0;
+  const once = isPlanned && isWhole ? ', each once' : '';
   const decoded = Object.entries(state.decoded)
     .filter(([, count]) => count > 0)
     .sort((a, b) => b[1] - a[1])

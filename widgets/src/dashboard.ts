@@ -106,11 +106,13 @@ class Dashboard {
       }),
       source.opened.on(() => {
         this.backlog = [];
+        this.controls.begin();
         void this.build(false);
       }),
       source.arrived.on(rows => {
         this.shown?.feed.add(rows);
         this.backlog?.push(rows);
+        this.controls.take(rows);
       }),
       watchTheme(() => this.paint())
     );
@@ -137,14 +139,15 @@ class Dashboard {
 
   /** Counters change with every frame and wait for the next drawing; what a click waits for is shown at once. */
   private changed(): void {
-    const { loaders, strip, settings, recording } = this.source;
+    const { loaders, strip, settings, recording, analysis } = this.source;
     const urgent = [
       ...loaders.flatMap(({ id, backend, wanted, status, knobs }) => [
         ...[id, backend, wanted, status],
         ...[knobs.workers, knobs.prefetch, knobs.threads]
       ]),
       ...[settings?.interval, settings?.history, settings?.record, ...(settings?.charts ?? [])],
-      ...[recording?.state, recording?.message]
+      ...[recording?.state, recording?.message],
+      ...[settings?.price, analysis?.diagnosing?.state, analysis?.profiling?.state]
     ].join('\n');
     if (urgent !== this.urgent || strip?.text !== this.strip || this.shown === null) {
       this.urgent = urgent;

@@ -313,6 +313,7 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     }
     const [seq, time] = [Float64Array.of(frame.seq), Float64Array.of(frame.time)];
     this.arrived.emit({ schema, seq, time, values: frame.values });
+    this.mirror.hear(frame.analysis);
     this.mirror.take(frame.loaders, frame.strip, frame.events, frame.recording);
     if (this.connection.state === 'paused') {
       void this.renew();

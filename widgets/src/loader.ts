@@ -1,7 +1,9 @@
 /** One loader's radios, knobs and counter: its state is the kernel's, only the click is the page's. */
 
+import type { AnalysisState } from './analysis.js';
 import { CounterView } from './counter.js';
 import { element, errorText, setAttribute, setText, uniqueId } from './dom.js';
+import { InsightControl, type Found, type InsightActions } from './insight.js';
 import { KnobsControl } from './knobs.js';
 import { Question } from './question.js';
 import type { Backend, Knobs, LoaderState } from './wire.js';
@@ -12,7 +14,25 @@ const SETTLE_MS = 300;
 export interface LoaderActions {
   switchTo(loader: string, backend: string, confirmed: boolean): Promise<LoaderState>;
   set(loader: string, knobs: Partial<Knobs>): Promise<LoaderState>;
+  diagnose(loader: string, synthetic: boolean): Promise<void>;
+  cancelDiagnosis(): Promise<void>;
+  profile(loader: string, steps: number): Promise<void>;
   failed(message: string): void;
+}
+
+/** What is shown of a loader besides its state. */
+export interface Surroundings {
+  /** There are several loaders. */
+  readonly named: boolean;
+  /** It is a recording's, where every loader is of the past. */
+  readonly recorded: boolean;
+  /** The kernel takes orders now. */
+  readonly live: boolean;
+  /** Null where the kernel's half is too old. */
+  readonly analysis: AnalysisState | null;
+  readonly found: Found;
+  /** What its images cost; empty where there is no price. */
+  readonly cost: string;
 }
 
 interface Radio {
@@ -30,6 +50,8 @@ export class LoaderControl {
   private readonly question = new Question('Replay batches?');
   private readonly knobs: KnobsControl;
   private readonly counter = new CounterView();
+  private readonly cost = element('div', 'km-cost');
+  private readonly insight: InsightControl;
   private readonly radios = new Map<string, Radio>();
   private state: LoaderState;
   /** What was clicked, until the kernel's own state says so. */
@@ -49,23 +71,33 @@ export class LoaderControl {
       set: knobs => this.actions.set(this.state.id, knobs),
       failed: message => this.actions.failed(message)
     });
+    const insight: InsightActions = {
+      diagnose: synthetic => this.actions.diagnose(this.state.id, synthetic),
+      cancelDiagnosis: () => this.actions.cancelDiagnosis(),
+      profile: steps => this.actions.profile(this.state.id, steps),
+      failed: message => this.actions.failed(message)
+    };
+    this.insight = new InsightControl(insight);
     const line = element('div', 'km-line');
     line.append(this.label, this.group);
-    this.el.append(line, this.question.el, this.reasons, this.counter.el, this.knobs.el);
+    this.el.append(
+      ...[line, this.question.el, this.reasons, this.insight.el],
+      ...[this.counter.el, this.cost, this.knobs.el]
+    );
   }
 
-  /**
-   * Show the kernel's state.
-   *
-   * @param named - there are several loaders
-   * @param recorded - it is a recording's, where every loader is of the past
-   */
-  update(state: LoaderState, named: boolean, recorded = false): void {
+  /** Show the kernel's state. */
+  update(state: LoaderState, around: Surroundings): void {
     this.state = state;
-    const name = named ? `Loader ${state.name}` : 'Loader';
+    const { named, recorded, analysis, found, cost } = around;
+    const isOver = state.ended === true;
+    // What is only watched has no engines to choose from.
+    const isWatched = state.backends.length === 0;
+    const what = isWatched ? 'Watched' : 'Loader';
+    const name = named || isWatched ? `${what} ${state.name}` : what;
     setText(this.label, state.ended && !recorded ? `${name} (ended)` : name);
-    this.group.hidden = this.reasons.hidden = this.knobs.el.hidden = state.ended === true;
-    if (state.ended) {
+    this.group.hidden = this.reasons.hidden = this.knobs.el.hidden = isOver || isWatched;
+    if (isOver) {
       this.question.withdraw();
     }
     for (const backend of state.backends) {
@@ -81,6 +113,9 @@ export class LoaderControl {
     this.check();
     this.knobs.update(state);
     this.counter.update(state);
+    setText(this.cost, cost);
+    this.cost.hidden = cost === '';
+    this.insight.update(state, analysis, found, around.live && !isOver);
   }
 
   dispose(): void {

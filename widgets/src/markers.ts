@@ -37,6 +37,8 @@ const LETTER = 6;
 const WIDE = 11;
 const PADDING = 14;
 const OFFSET = 5;
+/** Of a mark's words beside its line. */
+const MOST_LETTERS = 40;
 
 export class Markers {
   constructor(
@@ -48,9 +50,7 @@ export class Markers {
   flush(events: readonly MonitorEvent[], view: View): void {
     const chosen = events.filter(event => this.tag.events.includes(event.kind));
     const time = chosen.map(event => milliseconds(this.schema, first(event)));
-    const label = chosen.map(
-      event => `${prefix(this.schema, event.loader)}→ ${String(event.target)}`
-    );
+    const label = chosen.map(event => labelOf(this.schema, event));
     const labels = time.map((at, i): Label => ({ text: label[i]!, time: at, side: 'left' }));
     const shown = apart(labels, view);
     const place = time.map((at, i) => (shown[i] ? at : NaN));
@@ -173,6 +173,17 @@ function first(event: MonitorEvent): number {
 
 function milliseconds(schema: Schema, time: number): number {
   return (schema.origin + time) * 1000;
+}
+
+/** What a switch changed to, or the words of a mark. */
+function labelOf(schema: Schema, event: MonitorEvent): string {
+  if (event.kind !== 'mark') {
+    return `${prefix(schema, event.loader)}→ ${String(event.target)}`;
+  }
+  const letters = Array.from(String(event.label));
+  return letters.length <= MOST_LETTERS
+    ? letters.join('')
+    : `${letters.slice(0, MOST_LETTERS - 1).join('')}…`;
 }
 
 /** The loader's name where there are several. */

@@ -1,8 +1,12 @@
-/** What a kernel owns, as its page last heard of it: session, schema, loaders, strip, events, settings, recording. */
+/**
+ * What a kernel owns, as its page last heard of it: session, schema, loaders, strip, events, settings, recording,
+ * analysis.
+ */
 
+import type { AnalysisNews, AnalysisState } from './analysis.js';
 import { Emitter } from './emitter.js';
 import type { ChartChoice, Recording, Settings } from './settings.js';
-import type { LoaderState, MonitorEvent, Schema, Setup, Strip } from './wire.js';
+import type { LoaderState, MonitorEvent, Schema, Strip, Subscription } from './wire.js';
 
 export class Mirror {
   session: string | null = null;
@@ -13,6 +17,7 @@ export class Mirror {
   settings: Settings | null = null;
   charts: readonly ChartChoice[] = [];
   recording: Recording | null = null;
+  analysis: AnalysisState | null = null;
   readonly changed = new Emitter<void>();
   private readonly eventIds = new Set<number>();
 
@@ -21,16 +26,33 @@ export class Mirror {
     if (session !== this.session || this.schema === null) {
       this.events = [];
       this.eventIds.clear();
+      this.analysis = null;
     }
     this.session = session;
     this.schema = schema;
   }
 
   /** Shown with the next `take`. */
-  setUp({ settings, charts, recording }: Setup): void {
+  setUp({ settings, charts, recording, analysis }: Subscription): void {
     this.settings = settings;
     this.charts = charts;
     this.recording = recording;
+    this.hear(analysis);
+  }
+
+  /** What an analysis newly says; shown with the next `take`. */
+  hear(news: AnalysisNews | null): void {
+    if (news === null) {
+      return;
+    }
+    const { verdicts, ...before } = this.analysis ?? NOTHING;
+    const { verdict, ...others } = news;
+    this.analysis = {
+      ...before,
+      ...others,
+      // A loop that has ended has none any more: what was said of it last still stands.
+      verdicts: verdict ? new Map(verdicts).set(verdict.loader, verdict) : verdicts
+    };
   }
 
   take(
@@ -59,8 +81,15 @@ export class Mirror {
     return state;
   }
 
+  takeAnalysis(news: AnalysisNews | null): void {
+    this.hear(news);
+    this.changed.emit();
+  }
+
   takeSettings(settings: Settings | null): void {
     this.settings = settings ?? this.settings;
     this.changed.emit();
   }
 }
+
+const NOTHING: AnalysisState = { verdicts: new Map(), diagnosing: null, profiling: null };

@@ -2,23 +2,40 @@
 
 import { button, element, setText, uniqueId } from './dom.js';
 
+/** Something that a person may agree to besides. */
+export interface Option {
+  readonly label: string;
+  /** What it means. */
+  readonly note: string;
+}
+
 export class Question {
   readonly el = element('div', 'km-question');
   private readonly text = element('p');
+  private readonly option = element('div', 'km-option');
+  private readonly box = element('input');
+  private readonly optionLabel = element('span');
+  private readonly note = element('div', 'km-reason');
   private readonly yes = button('', 'km-yes', () => this.answer(true));
   private readonly no = button('Cancel', '', () => this.answer(false));
-  private onAnswer: ((yes: boolean) => void) | null = null;
+  private onAnswer: ((yes: boolean, option: boolean) => void) | null = null;
 
   constructor(label: string) {
     this.el.setAttribute('role', 'alertdialog');
     this.el.setAttribute('aria-label', label);
     this.text.id = uniqueId('km-question');
     this.el.setAttribute('aria-describedby', this.text.id);
+    this.box.type = 'checkbox';
+    this.note.id = uniqueId('km-option');
+    this.box.setAttribute('aria-describedby', this.note.id);
+    const tick = element('label', 'km-field');
+    tick.append(this.box, this.optionLabel);
+    this.option.append(tick, this.note);
     // JupyterLab has shortcuts on Enter and Escape.
     this.el.setAttribute('data-lm-suppress-shortcuts', 'true');
     const buttons = element('div', 'km-buttons');
     buttons.append(this.yes, this.no);
-    this.el.append(this.text, buttons);
+    this.el.append(this.text, this.option, buttons);
     this.el.hidden = true;
     this.el.addEventListener('keydown', event => {
       event.stopPropagation();
@@ -33,11 +50,21 @@ export class Question {
    * Ask, in place of what was asked before.
    *
    * @param verb - what the button that agrees says
-   * @param onAnswer - called once, unless the question is withdrawn
+   * @param onAnswer - called once, unless the question is withdrawn; also told whether the option was ticked
+   * @param option - never ticked at first
    */
-  ask(text: string, verb: string, onAnswer: (yes: boolean) => void): void {
+  ask(
+    text: string,
+    verb: string,
+    onAnswer: (yes: boolean, option: boolean) => void,
+    option: Option | null = null
+  ): void {
     setText(this.text, text);
     setText(this.yes, verb);
+    this.option.hidden = option === null;
+    setText(this.optionLabel, option?.label ?? '');
+    setText(this.note, option?.note ?? '');
+    this.box.checked = false;
     this.onAnswer = onAnswer;
     this.el.hidden = false;
     // The answer that changes nothing: a second Enter must not agree by accident.
@@ -51,7 +78,8 @@ export class Question {
 
   private answer(yes: boolean): void {
     const { onAnswer } = this;
+    const option = !this.option.hidden && this.box.checked;
     this.withdraw();
-    onAnswer?.(yes);
+    onAnswer?.(yes, option);
   }
 }

@@ -81,6 +81,22 @@ export class RecordedSource extends ChannelSource implements MonitorSource {
     return refuse();
   }
 
+  override diagnose(): Promise<void> {
+    return refuse();
+  }
+
+  override cancelDiagnosis(): Promise<void> {
+    return refuse();
+  }
+
+  override profile(): Promise<void> {
+    return refuse();
+  }
+
+  override mark(): Promise<void> {
+    return refuse();
+  }
+
   override async exportPage(): Promise<{ filename: string; html: string }> {
     return this.again(() => this.commands.exportPage());
   }
@@ -119,6 +135,7 @@ export class RecordedSource extends ChannelSource implements MonitorSource {
     this.mirror.begin(subscription.session, rows.schema);
     // Its loaders are gone; what they delivered is left.
     const loaders = subscription.loaders.map(state => ({ ...state, ended: true }));
+    this.mirror.hear(subscription.analysis);
     this.mirror.take(loaders, subscription.strip, events);
     this.setConnection(words.recorded(recorded));
     this.opened.emit(rows.schema);

@@ -15,12 +15,18 @@ export interface Settings {
   readonly record: boolean;
   /** The folder of the recordings, where one was asked for. */
   readonly record_to: string | null;
+  /** What the machine costs per hour; null where nobody said, missing where the kernel's half is too old. */
+  readonly price?: number | null;
+  /** What stands before or after the price's figures. */
+  readonly currency?: string;
 }
 
 /** What `configure` takes: what is left out stays as it is. */
 export type Changes = Partial<Pick<Settings, 'interval' | 'history' | 'charts'>> & {
   /** Whether; or the folder, which says yes and where (empty: the usual one). */
   readonly record?: boolean | string;
+  /** Per hour, with its currency or without (`2.50`, `2.50 €`); an empty text takes it away. */
+  readonly price?: number | string;
 };
 
 /** A chart that can be chosen. */

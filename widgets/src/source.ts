@@ -4,6 +4,7 @@
  */
 
 import type { StreamStats } from './accounts.js';
+import type { AnalysisState } from './analysis.js';
 import type { ChartDocument } from './commands.js';
 import type { Connection } from './connection.js';
 import type { Emitter } from './emitter.js';
@@ -27,6 +28,8 @@ export interface MonitorSource {
   readonly recording: Recording | null;
   /** The file that is shown; null for what runs now. */
   readonly recorded: Recorded | null;
+  /** Verdicts, and how far *Diagnose* and profiling are; null where the kernel's half is too old. */
+  readonly analysis: AnalysisState | null;
   readonly stats: StreamStats;
   /** Count the stream from here on. */
   resetStats(): void;
@@ -38,7 +41,7 @@ export interface MonitorSource {
   readonly opened: Emitter<Schema>;
   /** Measured rows, live ones one by one; rows that were missed come later, and some may come twice. */
   readonly arrived: Emitter<Rows>;
-  /** Loaders, strip, events, settings or the recording's state changed. */
+  /** Loaders, strip, events, settings, the analysis or the recording's state changed. */
   readonly changed: Emitter<void>;
 
   /** A source rests (no frames are sent to it) until it is visible, and again when it no longer is. */
@@ -55,6 +58,17 @@ export interface MonitorSource {
   switchTo(loader: string, backend: string, confirmed?: boolean): Promise<LoaderState>;
   /** Change some of a loader's knobs. */
   set(loader: string, knobs: Partial<Knobs>): Promise<LoaderState>;
+  /**
+   * Measure each engine in the running loop, and go back.
+   *
+   * @param synthetic - a person has said yes to replayed batches, too
+   */
+  diagnose(loader: string, synthetic: boolean): Promise<void>;
+  cancelDiagnosis(): Promise<void>;
+  /** Profile the loop's next steps. */
+  profile(loader: string, steps: number): Promise<void>;
+  /** Note this moment in the session under these words. */
+  mark(label: string): Promise<void>;
   /** Change settings of the kernel's monitor, while it runs too. */
   configure(changes: Changes): Promise<void>;
   /** Read the file that is shown again, where it is still being written. */

@@ -5,6 +5,7 @@
  * `tests/wire/golden` holds one example of each message, asserted from both languages.
  */
 
+import { decodeAnalysis, type AnalysisNews } from './analysis.js';
 import { bytes, floats, need, object, WireError, type Buffer } from './check.js';
 import { decodeCharts, decodeRecording, decodeSettings } from './settings.js';
 import type { ChartChoice, Recording, Settings } from './settings.js';
@@ -62,12 +63,15 @@ export interface Backend {
   readonly confirm: string | null;
 }
 
-/** What can be changed while a loader runs (mirrors `KnobsState` of kernel_monitor/loaders/state.py). */
+/**
+ * What can be changed while a loader runs (mirrors `KnobsState` of kernel_monitor/loaders/state.py); all null of an
+ * iterable that is only watched.
+ */
 export interface Knobs {
   /** Processes that load for `torchvision`. */
-  readonly workers: number;
+  readonly workers: number | null;
   /** Batches in flight: per worker for `torchvision`, in all for DALI. */
-  readonly prefetch: number;
+  readonly prefetch: number | null;
   /** Threads of DALI; null where no backend of DALI can run. */
   readonly threads: number | null;
 }
@@ -167,6 +171,8 @@ export interface Subscription extends Setup {
   readonly strip: Strip | null;
   /** The file that was asked for, where it is one; null for what runs now. */
   readonly recorded: Recorded | null;
+  /** Null where the kernel's half is too old to have it. */
+  readonly analysis: AnalysisNews | null;
 }
 
 export interface Frame {
@@ -184,6 +190,7 @@ export interface Frame {
   readonly strip: Strip | null;
   /** Only when it changed. */
   readonly recording: Recording | null;
+  readonly analysis: AnalysisNews | null;
   /** One value for each series; NaN is missing. */
   readonly values: Float32Array;
 }
@@ -216,7 +223,9 @@ function decodeLoaders(value: unknown): readonly LoaderState[] {
     const counts = 'epoch batch samples lost doubled skipped replaced';
     need(json, 'loader', counts, 'id name backend status', 'backends skips');
     object(json.decoded, 'decoded');
-    need(object(json.knobs, 'knobs'), 'knobs', 'workers prefetch');
+    if ((json.backends as unknown[]).length > 0) {
+      need(object(json.knobs, 'knobs'), 'knobs', 'workers prefetch');
+    }
     for (const skip of json.skips as unknown[]) {
       need(object(skip, 'skip'), 'skip', 'index', 'path reason');
     }
@@ -266,6 +275,7 @@ export function decodeSubscription(content: unknown): Subscription {
     events: decodeEvents(json.events),
     strip: decodeStrip(json.strip),
     recorded: json.recorded ? decodeRecorded(json.recorded) : null,
+    analysis: decodeAnalysis(json),
     ...decodeSetup(json)
   };
 }
@@ -293,6 +303,7 @@ export function decodeFrame(content: unknown, buffers: readonly Buffer[]): Frame
     events: decodeEvents(json.events),
     strip: decodeStrip(json.strip),
     recording: decodeRecording(json.recording),
+    analysis: decodeAnalysis(json),
     values: new Float32Array(data)
   };
 }

@@ -19,6 +19,12 @@ describe('the counter', () => {
     expect(counterText({ ...state, epoch: 0, batch: 0 })).toBe('No batch delivered yet.');
   });
 
+  it('does not vouch for the samples of what is only watched', () => {
+    expect(counterText({ ...state, backends: [], decoded: {} })).toBe(
+      'epoch 2 · batch 31 of 64 · 992 of 2,048 samples'
+    );
+  });
+
   it('tells of samples replaced and skipped beside those delivered', () => {
     const decoded = { torchvision: 893 };
     expect(counterText({ ...state, samples: 893, replaced: 96, skipped: 3, decoded })).toBe(

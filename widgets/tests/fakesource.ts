@@ -3,6 +3,7 @@
 import { vi } from 'vitest';
 
 import type { StreamStats } from '../src/accounts.js';
+import type { AnalysisState } from '../src/analysis.js';
 import type { ChartDocument } from '../src/commands.js';
 import * as words from '../src/connection.js';
 import { Emitter } from '../src/emitter.js';
@@ -33,6 +34,7 @@ export class FakeSource implements MonitorSource {
   charts: readonly ChartChoice[] = [];
   recording: Recording | null = null;
   recorded: Recorded | null = null;
+  analysis: AnalysisState | null = null;
   stats = {} as StreamStats;
   canStart = false;
   readonly connectionChanged = new Emitter<words.Connection>();
@@ -54,10 +56,15 @@ export class FakeSource implements MonitorSource {
   reload = vi.fn(() => Promise.resolve());
   dispose = vi.fn();
   configure = vi.fn((changes: Changes): Promise<void> => {
-    const { record = this.settings!.record, ...others } = changes;
-    this.settings = { ...this.settings!, ...others, record: record !== false };
+    const { record = this.settings!.record, price, ...others } = changes;
+    const cost = typeof price === 'number' ? { price } : {};
+    this.settings = { ...this.settings!, ...others, ...cost, record: record !== false };
     return Promise.resolve();
   });
+  diagnose = vi.fn<MonitorSource['diagnose']>(() => Promise.resolve());
+  cancelDiagnosis = vi.fn<MonitorSource['cancelDiagnosis']>(() => Promise.resolve());
+  profile = vi.fn<MonitorSource['profile']>(() => Promise.resolve());
+  mark = vi.fn<MonitorSource['mark']>(() => Promise.resolve());
   readonly asked: [string, string, boolean][] = [];
   answer: (backend: string) => Promise<LoaderState> = backend =>
     Promise.resolve({ ...state, wanted: backend });

@@ -1,8 +1,11 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
 import { describe, expect, it } from 'vitest';
 
 import { apart, Bands, Markers, viewOf, type Label } from '../src/markers.js';
 import { Table } from '../src/table.js';
-import type { MonitorEvent } from '../src/wire.js';
+import type { MonitorEvent, Schema } from '../src/wire.js';
 import { FakeModel, makeRows, makeSchema, range } from './fakes.js';
 
 const IMAGES = 'loader/l/images';
@@ -102,7 +105,31 @@ describe('labels', () => {
   });
 });
 
+interface Case {
+  readonly name: string;
+  readonly loaders: Schema['loaders'];
+  readonly events: readonly MonitorEvent[];
+  readonly markers: readonly (readonly [number, string])[];
+}
+
+/** The cases that pytest reads with the report's (tests/wire/test_markers.py). */
+const CASES = JSON.parse(
+  readFileSync(join(import.meta.dirname, '../../tests/wire/markers.json'), 'utf8')
+) as Case[];
+
 describe('markers', () => {
+  it.each(CASES)('$name', ({ loaders, events, markers }) => {
+    const source = new FakeModel('ColumnDataSource', 'markers');
+    const tag = { kind: 'markers', events: ['switch', 'mark'] } as const;
+    new Markers(source, tag, { ...schema, loaders }).flush(events, WIDE);
+    const label = source.data.label as string[];
+    const found = Array.from(source.data.time as number[], (time, i) => [
+      Math.round(time - ORIGIN * 1000) / 1000,
+      label[i]
+    ]);
+    expect(found).toEqual(markers);
+  });
+
   it('keep their lines where their labels have no room, and are set only when they change', () => {
     const source = new FakeModel('ColumnDataSource', 'markers');
     const tag = { kind: 'markers', events: ['switch'] } as const;

@@ -119,7 +119,8 @@ describe('settings, recordings and glances', () => {
       interval: 0.2,
       history: 300,
       charts: ['cpu', 'memory'],
-      record: false
+      record: false,
+      price: '2.50 €'
     });
     const sessions = await commands.sessions();
     const { path } = sessions[0]!;

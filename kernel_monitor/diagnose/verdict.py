@@ -1,0 +1,280 @@
+"""Where the time of a step goes, said only as far as it was measured. See docs/verdict.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .model import Gain, Kind, Stretch, Verdict
+from .timings import BLOCK_STEPS, Share, Shares, shares
+
+if TYPE_CHECKING:
+    from .timings import Timings
+
+THRESHOLDS = {
+    "wait": 0.10,
+    "wait_serial": 0.34,
+    "copy": 0.15,
+    "other": 0.20,
+    "gpu_busy": 95.0,
+    "gpu_working": 90.0,
+    "steps": 10.0,
+    "mixed": 0.20,
+}
+"""Shares of the step time from which each part is called a bottleneck, and what a verdict needs; docs/verdict.md."""
+
+SLACK = 1.2
+"""A part that is above its threshold by less than this factor is named only where its interval is above it too."""
+PIPELINED = frozenset({"dali-cpu", "dali-gpu"})
+BATCHES_AHEAD, MOST_STEPS = 10, 200
+"""Steps per batch in flight before the absence of waiting means something, and the most that are asked for."""
+WATCH = "phases: monitor.watch(model, optimizer)"
+KINDS: dict[str, Kind] = {"wait": "input-bound", "copy": "copy-bound", "other": "residual-heavy"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A kind with its reasons; `part` is what it names, of `Shares`."""
+
+    kind: Kind
+    sentence: str
+    missing: tuple[str, ...] = ()
+
+
+def verdict(
+    stretch: Stretch,
+    timings: Timings | None = None,
+    *,
+    gpu: bool | None = None,
+    gains: Sequence[Gain] = (),
+    unknown: Sequence[str] = (),
+    thresholds: Mapping[str, float] | None = None,
+) -> Verdict:
+    """Judge one stretch.
+
+    Args:
+        stretch: its figures.
+        timings: its steps; None: nothing is known of them one by one, which leaves it undetermined.
+        gpu: whether a GPU may be at work; None: if it was measured.
+        gains: what to expect of changes, the most promising first; kept where the loop is input-bound.
+        unknown: sentences on what could not be reckoned.
+        thresholds: in place of `THRESHOLDS`, those given.
+    """
+    limits = {**THRESHOLDS, **(thresholds or {})}
+    steps = timings.steps if timings is not None else 0
+    found = shares(timings, block_steps(stretch)) if timings is not None and len(timings) else None
+    judged = _judge(stretch, timings, found, limits, _gpu(stretch) is not None if gpu is None else gpu)
+    values = {}
+    if found is not None and not stretch.synthetic:
+        values = {"wait": found.wait.value, **{name: one.value for name, one in found.parts.items()}}
+        if found.parts and "copy" in found.missing:
+            del values["copy"]
+    expected = tuple(gains) if judged.kind == "input-bound" else ()
+    missing = (*judged.missing, *(unknown if judged.kind == "input-bound" else ()))
+    return Verdict(
+        kind=judged.kind,
+        stretch=stretch.key,
+        sentence=judged.sentence,
+        advice=advice(judged.kind, stretch, expected, judged.missing),
+        shares=values,
+        steps=steps,
+        missing=missing,
+        gains=expected,
+    )
+
+
+def block_steps(stretch: Stretch) -> int:
+    """Workers deliver in bursts: a block of steps must hold some of them."""
+    return max(BLOCK_STEPS, 2 * stretch.knobs.get("workers", 0))
+
+
+def _judge(
+    stretch: Stretch, timings: Timings | None, found: Shares | None, limits: Mapping[str, float], gpu: bool
+) -> Judged:
+    if stretch.synthetic:
+        rate = f"{stretch.rate:,.0f} images/s" if np.isfinite(stretch.rate) else "its rate is not known"
+        text = f"Batches were replayed here: {rate} is what the loop can take at most, and says nothing of the loader."
+        return Judged("undetermined", text)
+    if timings is None or found is None or timings.steps < limits["steps"]:
+        count = timings.steps if timings is not None else 0
+        left = f" ({stretch.left_out} of warm-up and profiling left out)" if stretch.left_out else ""
+        text = f"{count} {_plural(count, 'step')} {'is' if count == 1 else 'are'} too few to judge{left}."
+        return Judged("undetermined", text, (f"at least {limits['steps']:.0f} steps",))
+    mixed = _mixed(found, timings, limits)
+    if mixed is not None:
+        return Judged("undetermined", mixed, ("a mark where the loop changes: monitor.mark(…)",))
+    said = _input(stretch, timings, found, limits, gpu)
+    if said is None:
+        said = _not_input(stretch, timings, found, limits, gpu)
+    return said
+
+
+def _input(stretch: Stretch, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged | None:
+    """Input-bound, or why that cannot be told; None: it is not."""
+    wait, threshold = found.wait, limits["wait"]
+    serial = stretch.backend not in PIPELINED and stretch.knobs.get("workers", 0) == 0
+    text = _waits(timings, found)
+    if wait.low < threshold:
+        if wait.high < threshold:
+            return None
+        larger = max((found.parts[name].low for name in ("copy", "other") if name in found.parts), default=0.0)
+        if larger > 2 * wait.high and wait.value < threshold:
+            return None
+        between = f"{text} It is {_range(wait)}; {_percent(threshold)} is the threshold."
+        return Judged("undetermined", between, ("more steps",))
+    busy = _gpu(stretch)
+    if gpu and not (found.parts and timings.on_device) and (busy is None or busy >= limits["gpu_busy"]):
+        seen = "what the GPU did was not measured" if busy is None else f"the GPU is busy (p50 {busy:.0f} %)"
+        return Judged("undetermined", f"{text} But {seen}: the wait may be hidden behind queued work.", (WATCH,))
+    if serial and not found.parts and wait.low < limits["wait_serial"]:
+        rest = f"{text} What the rest of the step is made of was not measured, and it is not known that batches are"
+        return Judged("undetermined", f"{rest} loaded beside it.", (WATCH,))
+    if serial:
+        larger_name = max(found.parts, key=lambda name: _over(found, name, limits), default=None)
+        if larger_name in ("copy", "other") and found.parts[larger_name].value > wait.value:
+            return None
+    return Judged("input-bound", text, () if found.parts else (WATCH,))
+
+
+def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
+    """How far above its threshold a part is, 0 where it is not or is no bottleneck by itself."""
+    one = found.parts[name]
+    return one.value if name in limits and one.low >= limits[name] else 0.0
+
+
+def _not_input(stretch: Stretch, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged:
+    """What the step is bound by, as data do not hold it up."""
+    wait = f"The loop waits for data {_percent(found.wait.value)} of each step"
+    needed = _steps_needed(stretch, limits)
+    if timings.steps < needed:
+        text = f"{wait}, in {_steps(timings)}; batches loaded in advance may still hide a slow loader."
+        return Judged("undetermined", text, (f"at least {needed} steps",))
+    if not found.parts:
+        busy = _gpu(stretch)
+        if busy is not None and busy >= limits["gpu_working"]:
+            text = f"{wait} ({_steps(timings)}), and the GPU is busy (p50 {busy:.0f} %)."
+            return Judged("compute-bound", text, (WATCH,))
+        text = f"{wait} ({_steps(timings)}): it is not input-bound; what the rest is made of was not measured."
+        return Judged("undetermined", text, (WATCH,))
+    # Host and device work side by side: what the host adds holds the device up, a copy then does not.
+    order = ["other", "copy"] if timings.on_device else sorted(("other", "copy"), key=lambda n: -found.parts[n].value)
+    for name in order:
+        one, threshold = found.parts[name], limits[name]
+        if one.low >= threshold or (one.value >= SLACK * threshold and one.low >= threshold / SLACK):
+            return _part(timings, found, name, gpu)
+        if one.high >= threshold and one.value > threshold / SLACK:
+            text = f"{_words(name, found)} ({_steps(timings)}), {_range(one)}; {_percent(threshold)} is the threshold."
+            return Judged("undetermined", text, ("more steps",))
+    share = found.parts["compute"].value
+    text = f"Forward, backward and optimizer take {_percent(share)} of each step ({_ms(timings, share)},"
+    return Judged("compute-bound", f"{text} {_steps(timings)}); the wait for data {_percent(found.wait.value)}.")
+
+
+def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> Judged:
+    text = f"{_words(name, found)} ({_ms(timings, found.parts[name].value)}, {_steps(timings)})."
+    blind = [one for one in found.missing if one == "optimizer" or (one == "copy" and (gpu or timings.on_device))]
+    if name == "other" and blind:
+        missing = tuple(f"{one}: monitor.phase({one!r})" for one in blind)
+        return Judged("undetermined", f"{text} It may hold the {' and the '.join(blind)}, not measured.", missing)
+    return Judged(KINDS[name], text)
+
+
+def _steps_needed(stretch: Stretch, limits: Mapping[str, float]) -> int:
+    """A loader slower by a share of `wait` shows only once what it has in flight is used up: 1 / `wait` steps each."""
+    flight = max(1, stretch.knobs.get("workers", 1)) * max(1, stretch.knobs.get("prefetch", 2))
+    if stretch.backend in PIPELINED:
+        flight = stretch.knobs.get("prefetch", 4)
+    return int(max(limits["steps"], min(BATCHES_AHEAD * flight, MOST_STEPS)))
+
+
+def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str | None:
+    """Why a stretch is not one thing: a part is a bottleneck for some of the time and far from one for some."""
+    if len(found.seconds) < 8:
+        return None
+    total = found.seconds.sum()
+    for name, column in (("wait", 0), ("other", 3), ("copy", 1)):
+        if column >= found.blocks.shape[1]:
+            continue
+        values = found.blocks[:, column]
+        much = values >= 2 * limits[name]
+        little = values <= limits[name] / 2
+        if min(found.seconds[much].sum(), found.seconds[little].sum()) < limits["mixed"] * total:
+            continue
+        high = float(np.average(values[much], weights=found.seconds[much]))
+        low = float(np.average(values[little], weights=found.seconds[little]))
+        words = {"wait": "the wait for data", "copy": "the copy to the device", "other": "what is in no phase"}[name]
+        return (
+            f"The loop is not one thing here: {words} takes {_percent(low)} of the step for some of the time and "
+            f"{_percent(high)} for the rest ({_steps(timings)})."
+        )
+    return None
+
+
+def _gpu(stretch: Stretch) -> float | None:
+    """Median utilisation of the GPUs, %; None where it was not measured."""
+    found = next((one.values for one in stretch.statistics if one.metric == "gpu"), None)
+    return None if found is None or not np.isfinite(found.p50) else found.p50
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "less than 1 %"
+
+
+def _range(share: Share) -> str:
+    return f"{100 * share.low:.0f} to {100 * share.high:.0f} % by the spread of the steps"
+
+
+def _plural(count: int, word: str) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def _steps(timings: Timings) -> str:
+    return f"{timings.steps:,} {_plural(timings.steps, 'step')}"
+
+
+def _ms(timings: Timings, share: float) -> str:
+    mean = 1e3 * float(np.average(timings.step, weights=timings.weights))
+    part = share * mean
+    return f"{part:,.1f} of {mean:,.1f} ms" if mean < 10 else f"{part:,.0f} of {mean:,.0f} ms"
+
+
+def _waits(timings: Timings, found: Shares) -> str:
+    who = "The GPU waits for data" if timings.on_device and found.parts else "The loop waits for data"
+    share = found.wait.value
+    return f"{who} {_percent(share)} of each step ({_ms(timings, share)}, {_steps(timings)})."
+
+
+def _words(name: str, found: Shares) -> str:
+    share = found.parts[name].value
+    if name == "copy":
+        return f"Copying to the device takes {_percent(share)} of each step"
+    return f"{_percent(share)} of each step is in no phase: neither wait nor copy, forward, backward or optimizer"
+
+
+def advice(kind: Kind, stretch: Stretch, gains: Sequence[Gain], missing: Sequence[str] = ()) -> str:
+    """What to do next, in a sentence or two."""
+    if stretch.synthetic:
+        return "Switch back to a loader to judge it; its rate beside this one says how much there is to gain."
+    if kind == "input-bound":
+        engines = [one for one in gains if one.action != "loader"]
+        best = max(engines, key=lambda one: one.low, default=None)
+        if best is not None and best.low >= 0.02:
+            gained = f"{100 * best.low:.0f} to {100 * best.high:.0f} %"
+            return f"Switch to {best.action}: that should save {gained} of the step time."
+        if engines and all(one.high < 0.02 for one in engines):
+            tried = " and ".join(one.action for one in engines)
+            return f"{tried} would not be faster here. Load on more cores, or make the transforms cheaper."
+        return "Diagnose tries the other engines in this loop; more workers help while cores are idle."
+    if kind == "copy-bound":
+        return "Pin the loader's memory (pin_memory=True) and copy with non_blocking=True, or send smaller types."
+    if kind == "compute-bound":
+        return "A faster loader brings nothing. Profile 10 steps to see the operators; try mixed precision."
+    if kind == "residual-heavy":
+        return "Profile 10 steps to see what it is: logging, metrics, .item() and other synchronisation are usual."
+    return f"To say more: {'; '.join(missing)}." if missing else "Let the loop run on."

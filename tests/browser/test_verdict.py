@@ -1,0 +1,217 @@
+"""Verdict, Diagnose, Profile, marks and the price, as a person finds them in a cell and in the sidebar."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from .lab import CELL, SIDEBAR, Lab, Server
+from .scenes import HEAVY_LOOP, HEAVY_SETUP
+
+TABLE = "Engines measured in this loop"
+DIAGNOSED_MS = 150_000
+"""Two engines of 8 s each and their change-overs take a third of it on a quiet machine."""
+
+
+@pytest.fixture(scope="module")
+def training(
+    browser: Browser, lab_server: Server, images: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    """A page whose second cell trains, held up by its loader, until the tests are over."""
+    enough = tmp_path_factory.mktemp("verdict") / "enough"
+    lab = Lab(browser, lab_server, width=1600, height=1200)
+    try:
+        cells = (HEAVY_SETUP.format(root=str(images)), HEAVY_LOOP.format(enough=str(enough)))
+        lab.open(lab_server.notebook("verdict.ipynb", *cells))
+        lab.run_cell(0)
+        lab.wait_running(CELL)
+        lab.open_sidebar()
+        lab.wait_running(SIDEBAR)
+        lab.wait_for_idle()
+        lab.run_cell(1)
+        yield lab
+        enough.touch()
+        lab.wait_for_idle()
+    finally:
+        lab.close()
+
+
+@pytest.fixture
+def cell(training: Lab) -> Locator:
+    return training.dashboard(CELL)
+
+
+@pytest.fixture
+def sidebar(training: Lab) -> Locator:
+    return training.dashboard(SIDEBAR)
+
+
+def _start(dashboard: Locator, *, replay: bool = False) -> None:
+    dashboard.get_by_role("button", name="Diagnose", exact=True).click()
+    question = dashboard.get_by_role("alertdialog", name="Diagnose?")
+    expect(question).to_contain_text("torchvision and dali-cpu")
+    box = question.get_by_role("checkbox")
+    expect(box).not_to_be_checked()
+    if replay:
+        box.check()
+    question.get_by_role("button", name="Run it").click()
+
+
+def _fits(page: Page, where: str) -> None:
+    """Nothing of the controls is wider than the dashboard."""
+    over = page.evaluate(
+        """(where) => {
+            const dashboard = document.querySelector(where);
+            const right = dashboard.getBoundingClientRect().right + 1;
+            return [...dashboard.querySelectorAll('.km-controls *')]
+                .filter((el) => el.checkVisibility() && el.getBoundingClientRect().right > right)
+                .filter((el) => getComputedStyle(el).position !== 'absolute')
+                .map((el) => el.className || el.tagName);
+        }""",
+        where,
+    )
+    assert over == []
+
+
+def test_the_verdict_appears_in_both_views(training: Lab, cell: Locator, sidebar: Locator) -> None:
+    for dashboard in (cell, sidebar):
+        line = dashboard.locator(".km-verdict summary")
+        expect(line).to_contain_text("Input-bound", timeout=60_000)
+        expect(line).to_contain_text(re.compile(r"\d+ % of each step .*[\d,]+ steps"))
+    cell.locator(".km-verdict summary").press("Enter")
+    expect(cell.locator(".km-shares-legend")).to_contain_text("waits for data")
+    expect(sidebar.locator(".km-shares-legend")).to_be_hidden()
+    assert training.errors == []
+
+
+def test_diagnose_measures_both_engines_and_goes_back(training: Lab, cell: Locator, sidebar: Locator) -> None:
+    _start(sidebar)
+    for dashboard in (cell, sidebar):
+        bar = dashboard.get_by_role("progressbar", name="Diagnose")
+        expect(bar).to_be_visible()
+        expect(bar).to_have_attribute("aria-valuetext", re.compile(r"engine 1 of 2\), \d+ s left"))
+        expect(dashboard.get_by_role("button", name="Diagnose", exact=True)).to_have_attribute("aria-disabled", "true")
+    expect(cell.get_by_role("progressbar", name="Diagnose")).to_have_attribute(
+        "aria-valuetext", re.compile("dali-cpu"), timeout=DIAGNOSED_MS
+    )
+    for where, dashboard in ((CELL, cell), (SIDEBAR, sidebar)):
+        result = dashboard.locator(".km-result", has_text="Diagnose").first
+        expect(result).to_be_visible(timeout=DIAGNOSED_MS)
+        expect(result.locator("summary")).to_contain_text(re.compile(r"(torchvision|dali-cpu|No engine) .*images/s"))
+        if not result.get_by_role("table", name=TABLE).is_visible():
+            result.locator("summary").click()
+        table = result.get_by_role("table", name=TABLE)
+        names = table.get_by_role("rowheader").all_inner_texts()
+        assert names == ["torchvision", "dali-cpu"]
+        for row in table.get_by_role("row").all()[-2:]:
+            rate, steps = (row.get_by_role("cell").nth(k).inner_text() for k in (0, -1))
+            assert float(rate.split()[-1].replace(",", "")) > 0
+            assert int(steps.split()[-1].replace(",", "")) >= 3
+        _fits(training.page, where)
+        radio = dashboard.get_by_role("radio", name="torchvision", exact=True)
+        expect(radio).to_have_attribute("aria-checked", "true")
+        expect(dashboard.locator(".km-wrong")).to_be_empty()
+    assert training.errors == []
+
+
+def test_cancel_in_the_other_view_goes_back_at_once(cell: Locator, sidebar: Locator) -> None:
+    _start(cell)
+    cancel = sidebar.get_by_role("button", name="Cancel: Diagnose")
+    cancel.focus()
+    cancel.press("Enter")
+    for dashboard in (cell, sidebar):
+        expect(dashboard.locator(".km-outcome")).to_contain_text("cancelled")
+        expect(dashboard.get_by_role("progressbar", name="Diagnose")).to_be_hidden()
+        expect(dashboard.locator(".km-result", has_text="Diagnose").first).to_be_visible()
+    expect(sidebar.get_by_role("button", name="Diagnose", exact=True)).to_be_focused()
+
+
+def test_profile_a_mark_and_a_price(training: Lab, cell: Locator, sidebar: Locator) -> None:
+    sidebar.get_by_role("button", name="Profile 10 steps").click()
+    result = cell.locator(".km-result", has_text="Profile").last
+    expect(result).to_be_visible(timeout=90_000)
+    if not result.get_by_role("table", name="CPU operators").is_visible():
+        result.locator("summary").click()
+    operators = result.get_by_role("table", name="CPU operators").get_by_role("rowheader").all_inner_texts()
+    assert any(name.startswith("aten::") for name in operators)
+    expect(result).to_contain_text("GPU kernels:")
+
+    cell.get_by_role("button", name="Mark…").click()
+    training.page.keyboard.type("augment x12")
+    training.page.keyboard.press("Enter")
+    expect(cell.get_by_role("button", name="Marked")).to_be_focused()
+    training.page.wait_for_function(
+        "(where) => document.querySelector(where).monitor.source.events.some((event) => event.label === 'augment x12')",
+        arg=SIDEBAR,
+    )
+
+    sidebar.get_by_role("button", name="Charts").click()
+    price = sidebar.get_by_label("Price per hour")
+    price.fill("2.50 €")
+    price.press("Enter")
+    for dashboard in (cell, sidebar):
+        expect(dashboard.locator(".km-cost")).to_contain_text(re.compile(r"0\.\d+ € per 1,000 images · .* per epoch"))
+    price.fill("much")
+    price.press("Enter")
+    expect(sidebar.get_by_role("alert")).to_contain_text("number")
+    sidebar.get_by_role("button", name="Dismiss").click()
+    expect(price).to_have_value("2.50 €")
+    price.press("Escape")
+    assert training.errors == []
+
+
+def test_nothing_moves_while_texts_change(training: Lab) -> None:
+    """The buttons below the verdict stand still for some seconds of new figures, in both views."""
+    moves = training.page.evaluate(
+        """(places) => new Promise((resolve) => {
+            const rows = places.map((where) => document.querySelector(`${where} .km-actions`));
+            const at = (el) => el.getBoundingClientRect().top;
+            const top = (el) => at(el) - at(el.closest('.km-dashboard'));
+            const seen = rows.map(() => new Set());
+            const until = performance.now() + 6000;
+            const look = () => {
+                rows.forEach((row, i) => seen[i].add(Math.round(top(row))));
+                if (performance.now() < until) requestAnimationFrame(look);
+                else resolve(seen.map((one) => [...one]));
+            };
+            look();
+        })""",
+        [CELL, SIDEBAR],
+    )
+    assert [len(one) for one in moves] == [1, 1], moves
+
+
+def test_the_palette_has_it(training: Lab, sidebar: Locator) -> None:
+    training.command("kernel-monitor:mark")
+    dialog = training.page.get_by_role("dialog")
+    dialog.get_by_role("textbox").fill("from the palette")
+    dialog.get_by_role("button", name="Set the mark").click()
+    training.page.wait_for_function(
+        "(where) => document.querySelector(where).monitor.source.events.some((e) => e.label === 'from the palette')",
+        arg=SIDEBAR,
+    )
+    training.command("kernel-monitor:diagnose")
+    dialog = training.page.get_by_role("dialog")
+    expect(dialog.get_by_role("checkbox")).not_to_be_checked()
+    dialog.get_by_role("button", name="Diagnose").click()
+    expect(sidebar.get_by_role("progressbar", name="Diagnose")).to_be_visible()
+    sidebar.get_by_role("button", name="Cancel: Diagnose").click()
+    expect(sidebar.locator(".km-outcome")).to_contain_text("cancelled")
+
+
+def test_a_narrow_sidebar_holds_everything(training: Lab, sidebar: Locator) -> None:
+    training.page.set_viewport_size({"width": 820, "height": 1200})
+    try:
+        time.sleep(1)
+        width = sidebar.evaluate("(el) => el.getBoundingClientRect().width")
+        assert width < 320, width
+        for details in sidebar.locator(".km-insight details").all():
+            details.evaluate("(el) => { el.open = true; }")
+        _fits(training.page, SIDEBAR)
+    finally:
+        training.page.set_viewport_size({"width": 1600, "height": 1200})

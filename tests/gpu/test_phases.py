@@ -1,0 +1,165 @@
+"""Phases on a GPU: device times against known work, with nothing of ours that waits for the device."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from kernel_monitor import monitor, watch_loader
+from kernel_monitor.steps import device as clockwork
+from kernel_monitor.steps.book import here
+from kernel_monitor.steps.records import ON_DEVICE, WARM_UP, Step
+from kernel_monitor.steps.registry import live
+
+CYCLES = 20_000_000  # of `torch.cuda._sleep`: some ms
+
+
+class Back(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, cycles: int) -> torch.Tensor:
+        ctx.cycles = cycles
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        torch.cuda._sleep(ctx.cycles)
+        return gradients[0], None
+
+
+class Model(torch.nn.Module):
+    def __init__(self, forward: int, backward: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.cycles = forward, backward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.cuda._sleep(self.cycles[0])
+        made: torch.Tensor = Back.apply(self.linear(x), self.cycles[1])
+        return made
+
+
+@pytest.fixture(autouse=True)
+def afterwards() -> Iterator[None]:
+    yield
+    torch.cuda.synchronize()
+    assert clockwork.LOST == []
+    assert here().idle
+
+
+def seconds(cycles: int) -> float:
+    """How long the device needs, by events of the test's own."""
+    found = []
+    for _ in range(5):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        torch.cuda._sleep(cycles)
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) / 1e3)
+    return float(statistics.median(found))
+
+
+def run(name: str, model: Model, *, wait: float = 0.0, steps: int = 40, after: Callable[[], Any] | None = None) -> None:
+    """A loop on batches in host memory."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def batches() -> Iterator[torch.Tensor]:
+        for _ in range(steps):
+            time.sleep(wait)
+            yield torch.ones(4, 8).pin_memory()
+
+    watched = watch_loader(batches(), name=name)
+    with monitor.watch(model, optimizer):
+        for batch in watched:
+            model(batch.to("cuda", non_blocking=True)).sum().backward()
+            optimizer.step()
+            if after is not None:
+                after()
+        KEPT.append(watched)
+
+
+KEPT: list[Any] = []
+
+
+def steady(name: str) -> list[Step]:
+    time.sleep(1.2)  # the last ones of the loop are then passed on
+    found = [one for one in live() if one.name == name][-1].meter.steps_since(0)[0]
+    told = [one for one in found if one.flags & ON_DEVICE and not one.flags & WARM_UP]
+    assert len(told) > len(found) / 2
+    return told
+
+
+def median(steps: list[Step], part: str) -> float:
+    return float(statistics.median(getattr(one, part) for one in steps))
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model(CYCLES, 2 * CYCLES).cuda()
+
+
+def test_phases_are_what_the_device_took(model: Model) -> None:
+    expected = seconds(CYCLES)
+    run("lone", model, after=torch.cuda.synchronize)
+    steps = steady("lone")
+    assert median(steps, "forward") == pytest.approx(expected, rel=0.02, abs=3e-4)
+    assert median(steps, "backward") == pytest.approx(2 * expected, rel=0.02, abs=6e-4)
+    assert 0 < median(steps, "copy") < 1e-3
+    assert 0 < median(steps, "optimizer") < 2e-3
+    assert all(one.wait + sum(one[6:10]) <= one.step + 1e-4 for one in steps)
+
+
+def test_a_loop_that_runs_ahead_of_the_device_is_not_waited_for(model: Model) -> None:
+    whole = seconds(3 * CYCLES)
+    began = time.monotonic()
+    run("ahead", model, wait=whole / 4)
+    launched = time.monotonic() - began
+    torch.cuda.synchronize()
+    assert launched < 0.9 * (time.monotonic() - began), "the loop was held up"
+    steps = steady("ahead")
+    assert median(steps, "wait") < 0.02 * whole
+    assert median(steps, "step") == pytest.approx(whole, rel=0.1)
+
+
+def test_a_slow_loader_lets_the_device_wait(model: Model) -> None:
+    whole = seconds(3 * CYCLES)
+    run("slow", model, wait=3 * whole)
+    assert median(steady("slow"), "wait") == pytest.approx(2 * whole, rel=0.15)
+
+
+def test_nothing_of_ours_synchronises(model: Model) -> None:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run("free", model)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_graph_can_be_captured_while_a_model_is_watched(model: Model) -> None:
+    run("before", model, steps=5)
+    plain = torch.nn.Linear(8, 8).cuda()
+    batch = torch.ones(4, 8, device="cuda")
+    with monitor.watch(plain):
+        plain(batch)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = plain(batch)
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, plain(batch))
+
+
+def test_events_are_used_again(model: Model) -> None:
+    clockwork.use_cuda()
+    stamps = clockwork.current.stamps
+    assert stamps is not None
+    run("some", model, after=torch.cuda.synchronize)
+    made = stamps.made
+    run("more", model, steps=200, after=torch.cuda.synchronize)
+    assert stamps.made - made < 64

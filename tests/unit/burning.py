@@ -1,0 +1,92 @@
+"""A model and an optimizer that take a known time, and loops over them."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from kernel_monitor.steps import watch_loader
+from kernel_monitor.steps.book import here, watched
+from kernel_monitor.steps.records import Step
+from kernel_monitor.steps.registry import live
+
+BURN = 0.004  # s
+
+
+def burn(seconds: float = BURN) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+class Burning(torch.autograd.Function):
+    """Takes its time on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        burn()
+        return gradients[0]
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.raises: BaseException | None = None
+        self.work: Callable[[float], None] = burn
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.work(BURN)
+        if self.raises is not None:
+            raise self.raises
+        made: torch.Tensor = Burning.apply(self.linear(x))
+        return made
+
+
+class Slow(torch.optim.SGD):
+    """An optimizer that takes its time, too."""
+
+    def step(self, closure: Any = None) -> Any:
+        burn()
+        return super().step(closure)
+
+
+def as_before() -> Iterator[None]:
+    """For a fixture: after the test, nothing is watched and torch has its own functions."""
+    backward = torch.autograd.backward
+    yield
+    gc.collect()
+    assert watched.models == 0
+    assert torch.autograd.backward is backward
+    assert here().idle
+
+
+def x() -> torch.Tensor:
+    return torch.ones(2, 4)
+
+
+def spent() -> list[float]:
+    book = here()
+    return list(book.spent)
+
+
+def over(loop: Any, count: int = 6) -> list[Step]:
+    """The steps of a loop that calls `loop` in each, but for the first."""
+    watching = watch_loader(range(count), name="over")
+    for number in watching:
+        loop(number)
+    source = [one for one in live() if one.name == "over"][-1]
+    return source.meter.steps_since(0)[0][1:]
+
+
+def close(value: float, expected: float) -> bool:
+    # Bursts of a loaded machine lengthen a burn; nothing shortens it.
+    return expected <= value < expected + 0.25

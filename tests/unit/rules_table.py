@@ -1,0 +1,69 @@
+"""Writes `docs/rules.md` from the rules in `kernel_monitor/diagnose/rules`.
+
+python -m tests.unit.rules_table
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernel_monitor.diagnose.rules import RULES
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
+
+HEAD = """# Rules
+
+Written by `python -m tests.unit.rules_table` from `kernel_monitor/diagnose/rules`; a test compares.
+
+A rule looks for one fault in a recorded or running session, in each *stretch* (a loader between two switches, turned
+knobs or marks) or in the session as a whole. It fires, is quiet, or abstains, and then says which signal it would need.
+What it says comes with its evidence: values against thresholds, the share of the samples, and when. Looked at are only
+the rows in which the loader was delivering: no pause of the loop, no change-over of a switch, no warm-up, no profiled
+step. *More than* and *below* are meant so: a value at its threshold does not fire.
+
+*CPU* is the mean of the cores that this process may use, *the GPUs* are those on which the kernel holds memory (all of
+them where the driver does not tell). Every threshold can be set: `analyse(snapshot, thresholds={"dataloader":
+{"few": 50}})` in `kernel_monitor.diagnose`. Shares are 0 to 1.
+"""
+
+ORDER = """## What to do first
+
+When the loop waits for its data, in this order (`feeding` in `kernel_monitor/diagnose/cost.py`; it follows the
+published comparison of machines with and without CPU machines beside them):
+
+1. Is it input-bound at all? If not, more loading brings next to nothing.
+2. The cores idle: raise the workers (DALI: the threads) up to the cores that there are. If they idle although there are
+   as many workers, these wait for storage.
+3. The cores are busy: move to DALI, on the GPU where that can be, else on the CPU.
+4. A machine with more CPU cores for each GPU. Cores needed = CPU seconds per image × images/s of a loop that never
+   waits.
+5. More than one machine has (128): CPU machines beside it.
+
+Cost per step is the price per hour / 3600 × seconds per step; per epoch, that of as many samples as a whole epoch of
+the loader delivered, at the stretch's rate. An epoch that delivered less than its plan gives none.
+
+## Histograms
+
+50 bins of 2 %, 100 % in the last. The distance of two is half the sum of the absolute differences of their shares
+(total variation): 0 where they are equal, 1 where they have no bin in common; it is the least share of the samples that
+would have to lie elsewhere for them to be equal.
+"""
+
+
+def text() -> str:
+    """The document."""
+    lines = [HEAD]
+    for rule in RULES.values():
+        scope = "of each stretch" if rule.of_stretch is not None else "of the session"
+        replayed = ", replayed batches included" if rule.replayed else ""
+        lines += [f"## `{rule.id}`: {rule.title}\n", f"{rule.explanation} ({scope[0].upper()}{scope[1:]}{replayed}.)\n"]
+        if rule.parameters:
+            lines.append("| threshold | default | |\n|---|---|---|")
+            lines += [f"| `{name}` | {one.default:g} | {one.meaning} |" for name, one in rule.parameters.items()]
+            lines.append("")
+        lines.append(f"Source: {rule.source}\n")
+    return "\n".join([*lines, ORDER])
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(text(), "utf-8")

@@ -1,0 +1,268 @@
+"""Constructed sessions: every number is known, none is measured.
+
+`build` makes a `Snapshot` of cores, GPUs, processes, loaders with their steps, and events, at any interval. What varies
+with time is a function of the rows' times (float64[n] → float64[n]); what does not is a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernel_monitor.steps.records import PHASES, WARM_UP
+from kernel_monitor.store import Snapshot, Store
+from kernel_monitor.store.steps import STEP, StepTable
+
+Floats = npt.NDArray[np.float64]
+Value = float | Callable[[Floats], Any]
+"""A number, or a function of times."""
+ByStep = float | Callable[[int], float]
+"""A number, or a function of the step's number in its run, from 0."""
+
+ORIGIN = 1_790_000_000.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """Steps of one loader, one after the other, from `start` until no whole one fits before `end`.
+
+    Attributes:
+        start, end: session s.
+        step, wait: s.
+        images: in each batch.
+        phases: s, of `copy`, `forward`, `backward`, `optimizer`; those left out are NaN.
+        loader: the loader's id.
+        epoch: of all its steps, unless `epoch_batches` says after how many a new one begins.
+        warm_up: so many first steps are flagged.
+        flags: of every step besides.
+        steps: at most so many.
+    """
+
+    start: float
+    end: float
+    step: ByStep = 0.1
+    wait: ByStep = 0.02
+    images: int = 32
+    phases: Mapping[str, ByStep] = field(default_factory=dict)
+    loader: str = "loader-1"
+    epoch: int = 0
+    epoch_batches: int | None = None
+    warm_up: int = 0
+    flags: int = 0
+    steps: int | None = None
+
+
+def build(
+    seconds: float,
+    interval: float = 0.1,
+    cpus: int = 4,
+    gpus: int = 0,
+    *,
+    busy: Value = 50.0,
+    iowait: Value = 0.0,
+    gpu: Value = 50.0,
+    gpu_memory: Value = 40.0,
+    memory: Value = 30.0,
+    kernel: Value = 90.0,
+    workers: Value = 150.0,
+    series: Mapping[str, Value] | None = None,
+    runs: Sequence[Run] = (),
+    loaders: Mapping[str, str] | None = None,
+    states: Sequence[Mapping[str, Any]] = (),
+    events: Sequence[Mapping[str, Any]] = (),
+    limits: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    steps: bool = True,
+    gap: tuple[float, float] | None = None,
+) -> Snapshot:
+    """A session of `seconds`, a row every `interval` from `interval` on.
+
+    Args:
+        seconds, interval: s.
+        cpus, gpus: how many.
+        busy, iowait: %, of every core.
+        gpu, gpu_memory: %, of every GPU.
+        memory: %, of the host.
+        kernel, workers: %, of one core: what their processes take (`process/<role>/cpu`).
+        series: other series by name, or others' values instead (`cpu/2/busy`); a series of its own name is added.
+        runs: what the loaders delivered.
+        loaders: id to name; those of `runs`, called `train`, `second`, …, if left out.
+        states: fields of the loaders' states in their order; backend `torchvision` and two workers if left out.
+        events: each with `kind`, `time` and its fields; see `switch`.
+        limits: `host["limits"]`.
+        facts: of the session.
+        steps: False leaves the table of steps empty, as in files of before it.
+        gap: no rows between these times.
+    """
+    time: Floats = np.arange(1, round(seconds / interval) + 1, dtype=np.float64) * interval
+    if gap is not None:
+        time = time[(time <= gap[0]) | (time >= gap[1])]
+    host: dict[str, Value] = {}
+    for core in range(cpus):
+        host |= {f"cpu/{core}/busy": busy, f"cpu/{core}/iowait": iowait}
+    host |= {"memory/percent": memory, "process/kernel/cpu": kernel, "process/workers/cpu": workers}
+    for number in range(gpus):
+        host |= {f"gpu/{number}/utilisation": gpu, f"gpu/{number}/memory": gpu_memory}
+    host |= dict(series or {})
+    table = _steps(runs)
+    names = dict(loaders or dict(zip(_ids(runs), ("train", "second", "third"), strict=False)))
+    store = Store(max(1, len(time)), interval=interval, origin=ORIGIN, most_bytes=1 << 30)
+    store.set_host(
+        {
+            "interval": interval,
+            "series": [{"name": name, "unit": _unit(name)} for name in host],
+            "cpus": list(range(cpus)),
+            "gpus": [{"index": one, "name": "NVIDIA H200", "memory_total": 150 * 10**9} for one in range(gpus)],
+            "gpu_reason": None if gpus else "NVML Shared Library Not Found",
+            "host": {
+                "cpu_model": "Some CPU",
+                "logical_cpus": cpus,
+                "memory_total": 64 * 10**9,
+                "platform": "Linux",
+                **({} if limits is None else {"limits": dict(limits)}),
+            },
+        }
+    )
+    store.set_loaders([{"id": key, "name": name} for key, name in names.items()])
+    for event in events:
+        fields = {key: value for key, value in event.items() if key not in ("kind", "time", "id")}
+        store.add_event(event["kind"], event["time"], **fields)
+    given = list(states) + [{}] * (len(names) - len(states))
+    told = [state(key, name, **fields) for (key, name), fields in zip(names.items(), given, strict=True)]
+    empty = store.snapshot(told, facts or {})
+    values = np.full((len(time), len(empty.schema.series)), np.nan, dtype=np.float32)
+    delivered = {f"loader/{key}/{part}": column for key in names for part, column in _series(table, key, time).items()}
+    for name, column in empty.schema.columns.items():
+        value = host.get(name, delivered.get(name, math.nan))
+        values[:, column] = value(time) if callable(value) else value
+    return Snapshot(
+        schema=empty.schema,
+        seq=np.arange(1, len(time) + 1, dtype=np.int64),
+        time=time,
+        values=values,
+        events=empty.events,
+        loaders=empty.loaders,
+        facts=dict(facts or {}),
+        steps=table if steps else StepTable(),
+    )
+
+
+def switch(
+    first: float, source: str, target: str, *, asked: float | None = None, loader: str = "loader-1"
+) -> dict[str, Any]:
+    """The event of a switch whose first batch came at `first`; asked for a second before, if not said."""
+    begun = first - 1.0 if asked is None else asked
+    fields = {"loader": loader, "source": source, "target": target, "epoch": 0, "batch": 100}
+    return {"kind": "switch", "time": first, **fields, "asked": begun, "first": first, "waited": 1, "in_flight": 4}
+
+
+def state(key: str = "loader-1", name: str = "train", **fields: Any) -> dict[str, Any]:
+    """A `LoaderState` as a loader gives it."""
+    backends = [
+        {"name": "torchvision", "available": True, "reason": None, "confirm": None},
+        {"name": "dali-cpu", "available": True, "reason": None, "confirm": None},
+        {"name": "dali-gpu", "available": False, "reason": "no usable GPU", "confirm": None},
+        {"name": "synthetic", "available": True, "reason": None, "confirm": "Replay?"},
+    ]
+    return {
+        "id": key,
+        "name": name,
+        "backend": "torchvision",
+        "wanted": None,
+        "status": "torchvision",
+        "backends": backends,
+        "epoch": 0,
+        "batch": 100,
+        "batches": 640,
+        "samples": 3200,
+        "planned": 20480,
+        "lost": 0,
+        "doubled": 0,
+        "skipped": 0,
+        "replaced": 0,
+        "skips": [],
+        "knobs": {"workers": 2, "prefetch": 2, "threads": 2},
+        "decoded": {"torchvision": 3200},
+        "ended": False,
+        **fields,
+    }
+
+
+def _ids(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(run.loader for run in runs)) or ["loader-1"]
+
+
+def _steps(runs: Sequence[Run]) -> StepTable:
+    ids = _ids(runs)
+    parts = [_rows(run, ids.index(run.loader)) for run in runs]
+    rows = np.concatenate([np.empty(0, dtype=STEP), *parts])
+    return StepTable(loaders=tuple(ids), rows=rows[np.argsort(rows["end"], kind="stable")])
+
+
+def _rows(run: Run, loader: int) -> npt.NDArray[Any]:
+    if callable(run.step):
+        lengths: list[float] = []
+        left = run.end - run.start
+        while len(lengths) != run.steps and (length := run.step(len(lengths))) <= left + 1e-9:
+            lengths.append(length)
+            left -= length
+        count, step = len(lengths), np.array(lengths, dtype=float)
+    else:
+        count = math.floor((run.end - run.start) / run.step + 1e-9)
+        count = count if run.steps is None else min(count, run.steps)
+        step = np.full(count, run.step)
+    number = np.arange(count)
+    rows = np.zeros(count, dtype=STEP)
+    rows["loader"], rows["images"], rows["step"] = loader, run.images, step
+    rows["end"] = run.start + np.cumsum(step)
+    rows["wait"] = _by_step(run.wait, count)
+    each = run.epoch_batches or max(1, count)
+    rows["epoch"], rows["batch"] = run.epoch + number // each, number % each
+    for phase in PHASES:
+        rows[phase] = _by_step(run.phases.get(phase, math.nan), count)
+    rows["flags"] = run.flags
+    rows["flags"][: run.warm_up] |= WARM_UP
+    return rows
+
+
+def _by_step(value: ByStep, count: int) -> Any:
+    return [value(number) for number in range(count)] if callable(value) else value
+
+
+def _series(table: StepTable, loader: str, time: Floats) -> dict[str, Floats]:
+    """What the monitor makes of the steps in each row: images/s, and means in ms."""
+    rows = table.of(loader)
+    windows = np.diff(time, prepend=time[0] - (time[1] - time[0] if len(time) > 1 else time[0])) if len(time) else time
+    got = np.searchsorted(time, rows["end"] - rows["step"] + rows["wait"])
+    ended = np.searchsorted(time, rows["end"])
+    size = len(time) + 1
+    images = np.bincount(got, weights=rows["images"], minlength=size)[: len(time)] / np.maximum(windows, 1e-12)
+    counts = np.bincount(ended, minlength=size)[: len(time)]
+    parts = {"images": images}
+    known = [rows[phase] for phase in PHASES]
+    spent = sum((np.where(np.isfinite(one), one, 0.0) for one in known), start=np.zeros(len(rows)))
+    phased = np.any([np.isfinite(one) for one in known], axis=0)
+    other = np.where(phased, rows["step"] - rows["wait"] - spent, np.nan)
+    for name, column in (*((part, rows[part]) for part in ("wait", "step", *PHASES)), ("other", other)):
+        sums = np.bincount(ended, weights=np.where(np.isfinite(column), column, 0.0), minlength=size)[: len(time)]
+        present = np.bincount(ended[np.isfinite(column)], minlength=size)[: len(time)]
+        parts[name] = np.divide(1e3 * sums, counts, out=np.full(len(time), np.nan), where=present > 0)
+    return parts
+
+
+def _unit(name: str) -> str:
+    part = name.rpartition("/")[2]
+    if name.startswith("sample/"):
+        return "s"
+    if part in ("received", "sent", "read", "write"):
+        return "B/s"
+    if part == "count":
+        return "1"
+    if part in ("used", "memory_used", "process_memory") or (part == "memory" and name.startswith(("process", "cont"))):
+        return "B"
+    return "%"

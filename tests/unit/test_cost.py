@@ -1,0 +1,161 @@
+"""Published arithmetic, cost of constructed stretches, and what it takes to feed a loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from kernel_monitor.diagnose.cost import MOST_CORES, cost_per_step, costs, feeding
+from kernel_monitor.diagnose.epochs import epoch_counts
+from kernel_monitor.diagnose.model import Kind, Verdict
+from kernel_monitor.diagnose.stretches import stretches
+from kernel_monitor.errors import MonitorError
+from kernel_monitor.store import Snapshot
+
+from .sessions import Run, build, switch
+
+
+@pytest.mark.parametrize(
+    ("per_hour", "step_ms", "cents"),
+    [(37.688, 192, 0.201), (45.032, 86, 0.108), (3.825, 1193, 0.127), (5.661, 184, 0.029)],
+)
+def test_the_published_costs_per_step(per_hour: float, step_ms: float, cents: float) -> None:
+    assert round(100 * cost_per_step(per_hour, step_ms / 1e3), 3) == cents
+
+
+def test_the_published_price_performance() -> None:
+    """46 % better at 2.2 times the speed, 77 % better at 6.5 times."""
+    tensorflow = [cost_per_step(37.688, 0.192), cost_per_step(45.032, 0.086)]
+    pytorch = [cost_per_step(3.825, 1.193), cost_per_step(5.661, 0.184)]
+    assert [round(100 * (1 - after / before)) for before, after in (tensorflow, pytorch)] == [46, 77]
+    assert [round(0.192 / 0.086, 1), round(1.193 / 0.184, 1)] == [2.2, 6.5]
+
+
+@pytest.mark.parametrize(
+    ("per_hour", "step", "cents"),
+    [(37.688, 0.192, 0.201), (45.032, 0.086, 0.108), (3.825, 1.193, 0.127), (5.661, 0.184, 0.029)],
+)
+def test_a_recorded_run_gives_the_same_costs(per_hour: float, step: float, cents: float) -> None:
+    made = stretches(build(60, runs=[Run(0, 60, step=step)]))
+    (found,) = costs(made, (), per_hour, "$")
+    assert round(100 * found.per_step, 3) == cents
+    assert found.per_thousand == pytest.approx(found.per_step / 32 * 1000, rel=1e-6)
+    assert math.isnan(found.per_epoch)
+    assert (found.stretch, found.per_hour, found.currency) == ("train/1", per_hour, "$")
+
+
+def test_an_epoch_costs_what_a_whole_one_has_at_the_stretchs_pace() -> None:
+    runs = [Run(0, 20), Run(20, 40, step=0.05)]
+    whole: dict[str, Any] = {"epoch": 1, "batch": 10, "samples": 320, "planned": 6400}
+    whole["epochs"] = [{"epoch": 0, "batches": 200, "samples": 6400, "planned": 6400}]
+    snapshot = build(40, runs=runs, events=[switch(20, "torchvision", "dali-cpu")], states=[whole])
+    slow, fast = costs(stretches(snapshot), epoch_counts(snapshot), 3.6, "€")
+    assert slow.per_epoch == pytest.approx(0.001 * 20)
+    assert fast.per_epoch == pytest.approx(0.001 * 10)
+
+
+def test_an_epoch_that_fell_short_gives_no_cost_per_epoch() -> None:
+    short: dict[str, Any] = {"epoch": 1, "batch": 10, "samples": 320, "planned": 6400}
+    short["epochs"] = [{"epoch": 0, "batches": 199, "samples": 6368, "planned": 6400}]
+    snapshot = build(20, runs=[Run(0, 20)], states=[short])
+    (found,) = costs(stretches(snapshot), epoch_counts(snapshot), 3.6, "€")
+    assert math.isnan(found.per_epoch)
+    assert found.per_step > 0
+
+
+def test_a_price_of_zero_costs_nothing_and_a_negative_one_is_refused() -> None:
+    made = stretches(build(20, runs=[Run(0, 20)]))
+    (free,) = costs(made, (), 0, "€")
+    assert (free.per_step, free.per_thousand) == (0, 0)
+    for price in (-1.0, math.nan, math.inf):
+        with pytest.raises(MonitorError, match="A price per hour is 0 or more"):
+            costs(made, (), price, "€")
+
+
+def test_a_stretch_without_steps_costs_what_cannot_be_said() -> None:
+    made = stretches(build(20, runs=[Run(0, 10)], events=[{"kind": "mark", "time": 15, "label": "done"}]))
+    assert math.isnan(costs(made, (), 3.6, "€")[1].per_step)
+
+
+# Feeding
+
+
+def fed(kind: Kind = "input-bound", wait: float = 0.06, **more: Any) -> tuple[Any, Snapshot]:
+    run = more.pop("run", Run(0, 60, step=0.1, wait=wait))
+    snapshot = build(60, runs=[run], **more)
+    made = stretches(snapshot)
+    verdicts = [Verdict(kind, one.key, "", "") for one in made]
+    return feeding(snapshot, made, verdicts), snapshot
+
+
+def knobs(workers: int | None, backend: str = "torchvision", **fields: Any) -> list[dict[str, Any]]:
+    return [{"backend": backend, "knobs": {"workers": workers, "prefetch": 2, "threads": 2}, **fields}]
+
+
+def test_cores_needed_are_cpu_seconds_per_image_at_the_pace_of_a_loop_that_never_waits() -> None:
+    found, _ = fed(workers=320.0)  # 3.2 cores for 320 images/s
+    assert found.cpu_per_image == pytest.approx(0.01)
+    assert found.cores_needed == pytest.approx(8)  # 800 images/s, if each step took 40 ms
+    assert (found.stretch, found.cores) == ("train/1", 4)
+
+
+def test_without_workers_the_wait_is_the_work() -> None:
+    found, _ = fed(states=knobs(0), workers=math.nan)
+    assert found.cpu_per_image == pytest.approx(0.06 / 32)
+    assert found.cores_needed == pytest.approx(1.5)
+
+
+def test_what_dali_takes_is_not_told_apart_and_an_earlier_stretch_says_more() -> None:
+    found, _ = fed(states=knobs(2, "dali-cpu"))
+    assert math.isnan(found.cpu_per_image)
+    runs = [Run(0, 30, wait=0.06), Run(30, 60, step=0.05, wait=0.01)]
+    snapshot = build(60, workers=320.0, runs=runs, events=[switch(30, "torchvision", "dali-cpu")])
+    made = stretches(snapshot)
+    other = feeding(snapshot, made, [])
+    assert other is not None
+    assert other.stretch == "train/1"
+
+
+def test_a_quota_bounds_the_cores() -> None:
+    limits = {"cpus": [0, 1, 2], "cpu_quota": 1.5, "memory": None, "source": None}
+    assert fed(limits=limits)[0].cores == 1.5
+
+
+NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "available": False}]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"kind": "compute-bound", "wait": 0.001}, "Nothing: the loop waits 1 % of its step"),
+        ({"kind": "undetermined"}, "not settled"),
+        ({"states": knobs(2), "busy": 50.0}, "Raise the workers from 2 to 4"),
+        ({"states": knobs(4), "busy": 50.0}, "most likely the storage"),
+        ({"states": knobs(4), "busy": 99.0}, "Switch to dali-cpu"),
+        ({"states": knobs(1, "dali-cpu"), "busy": 30.0, "cpus": 8}, "Raise the threads from 2 to 8"),
+        ({"states": knobs(2, "dali-cpu"), "busy": 99.0}, "more CPU cores for each GPU; how many cannot be told"),
+        ({"states": knobs(None, "loader"), "busy": 99.0}, "Wrap the DataLoader with switchable(loader)"),
+        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 320.0}, "About 8 cores feed this loop"),
+        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 120.0}, "They are enough by this reckoning"),
+        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 399.0, "wait": 0.0985}, "put CPU machines"),
+    ],
+)
+def test_the_advice_follows_the_decision_order(more: dict[str, Any], words: str) -> None:
+    found, _ = fed(**more)
+    assert words in found.advice
+
+
+def test_more_cores_than_one_machine_has_are_put_beside_it() -> None:
+    found, _ = fed(states=knobs(4, backends=NO_DALI), busy=99.0, workers=399.0, wait=0.0985)
+    assert found.cores_needed > MOST_CORES
+    assert "No one machine has so many" in found.advice
+
+
+def test_there_is_nothing_to_feed_without_deliveries_or_with_replayed_ones() -> None:
+    assert feeding(build(10), (), ()) is None
+    replayed = build(20, runs=[Run(0, 20)], states=knobs(2, "synthetic"))
+    assert feeding(replayed, stretches(replayed), ()) is None
+    (one,) = [fed(run=Run(0, 60, step=0.1, wait=0.1))[0]]
+    assert math.isnan(one.cores_needed)

@@ -1,0 +1,123 @@
+"""Magics whose answer comes later, and the verdict in words."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from kernel_monitor import monitor
+from kernel_monitor.diagnose.model import Analysis, Evidence, Finding, Gain, Verdict
+from kernel_monitor.ipython.answers import analysis_text, verdict_text
+from tests.unit.sessions import Run, build
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    gc.collect()  # loaders that other tests left
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "kernel_monitor")
+    monitor.start(record=False)
+    yield shell
+    monitor.configure(price="")
+    shell.run_line_magic("unload_ext", "kernel_monitor")
+    InteractiveShell.clear_instance()
+
+
+def test_a_price_is_set_and_taken_away(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_line_magic("monitor", "price 2.50€")
+    assert capsys.readouterr().out == "price: 2.5 € an hour\n"
+    assert monitor.settings["price"] == 2.5
+    shell.run_line_magic("monitor", "price $ 3")
+    assert "price: 3 $ an hour" in capsys.readouterr().out
+    shell.run_line_magic("monitor", "price off")
+    assert capsys.readouterr().out == "no price\n"
+    assert monitor.settings["price"] is None
+
+
+def test_a_mark_is_an_event(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_line_magic("monitor", "mark augment x12")
+    assert capsys.readouterr().out == "marked: augment x12\n"
+    assert [one["label"] for one in monitor.store.events() if one["kind"] == "mark"][-1] == "augment x12"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("price a lot", "price"),
+        ("price", "required"),
+        ("mark", "required"),
+        ("mark don't", "Quote it"),
+        ("diagnose", "no switchable loader"),
+        ("diagnose --seconds soon", "invalid float"),
+        ("profile many", "invalid int"),
+        ("profile 1000", "1 to 200 steps"),
+        ("profile --loader nobody", "'nobody'"),
+    ],
+)
+def test_what_cannot_be_done_is_said(shell: InteractiveShell, line: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        shell.run_line_magic("monitor", line)
+
+
+def test_nothing_to_cancel(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_line_magic("monitor", "diagnose --cancel")
+    assert capsys.readouterr().out == "There is no diagnosis to cancel.\n"
+
+
+def test_a_profile_stands_under_the_cell_of_its_loop(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run_cell("%monitor profile 5")
+    assert capsys.readouterr().out.startswith("profiling the next 5 steps")
+    shell.run_cell(
+        "import torch\nfrom kernel_monitor import watch_loader\ndata = watch_loader([[0] * 4] * 40, name='t')"
+    )
+    loop = "for _ in data:\n    torch.mm(torch.ones(32, 32), torch.ones(32, 32))"
+    shell.run_cell(loop)
+    first = capsys.readouterr().out
+    assert "t, loader: 5 steps in" in first, first
+    assert "aten::mm" in first
+    shell.run_cell("x = 1")
+    assert "steps in" not in capsys.readouterr().out  # once
+    shell.run_cell("%monitor profile 5\n" + loop)
+    second = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in second if line.startswith("aten::mm")]
+    assert row.count("%") == 2, row  # beside those of the profile before
+    shell.run_cell("del data")
+
+
+def test_the_verdict_in_words() -> None:
+    verdict = Verdict(
+        kind="input-bound",
+        stretch="train/1",
+        sentence="Steps wait 40 ms of 100 ms for their batch (200 steps).",
+        advice="Try dali-cpu.",
+        missing=("phases: monitor.watch(model, optimizer)",),
+        gains=(Gain("loader", 0.4, 0.4), Gain("dali-cpu", 0.1, 0.25, basis="Work is conserved.")),
+    )
+    findings = (
+        Finding("CPUBottleneck", "CPU bottleneck", "fired", "warning", evidence=(Evidence("CPU over 90 %"),)),
+        Finding("IOBottleneck", "I/O bottleneck", "quiet"),
+    )
+    analysis = Analysis((), (), verdict, (verdict,), (), findings, (), None, cannot=("No GPU was measured.",))
+    assert analysis_text(analysis).splitlines() == [
+        "train/1: input-bound",
+        "  why     Steps wait 40 ms of 100 ms for their batch (200 steps).",
+        "  next    Try dali-cpu.",
+        "  gain    no wait for data: 40 % of the step time saved.",
+        "  gain    dali-cpu: 10 to 25 % of the step time saved. Work is conserved.",
+        "  rule    CPU bottleneck (warning): CPU over 90 %",
+        "  missing phases: monitor.watch(model, optimizer)",
+        "  cannot  No GPU was measured.",
+    ]
+
+
+def test_the_verdict_of_a_session() -> None:
+    snapshot = build(30, runs=[Run(0.5, 29, step=0.1, wait=0.06)])
+    assert verdict_text(snapshot).startswith("train/1: input-bound\n  why ")
+    assert "undetermined" in verdict_text(build(5))

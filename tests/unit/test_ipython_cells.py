@@ -1,0 +1,158 @@
+"""`%%monitor` on a cell: the cell runs as any other, and a summary stands under it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from kernel_monitor import monitor
+from kernel_monitor.ipython.cells import cell_html, label_of, leave_out, machine
+from kernel_monitor.store import Rows
+from tests.unit.sessions import build
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "kernel_monitor")
+    before = monitor.store.last_seq
+    monitor.start(interval=0.05, record=False)
+    until = time.monotonic() + 20
+    while monitor.store.last_seq < before + 3:
+        assert time.monotonic() < until, monitor.status()
+        time.sleep(0.05)
+    yield shell
+    shell.run_line_magic("unload_ext", "kernel_monitor")
+    InteractiveShell.clear_instance()
+    assert not [one for one in threading.enumerate() if one.name.startswith("kernel-monitor")]
+
+
+@pytest.mark.parametrize(
+    ("line", "label"),
+    [
+        ("%%monitor\n", ""),
+        ("%%monitor  train it \n", "train it"),
+        ("%%monitor", ""),
+        ("%%monitored\n", None),
+        ("%monitor\n", None),
+        (" %%monitor\n", None),
+        ("%%monitor?\n", None),
+        ("x = 1\n", None),
+    ],
+)
+def test_a_first_line_says_what_the_cell_is_called(line: str, label: str | None) -> None:
+    assert label_of(line) == label
+
+
+def test_every_other_line_stays_where_it_was() -> None:
+    assert leave_out(["%%monitor a\n", "x = 1\n", "y"]) == ["# %%monitor a\n", "x = 1\n", "y"]
+    assert leave_out(["%%monitor a\n", "%%time\n", "y"]) == ["%%time\n", "y"]
+    assert leave_out(["x = 1\n", "%%monitor a\n"]) == ["x = 1\n", "%%monitor a\n"]
+    assert leave_out(["%%monitor\n"]) == ["# %%monitor\n"]
+    assert leave_out([]) == []
+
+
+def test_the_summary_stands_under_the_cell(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    done = shell.run_cell("%%monitor warm up\nimport time\ntime.sleep(0.8)\n6 * 7")
+    said = capsys.readouterr().out
+    assert done.success
+    assert done.result == 42
+    assert said.index("42") < said.index("%%monitor")
+    seconds, samples = re.search(r"Time +(\d+ ms|[\d.]+ s), (\d+) samples", said).groups()  # type: ignore[union-attr]
+    assert float(seconds.split()[0]) * (1e-3 if "ms" in seconds else 1) >= 0.8
+    assert int(samples) >= 3
+    assert re.search(r"CPU, \d+ cores +mean \d+ %, p95 \d+ %; busiest core \d+: \d+ %", said)
+    assert re.search(r"Memory, most +host [\d.]+ GB", said)
+    event = [one for one in monitor.store.events() if one["kind"] == "cell"][-1]
+    assert event["label"] == "warm up"
+    assert event["ended"] - event["began"] >= 0.8
+
+
+def test_a_cell_of_50_ms_is_too_short(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_line_magic("monitor", "start --interval 0.5")
+    shell.run_cell("%%monitor\nimport time\ntime.sleep(0.05)")
+    assert "too short to say how busy it was" in capsys.readouterr().out
+
+
+def test_an_exception_passes_unchanged(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    done = shell.run_cell("%%monitor\nx = 1\nraise KeyError('gone')\n")
+    said = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert isinstance(done.error_in_exec, KeyError)
+    assert said.count("KeyError: 'gone'") == 1, said
+    assert "line 3" in said
+    assert said.index("KeyError") < said.rindex("Time ")
+
+
+def test_a_cell_with_await_and_one_with_another_magic(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = shell.run_cell("%%monitor\nimport asyncio\nawait asyncio.sleep(0.05)\n'woke'")
+    assert (done.success, done.result) == (True, "woke")
+    assert capsys.readouterr().out.count("%%monitor\n  Time") == 1
+    shell.run_cell("%%monitor\n%%time\nz = 9")
+    said = capsys.readouterr().out
+    assert "Wall time" in said
+    assert said.count("%%monitor\n  Time") == 1
+    assert shell.user_ns["z"] == 9
+
+
+def test_other_cells_have_none_and_the_magic_can_be_called(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run_cell("a = 1")
+    assert "%%monitor" not in capsys.readouterr().out
+    shell.run_cell_magic("monitor", "called", "b = a + 1")
+    assert shell.user_ns["b"] == 2
+    assert capsys.readouterr().out.count("%%monitor\n  Time") == 1
+    with pytest.raises(ZeroDivisionError):
+        shell.run_cell_magic("monitor", "", "1 / 0")
+
+
+def test_the_monitor_is_started_for_it(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    monitor.stop()
+    shell.run_cell("%%monitor\nimport time\ntime.sleep(0.3)")
+    assert monitor.running
+    assert "Time " in capsys.readouterr().out
+
+
+def test_a_loop_is_counted(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_cell("from kernel_monitor import watch_loader\ndata = watch_loader([[0] * 8] * 30, name='my train')")
+    shell.run_cell("for _ in data:\n    pass")
+    capsys.readouterr()
+    shell.run_cell("%%monitor\nimport time\nfor _ in data:\n    time.sleep(0.02)")
+    said = capsys.readouterr().out
+    assert re.search(r"Loader my train +240 images, [\d,]+ images/s, 30 steps", said), said
+    assert "waiting for data" in said
+    shell.run_cell("%%monitor\nx = 1")
+    assert "my train" not in capsys.readouterr().out
+    shell.run_cell("del data")
+
+
+def test_the_machine_s_figures_are_those_of_the_rows() -> None:
+    snapshot = build(
+        10,
+        cpus=4,
+        gpus=1,
+        busy=50.0,
+        gpu=lambda time: np.where(time > 5, 80.0, 20.0),
+        series={"cpu/2/busy": 90.0, "memory/used": lambda time: time * 1e9},
+        limits={"cpus": [1, 2], "cpu_quota": None},
+    )
+    rows = Rows(snapshot.schema, snapshot.seq, snapshot.time, snapshot.values)
+    lines = dict(machine(rows, snapshot.time > 5))
+    assert lines["CPU, 2 cores"] == "mean 70 %, p95 70 %; busiest core 2: 90 % (this process may use 2 of 4 cores)"
+    assert lines["of it"] == "kernel 90 %, workers 150 % of one core"
+    assert lines["GPU 0"] == "mean 80 %, p50 80 %"
+    assert lines["Memory, most"].startswith("host 10.0 GB")
+    assert "of it" not in dict(machine(rows, snapshot.time > 5, processes=False))
+
+
+def test_names_are_text_in_html() -> None:
+    assert "<b>" not in cell_html([("Loader <b>x</b>", "1 & 2")])

@@ -1,0 +1,19 @@
+"""The monitor runs while another thread imports the loaders, and torch with them, which takes seconds."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from kernel_monitor.live.following import Following
+from kernel_monitor.store import Store
+
+
+@pytest.mark.parametrize("name", ["kernel_monitor.loaders", "kernel_monitor.steps.registry"])
+def test_a_module_that_is_being_imported_has_no_loaders_yet(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))  # what others see of it until its last line has run
+    following = Following(Store(), lambda monotonic: monotonic, lambda *_args, **_fields: None)
+    assert following.loaders() == []
+    assert isinstance(following.look(), list)

@@ -1,0 +1,268 @@
+"""What the report shows of an analysis: every figure with its counts, nothing shown that was not said."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from kernel_monitor.diagnose.model import Cost, EpochCount, Gain
+from kernel_monitor.report.costs import money
+from kernel_monitor.report.page import PARTS, render
+from kernel_monitor.report.percentiles import QUANTILES
+from kernel_monitor.report.pictures import bar, histograms
+from tests.unit.pages import Page
+from tests.unit.reports import ABSTAINED, GAIN, METRICS, QUIET, analysis, bump, fired, nothing, profile, stretch
+from tests.unit.test_diagnose import session
+
+HOSTILE = "</script><b onmouseover='y'>x</b>"
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return render(session(gpus=1), analysis())
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+def text_of(**fields: object) -> str:
+    return Page(render(session(gpus=1), analysis(**fields))).text
+
+
+def part(html: str, key: str) -> str:
+    """The words of one part of the page."""
+    begin = html.index(f'<section id="{key}"') if f'<section id="{key}"' in html else html.index(f'id="{key}"')
+    return Page(html[begin : html.index("</section>", begin)]).text
+
+
+def test_verdict_strip_and_rates_come_before_anything_else(html: str) -> None:
+    order = [html.index(f'id="{key}"') for key in ("verdict", "change", "charts-part", "histograms", "rules", "method")]
+    assert order == sorted(order)
+    assert order[-1] < html.index('id="document"')  # words and pictures before the scripts
+    words = part(html, "verdict")
+    assert "Compute-bound: the loop is busy computing train/2 · dali-cpu, 590 steps" in words
+    assert "Next: Switch to dali-cpu." in words
+    assert "no wait for data left: 5 % of the step time saved (What is left of the wait)" in words
+    change = part(html, "change")
+    assert "images/s 320 → 960 3.00 times as many" in change
+    assert "Predicted before the change (dali-cpu): 55 to 72 % of the step time saved (From CPU" in change
+    assert "Measured: 66.7 %, within it." in change
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"),
+    [
+        (replace(GAIN, measured=0.4), "Measured: 40 %, outside of it"),
+        (
+            replace(GAIN, low=math.nan, measured=-0.125),
+            "cores that are shared). Measured: −12.5 %.",
+        ),
+    ],
+)
+def test_a_prediction_that_failed_is_called_so(gain: Gain, words: str) -> None:
+    changes = (replace(analysis().changes[0], predicted=gain),)
+    assert words in text_of(changes=changes)
+
+
+def test_a_change_that_is_no_switch_has_its_figures_too() -> None:
+    second = stretch(2, "torchvision", began_by="mark", label="augment x12")
+    told = analysis(stretches=(stretch(1, "torchvision"), second))
+    html = render(session(gpus=1, switch=False), told)
+    words = part(html, "change")
+    assert "train/1 · torchvision → train/2 · torchvision “augment x12”" in words
+    assert "images/s 320 → 960" in words
+    assert "6,400 in 20 s → 19,200 in 20 s" in words
+    assert "GPU p50 31 → 88 %" in words
+
+
+def test_where_nothing_changed_the_rate_stands_with_its_counts() -> None:
+    told = analysis(stretches=(stretch(1, "torchvision"),), changes=(), verdict=analysis().verdicts[0])
+    words = Page(render(session(gpus=1, switch=False), told)).text
+    assert "320 images/s: 6,400 in 20 s, train/1 · torchvision . Nothing was changed in this session." in words
+
+
+def test_every_percentile_of_both_sides_is_in_the_table(html: str) -> None:
+    words = part(html, "percentiles")
+    assert "metric stretch n min p50 p90 p95 p99 max" in words
+    assert (
+        "GPU utilisation, % train/1 · torchvision 200 15.5 31 34.1 37.2 40.3 43.4 train/2 · dali-cpu 200 44 88" in words
+    )
+    assert "Network received train/1 · torchvision 200 156 kB/s 312 kB/s" in words
+    first = analysis().stretches[0]
+    for one, (_, label, *_rest) in zip(first.statistics, METRICS, strict=True):
+        assert label in words
+        assert len([getattr(one.values, name) for name in QUANTILES]) == 6
+
+
+def test_other_stretches_are_folded_and_labelled_with_their_mark() -> None:
+    third = stretch(2, "dali-cpu", key="train/3", began_by="mark", label="augment x12", start=50.0, end=60.0)
+    html = render(session(gpus=1), analysis(stretches=(*analysis().stretches, third)))
+    folded = html[html.index('<section id="percentiles"') :]
+    folded = folded[folded.index("<details>") : folded.index("</details>")]
+    assert "train/3 · dali-cpu “augment x12”, 590 steps" in folded
+
+
+def test_phases_are_shown_as_shares_and_as_times(html: str) -> None:
+    words = part(html, "phases")
+    assert "data wait 60 % → 15 %" in words
+    assert "forward 12 % → 27 %" in words
+    assert "train/1 · torchvision 197 60 ms 3 ms 12 ms 20 ms 4 ms 1 ms 100 ms" in words
+    assert "times of the GPU" in words
+    assert 'id="phases"' not in render(session(), analysis(stretches=(stretch(1, "torchvision", phases={}),)))
+
+
+def test_the_histograms_lie_over_each_other_with_a_table_beside_them(html: str, page: Page) -> None:
+    words = part(html, "histograms")
+    assert "The two drawn are 0.94 apart" in words
+    assert "train/1 · torchvision 200 0.0 % 4.1 %" in words
+    (label,) = [
+        str(found["aria-label"]) for tag, found in page.elements if tag == "svg" and found.get("class") == "histogram"
+    ]
+    assert "train/1 · torchvision mostly 30 to 40 %" in label
+    assert "train/2 · dali-cpu mostly 80 to 90 %" in label
+
+
+def test_a_histogram_is_drawn_to_its_highest_bin() -> None:
+    picture = histograms([("one", (0.0,) * 49 + (0.5,))], "words")
+    heights = [float(found) for found in re.findall(r"V([\d.]+)H", picture)]
+    assert len(heights) == 50
+    assert heights[-1] == 14.0
+    assert set(heights[:-1]) == {168.0}
+    assert "50 %" in picture
+
+
+def test_a_bar_is_as_wide_as_its_shares() -> None:
+    picture = bar({"wait": 0.6, "copy": 0.03, "compute": 0.35, "other": 0.02}, "words")
+    boxes = re.findall(r'<rect x="([\d.]+)%" width="([\d.]+)%"', picture)
+    assert [(float(x), float(width)) for x, width in boxes] == [(0, 60), (60, 3), (63, 35), (98, 2)]
+    assert "data wait 60 %</text>" in picture
+    assert "other 2 %</text>" not in picture
+
+
+def test_fired_rules_come_first_with_evidence_and_what_to_do(html: str) -> None:
+    words = part(html, "rules")
+    assert "Of 3 rules 1 fired; 1 looked and did not; 1 lacked a signal." in words
+    assert "critical The CPU is full and the GPU waits train/1 · torchvision, 164 times, of 200 values" in words
+    assert "CPU above 90 % and GPU below 40 % (82 % of the samples, " in words
+    assert "What to do: Switch to dali-cpu, or raise the workers." in words
+    assert (
+        words.index("The CPU is full") < words.index("Looked, and did not fire (1)") < words.index("Could not look (1)")
+    )
+    assert "The ranks differ the session a session of another rank" in words
+
+
+def test_many_pieces_of_evidence_are_counted_not_listed() -> None:
+    many = fired(evidence=fired().evidence * 40)
+    assert "and 36 more like these" in text_of(findings=(many, QUIET, ABSTAINED))
+
+
+def test_a_note_of_the_worst_comes_before_the_milder() -> None:
+    mild = fired(rule="b", title="Milder", severity="warning")
+    words = text_of(findings=(mild, fired()))
+    assert words.index("The CPU is full") < words.index("Milder")
+
+
+def test_an_epoch_that_delivered_too_little_is_flagged_and_has_no_rate(html: str) -> None:
+    words = part(html, "epochs")
+    assert "Careful: 1 epoch may not be compared by time (train 2)" in words
+    assert "train 1 640 20,480 20,480 52 s 393 whole" in words
+    assert "train 2 0 0 20,480 0.4 s - ⚠ delivered 0 of 20,480 samples" in words
+
+
+def test_of_very_many_epochs_those_with_a_problem_are_all_there() -> None:
+    bad = analysis().epochs[1]
+    good = EpochCount("loader-1", "train", 1, 640, 20480, 20480, 52.1, True, None)
+    words = text_of(epochs=(bad, *(replace(good, epoch=k) for k in range(1, 1000))))
+    assert "1,000 epochs, the newest 200 of them here." in words
+    assert "⚠ delivered 0 of 20,480 samples" in words
+
+
+def test_operators_stand_side_by_side(html: str) -> None:
+    words = part(html, "operators")
+    assert "CPU operators, torchvision → dali-cpu" in words
+    assert "aten::convolution 40.0 % 120 ms 40 60.0 % 120 ms 40" in words
+    assert "sm90_gemm<bf16> - - - 70.0 % 88 ms 420" in words
+    assert "no GPU kernels: CUPTI is not there" in words
+    assert "trace trace.json.gz, to be opened in ui.perfetto.dev" in words
+
+
+def test_a_profile_that_failed_is_left_out() -> None:
+    failed = {"kind": "profile", "time": 1.0, "result": None, "message": "no step came"}
+    assert "Operators" not in Page(render(session(), analysis(profiles=(failed,)))).text.replace("GPU operators", "")
+    assert "aten::convolution 40.0 % 120 ms 40" in text_of(profiles=(failed, profile("torchvision", 0.4)))
+
+
+def test_costs_say_what_they_are_reckoned_from(html: str) -> None:
+    words = part(html, "cost")
+    assert "train/1 · torchvision $37.69 $0.00201 $1.29 $0.0327 - 197 steps, 6,400 images" in words
+    assert "train/2 · dali-cpu $37.69 $0.000349 $0.430 $0.0109 67 % less 590 steps, 19,200 images" in words
+    assert "Cores to feed this loop 5.70" in words
+
+
+def test_a_price_of_zero_and_no_price_are_both_said() -> None:
+    free = tuple(replace(one, per_hour=0.0, per_step=0.0, per_epoch=0.0, per_thousand=0.0) for one in analysis().costs)
+    words = text_of(costs=free)
+    assert "At a price of zero everything is free" in words
+    assert "$0.00 $0.00 $0.00 $0.00 -" in words
+    assert "No price is set" in text_of(costs=())
+
+
+@pytest.mark.parametrize(
+    ("value", "currency", "shown"),
+    [
+        (0.00201, "$", "$0.00201"), (2.5, "€", "2.50 €"), (0.0, "CHF", "0.00 CHF"), (math.nan, "$", "-"),
+        (1234.5, "£", "£1,234.50"), (2.9e-7, "", "0.000000290"), (45.032, "USD", "45.03 USD"),
+    ],
+)  # fmt: skip
+def test_money(value: float, currency: str, shown: str) -> None:
+    assert money(value, Cost("train/1", 1.0, currency, 0.0, 0.0, 0.0)) == shown
+
+
+def test_a_diagnosis_has_its_runs_with_spread_and_counts(html: str) -> None:
+    words = part(html, "diagnoses")
+    assert "torchvision 320 310 to 331 31 % 60 ms 100 ms 99 % 31 % 80 steps, 2,560 images in 8.0 s -" in words
+    assert "dali-cpu 960 930 to 985 - 5 ms 33.3 ms 66 % - 240 steps, 7,680 images in 8.0 s too few steps" in words
+    assert "Predicted: dali-cpu 55 to 72 % of the step time saved." in words
+    assert "Measured: dali-cpu 67 % of the step time saved." in words
+    assert "dali-gpu: no usable GPU" in words
+
+
+def test_the_contents_lead_to_what_is_there(page: Page) -> None:
+    targets = [str(found["href"]) for tag, found in page.elements if tag == "a"]
+    ids = [str(found["id"]) for _, found in page.elements if "id" in found]
+    assert len(ids) == len(set(ids))
+    assert {target[1:] for target in targets} <= set(ids)
+    assert targets[:2] == ["#verdict", "#charts-part"]
+    assert set(targets) >= {f"#{key}" for key, _, _ in PARTS if key != "limits" and key != "processes"}
+
+
+def test_an_analysis_of_nothing_says_so_and_no_more() -> None:
+    html = render(session(switch=False), nothing("No step ended in this session."))
+    page = Page(html)
+    assert "Undetermined no stretch to judge No step was measured." in page.text
+    assert "What this session cannot say No step ended in this session." in page.text
+    assert "No loader delivered anything: all of the time." in page.text
+    for key in ("phases", "histograms", "stretches", "rules", "operators", "cost", "epochs", "change"):
+        assert f'id="{key}"' not in html
+
+
+def test_words_of_others_are_text_everywhere() -> None:
+    told = analysis(
+        stretches=(
+            stretch(1, HOSTILE, label=HOSTILE, began_by="mark", name=HOSTILE),
+            stretch(2, HOSTILE, gpu_histogram=bump(50.0)),
+        ),
+        findings=(fired(title=HOSTILE, advice=HOSTILE),),
+        epochs=(EpochCount("loader-1", HOSTILE, 0, 1, 1, 2, 1.0, False, HOSTILE),),
+        cannot=(HOSTILE,),
+        profiles=({"kind": "profile", "result": {**profile(HOSTILE, 0.4)["result"], "trace": HOSTILE}},),
+        costs=(Cost("train/1", 1.0, HOSTILE, 1.0, 1.0, 1.0),),
+    )
+    page = Page(render(session(gpus=1), told))
+    assert not [tag for tag, found in page.elements if "onmouseover" in found]
+    assert page.text.count(HOSTILE) >= 12

@@ -1,0 +1,208 @@
+"""What a diagnosis makes of the steps and rows of each engine's stretch."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernel_monitor.diagnose.trials import Trial, covered, diagnosis, per_second, trial, with_ceiling
+from kernel_monitor.steps.records import ON_DEVICE, PROFILED, Step
+from kernel_monitor.store import Rows, Schema
+
+
+def steps(*parts: tuple[float, float], images: int = 10, begin: float = 100.0, **more: Any) -> list[Step]:
+    """Steps one after the other, each of (wait, whole) in s."""
+    made = []
+    for number, (wait, whole) in enumerate(parts):
+        begin += whole
+        made.append(Step(begin, 0, number, images, wait, whole, **more))
+    return made
+
+
+def rows(seconds: float = 10.0, cpu: float = 80.0, gpu: float | None = None) -> Rows:
+    """What a sampler would have told of a loop that delivers in every frame."""
+    series: dict[str, float] = {"cpu/0/busy": cpu, "cpu/1/busy": cpu - 20}
+    series |= {"loader/loader-1/images": 100.0, "loader/loader-1/wait": 1.0, "loader/loader-1/step": 2.0}
+    gpus = []
+    if gpu is not None:
+        series["gpu/0/utilisation"] = gpu
+        gpus = [{"index": 0, "name": "a GPU", "memory_total": None, "reasons": {}, "mig": [], "throttle": []}]
+    schema = Schema.from_json(
+        {
+            "version": 1,
+            "interval": 0.1,
+            "origin": 0.0,
+            "capacity": 1000,
+            "series": [{"name": name, "unit": "%"} for name in series],
+            "cpus": [0, 1],
+            "gpus": gpus,
+            "gpu_reason": None,
+            "loaders": [{"id": "loader-1", "name": "train"}],
+            "host": {},
+            "charts": [],
+        }
+    )
+    time = np.arange(0.0, seconds, 0.1)
+    values = np.tile(np.array(list(series.values()), dtype=np.float32), (len(time), 1))
+    return Rows(schema, np.arange(1, len(time) + 1), time, values)
+
+
+def measured(backend: str, wait: float = 0.0, whole: float = 0.1, count: int = 40, **more: Any) -> Trial:
+    return trial(backend, steps(*[(wait, whole)] * count, **more), rows(), "loader-1", 0.0, 10.0)
+
+
+def test_figures_are_those_of_the_steps_and_of_the_frames() -> None:
+    parts = [(0.01, 0.1), (0.05, 0.2)] * 20
+    one = trial("dali-cpu", steps(*parts), rows(gpu=42.0), "loader-1", 0.0, 10.0)
+    assert (one.steps, one.batches, one.samples) == (40, 40, 400)
+    assert one.seconds == pytest.approx(6.0)
+    assert one.rate == pytest.approx(400 / 6.0)
+    assert one.step == pytest.approx(150.0)
+    assert one.wait == pytest.approx(30.0)
+    assert (one.cpu_p50, one.cpu_p95, one.gpu_p50) == pytest.approx((70.0, 70.0, 42.0))
+    assert one.problem is None
+    assert trial("x", steps(*parts), rows(), "loader-1", 0.0, 10.0).gpu_p50 is None
+
+
+def test_quartiles_are_of_single_seconds() -> None:
+    # Four seconds at 10, 20, 40 and 80 images a second.
+    parts = [(0.0, 1.0), (0.0, 0.5), (0.0, 0.5), *[(0.0, 0.25)] * 4, *[(0.0, 0.125)] * 8]
+    made = steps(*parts)
+    rates = per_second(covered(made), np.array([one.images for one in made]))
+    assert rates == pytest.approx([10, 20, 40, 80])
+    one = trial("x", made, rows(), "loader-1", 0.0, 4.0)
+    assert one.rate_low == pytest.approx(np.percentile([10, 20, 40, 80], 25))
+    assert one.rate_high == pytest.approx(np.percentile([10, 20, 40, 80], 75))
+
+
+def test_a_pause_of_the_loop_is_left_out_and_a_stall_of_the_loader_is_not() -> None:
+    paused = [*[(0.01, 0.1)] * 20, (0.01, 12.0), *[(0.01, 0.1)] * 20]
+    one = trial("x", steps(*paused), rows(), "loader-1", 0.0, 10.0)
+    assert one.seconds == pytest.approx(4.0)
+    assert one.steps == 40
+    stalled = [*[(0.01, 0.1)] * 20, (11.9, 12.0), *[(0.01, 0.1)] * 20]
+    other = trial("x", steps(*stalled), rows(), "loader-1", 0.0, 10.0)
+    assert other.seconds == pytest.approx(16.0)
+    assert other.steps == 41
+
+
+def test_profiled_steps_count_for_nothing() -> None:
+    made = [*steps(*[(0.01, 0.1)] * 10), *steps(*[(0.01, 1.0)] * 10, begin=101.0, flags=PROFILED)]
+    one = trial("x", made, rows(), "loader-1", 0.0, 10.0)
+    assert (one.steps, one.batches, one.samples) == (10, 20, 100)
+    assert one.rate == pytest.approx(100.0)
+
+
+def test_two_iterations_at_a_time_count_their_time_once() -> None:
+    one, two = steps(*[(0.0, 0.2)] * 20), steps(*[(0.0, 0.2)] * 20, begin=100.1)
+    both = sorted([*one, *two])
+    assert covered(both).sum() == pytest.approx(4.1)
+    assert trial("x", both, rows(), "loader-1", 0.0, 5.0).rate == pytest.approx(400 / 4.1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_steps_give_a_problem_and_no_figures(count: int) -> None:
+    one = measured("x", wait=0.0, whole=0.1, count=count)
+    assert one.problem == f"only {count} steps ended in 0 s"
+    assert math.isnan(one.rate)
+
+
+def test_the_ceiling_is_what_replayed_batches_reached() -> None:
+    made = [measured("torchvision", wait=0.3, whole=0.4), measured("synthetic", wait=0.0, whole=0.1)]
+    trials, caveat = with_ceiling(made)
+    assert [one.of_ceiling for one in trials] == pytest.approx([0.25, 1.0])
+    assert caveat is None
+
+
+def test_without_replay_it_comes_from_the_phases_of_the_least_disturbed_trial() -> None:
+    phases: dict[str, Any] = {"forward": 0.02, "backward": 0.03, "optimizer": 0.01}
+    made = [
+        measured("torchvision", wait=0.3, whole=0.4, **phases),
+        measured("dali-cpu", wait=0.0, whole=0.08, **phases),
+    ]
+    trials, caveat = with_ceiling(made)
+    assert [one.of_ceiling for one in trials] == pytest.approx([0.2, 1.0])
+    assert caveat is not None
+    assert "allow synthetic" in caveat
+
+
+def test_a_host_that_waits_while_the_gpu_works_does_not_starve_it() -> None:
+    on_device: dict[str, Any] = {"forward": 0.03, "backward": 0.06, "flags": ON_DEVICE}
+    one = with_ceiling([measured("torchvision", wait=0.06, whole=0.1, **on_device)])[0][0]
+    assert one.of_ceiling == pytest.approx(0.9)
+
+
+def test_without_either_nothing_is_said_of_the_ceiling() -> None:
+    trials, caveat = with_ceiling([measured("torchvision", wait=0.3, whole=0.4)])
+    assert trials[0].of_ceiling is None
+    assert caveat is not None
+    assert "monitor.watch(model, optimizer)" in caveat
+
+
+PREDICTED = [{"action": "dali-cpu", "low": 0.4, "high": 0.6, "measured": None, "basis": "from the phases"}]
+
+
+def found(*trials: Trial, **more: Any) -> dict[str, Any]:
+    told: dict[str, Any] = diagnosis("loader-1", "train", trials, first="torchvision", back_to="torchvision", **more)
+    json.dumps(told, allow_nan=False)
+    return told
+
+
+def test_a_diagnosis_sets_the_measured_gain_beside_the_predicted_one() -> None:
+    told = found(
+        measured("torchvision", wait=0.3, whole=0.4),
+        measured("dali-cpu", wait=0.1, whole=0.2),
+        measured("synthetic", wait=0.0, whole=0.1),
+        predicted=PREDICTED,
+    )
+    assert told["predicted"] == PREDICTED
+    dali, replay = told["measured"]
+    assert (dali["action"], dali["low"], dali["high"]) == ("dali-cpu", 0.4, 0.6)
+    assert dali["measured"] == pytest.approx(0.5)
+    assert dali["basis"] == "400.0 → 200.0 ms per step (40 → 40 steps)"
+    assert (replay["action"], replay["low"]) == ("loader", None)
+    assert replay["measured"] == pytest.approx(0.75)
+    assert told["best"] == "dali-cpu"
+    assert told["synthetic"] is True
+    assert told["sentence"].startswith("dali-cpu is the fastest here, by 100 %: torchvision 25 images/s (quartiles 25")
+    assert "50 % of what the loop can take" in told["sentence"]
+    assert "CPU p95 70 % → 70 %" in told["sentence"]
+    assert [run["backend"] for run in told["runs"]] == ["torchvision", "dali-cpu", "synthetic"]
+    assert told["cannot"] == []
+
+
+def test_what_lies_within_the_spread_is_not_called_faster() -> None:
+    wild = [(0.0, 0.05), (0.0, 0.4)]
+    shaky = [
+        trial(name, steps(*wild * 20, *more), rows(), "loader-1", 0.0, 10.0)
+        for name, more in (("torchvision", []), ("dali-cpu", [(0.0, 0.05)] * 8))
+    ]
+    assert found(*shaky)["best"] == "dali-cpu"
+    assert found(*shaky)["sentence"].startswith("No engine is clearly faster: dali-cpu")
+
+
+def test_the_engine_in_use_may_be_the_fastest() -> None:
+    told = found(measured("torchvision", wait=0.0, whole=0.1), measured("dali-cpu", wait=0.1, whole=0.2))
+    assert told["best"] == "torchvision"
+    assert told["sentence"].startswith("torchvision is the fastest here already")
+    assert told["measured"][0]["measured"] == pytest.approx(-1.0)
+
+
+def test_an_engine_with_a_problem_is_named_and_not_compared() -> None:
+    told = found(measured("torchvision", wait=0.3, whole=0.4), Trial("dali-cpu", problem="it did not start"))
+    assert told["best"] == "torchvision"
+    assert told["measured"] == []
+    assert "dali-cpu: it did not start." in told["cannot"]
+    assert told["runs"][1]["rate"] is None
+    assert told["sentence"].endswith("No other engine was measured.")
+
+
+def test_nothing_measured_is_said_so() -> None:
+    told = found(Trial("torchvision", problem="only 0 steps ended in 0 s"))
+    assert told["best"] is None
+    assert told["sentence"] == "No engine could be measured."
+    assert told["began"] is None

@@ -1,0 +1,153 @@
+import { describe, expect, it, vi } from 'vitest';
+
+import { Chooser } from '../src/chooser.js';
+import { costText, Deliveries } from '../src/cost.js';
+import { money, number, percent } from '../src/figures.js';
+import { gainText } from '../src/gains.js';
+import type { Changes, Settings } from '../src/settings.js';
+import { decodeSubscription } from '../src/wire.js';
+import { golden, makeRows, makeSchema, range } from './fakes.js';
+
+const SETTINGS: Settings = {
+  interval: 0.1,
+  history: 600,
+  charts: [],
+  record: true,
+  record_to: null,
+  price: 3.6,
+  currency: '€'
+};
+const state = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
+const settle = (): Promise<void> => new Promise(resolve => setTimeout(resolve, 5));
+
+describe('what images cost', () => {
+  it('comes from the rate of the last minute of deliveries', () => {
+    const deliveries = new Deliveries();
+    const schema = makeSchema(['cpu/0/busy', 'loader/l/images']);
+    // A batch of 32 every second: in one row of ten a tenth of a second's rate of 320.
+    const rate = (seq: number, column: number): number =>
+      column === 1 && seq % 10 === 0 ? 320 : 0;
+    expect(deliveries.rate('l')).toBeNull();
+    deliveries.take(makeRows(schema, range(1, 2000), rate));
+    expect(deliveries.rate('l')).toBeCloseTo(32, 6);
+    // The same again, and the silence after the loop's end, change nothing.
+    deliveries.take(makeRows(schema, range(1900, 3000), seq => rate(seq, seq > 2000 ? 0 : 1)));
+    expect(deliveries.rate('l')).toBeCloseTo(32, 6);
+    // Twice as fast for more than a minute.
+    const fast = (seq: number, column: number): number => 2 * rate(seq, column);
+    deliveries.take(makeRows(schema, range(3001, 3700), fast));
+    expect(deliveries.rate('l')).toBeCloseTo(64, 6);
+    deliveries.clear();
+    expect(deliveries.rate('l')).toBeNull();
+  });
+
+  it('is said per thousand and per epoch', () => {
+    expect(costText(SETTINGS, state, 100)).toBe(
+      '0.0100 € per 1,000 images · 0.0205 € per epoch of 2,048, at 100 images/s'
+    );
+    expect(costText({ ...SETTINGS, currency: '$' }, { ...state, planned: null }, 0.5)).toBe(
+      '$2.00 per 1,000 images, at 0.5 images/s'
+    );
+    expect(costText({ ...SETTINGS, price: 0 }, { ...state, planned: null }, 10)).toBe(
+      '0.00 € per 1,000 images, at 10 images/s'
+    );
+    expect(costText({ ...SETTINGS, price: null }, state, 100)).toBe('');
+    expect(costText(null, state, 100)).toBe('');
+    expect(costText(SETTINGS, state, null)).toBe('');
+  });
+
+  it('has its figures as the report has them', () => {
+    expect([0.00201, 0.5, 12.345, 1234.5, 0].map(value => money(value, '$'))).toEqual([
+      '$0.00201',
+      '$0.500',
+      '$12.35',
+      '$1,234.50',
+      '$0.00'
+    ]);
+    expect(money(2.5, 'credits')).toBe('2.50 credits');
+    expect(money(2.5, '')).toBe('2.50');
+    expect([0, 0.004, 0.006].map(percent)).toEqual(['0 %', '<1 %', '1 %']);
+    expect([number(NaN), percent(null), number(1203.6), number(0.0234)]).toEqual([
+      '–',
+      '–',
+      '1,204',
+      '0.0234'
+    ]);
+  });
+});
+
+describe('the price', () => {
+  const asked: Changes[] = [];
+  let answer: () => Promise<void> = () => Promise.resolve();
+  const failed = vi.fn();
+
+  function mount(settings: Settings): { chooser: Chooser; input: HTMLInputElement } {
+    asked.length = 0;
+    const chooser = new Chooser({
+      configure: changes => {
+        asked.push(changes);
+        return answer();
+      },
+      failed
+    });
+    document.body.replaceChildren(chooser.button, chooser.panel);
+    chooser.update(settings, []);
+    chooser.open();
+    const label = [...document.querySelectorAll('label')].find(
+      one => one.textContent === 'Price per hour '
+    )!;
+    return { chooser, input: label.querySelector('input')! };
+  }
+
+  it('is set in words, and shown as the kernel understood it', async () => {
+    const { chooser, input } = mount({ ...SETTINGS, price: null, currency: '' });
+    expect(input.value).toBe('');
+    input.value = '2.5€';
+    input.dispatchEvent(new Event('input'));
+    // What is being typed is left alone.
+    chooser.update(SETTINGS, []);
+    expect(input.value).toBe('2.5€');
+    input.dispatchEvent(new Event('change'));
+    expect(asked).toEqual([{ price: '2.5€' }]);
+    chooser.update({ ...SETTINGS, price: 2.5 }, []);
+    await settle();
+    expect(input.value).toBe('2.50 €');
+    input.value = '';
+    input.dispatchEvent(new Event('change'));
+    expect(asked[1]).toEqual({ price: '' });
+  });
+
+  it('goes back to what it was when it is refused', async () => {
+    answer = () => Promise.reject(new Error('The price of an hour is a number.'));
+    const { input } = mount(SETTINGS);
+    input.value = 'much';
+    input.dispatchEvent(new Event('input'));
+    input.dispatchEvent(new Event('change'));
+    await settle();
+    expect(failed).toHaveBeenCalledWith('That was not set: The price of an hour is a number.');
+    expect(input.value).toBe('3.60 €');
+  });
+
+  it('is not asked for where the kernel’s half is too old', () => {
+    const { price, currency, ...old } = SETTINGS;
+    expect([price, currency]).toEqual([3.6, '€']);
+    const { input } = mount(old);
+    expect(input.closest('[hidden]')).not.toBeNull();
+  });
+});
+
+describe('a gain', () => {
+  const gain = { action: 'dali-cpu', basis: '' };
+  it.each([
+    [0.35, 0.55, 0.48, 'dali-cpu: expected 35 to 55 % shorter steps; measured 48 %'],
+    [0.35, 0.55, null, 'dali-cpu: expected 35 to 55 % shorter steps'],
+    [0.5, 0.5, null, 'dali-cpu: expected 50 % shorter steps'],
+    [-0.2, 0.1, null, 'dali-cpu: expected between 20 % longer and 10 % shorter steps'],
+    [-0.3, -0.1, -0.2, 'dali-cpu: expected 10 to 30 % longer steps; measured 20 % longer steps'],
+    [0.1, 0.2, -0.05, 'dali-cpu: expected 10 to 20 % shorter steps; measured 5 % longer steps'],
+    [null, null, 0.3, 'dali-cpu: measured 30 % shorter steps'],
+    [null, null, null, 'dali-cpu: not known']
+  ])('from %s to %s, measured %s', (low, high, measured, text) => {
+    expect(gainText({ ...gain, low, high, measured })).toBe(text);
+  });
+});
