@@ -2,16 +2,19 @@
 
     python -m benchmarks.diagnose --costs
 
-CPU seconds of this process per image, of whole chains through the switchable loader's own engines: `torchvision`
-without workers, `dali-cpu` with one thread. A transform's cost is the difference of two chains, with and without it
-(three of it where one is little), so that memory is taken and given back as in a real chain. The least of some
-passes over the same images counts: everything that disturbs adds. Written in units of decoding a megapixel with
-Pillow, so that machines of other speed share the table.
+CPU seconds per image, of whole chains through the switchable loader's own engines: of the worker process of
+`torchvision` (one), and of this process with `dali-cpu` (one thread), each engine in a process of its own, because no
+worker is forked once DALI runs. A transform's cost is the difference of two chains, with and without it (three of it
+where one is little), so that memory is taken and given back as in a real chain: outside a worker it costs Pillow's
+transforms up to four times more. The least of some passes over the same images counts: everything that disturbs adds.
+Written in units of decoding a megapixel with Pillow, so that machines of other speed share the table.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -37,31 +40,52 @@ SIDE = 336
 """Pixels, side of what is delivered where the cost of delivering is measured: the larger, the clearer."""
 
 
-def measure_costs(images: int = 64, passes: int = 5) -> dict[str, Any]:
+def measure_costs(images: int = 96, passes: int = 5) -> dict[str, Any]:
     """Measure and return the table; see `kernel_monitor.loaders.transforms.costs`."""
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="kernel-monitor-costs-") as temporary:
         root = demo_data(Path(temporary, "images"), images=images)
         pixels = _megapixels(root)
+        found = {engine: iter(_in_process(engine, root, passes)) for engine in ENGINES}
+    table = _table(lambda _chain, **_: {engine: next(found[engine]) for engine in ENGINES}, pixels)
+    decode = table["decode"]["torchvision"][0]
+    costs = {
+        name: {engine: [round(max(0.0, value) / decode, 4) for value in pair] for engine, pair in pairs.items()}
+        for name, pairs in table.items()
+    }
+    return {"machine": machine(), "versions": versions(), "decode_ms_per_megapixel": 1e3 * decode, "costs": costs}
 
-        def cost(chain: list[Any], *, fused: bool = False) -> dict[str, float]:
-            return chain_cost(root, chain, passes, fused=fused)
 
-        unit = cost([v2.CenterCrop(8), v2.PILToTensor()])
-        decode = unit["torchvision"] / pixels
-        table = {
-            name: {engine: [round(max(0.0, value) / decode, 4) for value in pair] for engine, pair in pairs.items()}
-            for name, pairs in _table(cost, unit, pixels).items()
-        }
-    return {"machine": machine(), "versions": versions(), "decode_ms_per_megapixel": 1e3 * decode, "costs": table}
+def _in_process(engine: str, root: Path, passes: int) -> list[float]:
+    """The costs of all chains in the order in which `_table` asks for them, measured in a new process."""
+    command = [sys.executable, "-m", "benchmarks.costs", engine, str(root), str(passes)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the costs of {engine} could not be measured")
+    found: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main(engine: str, root: Path, passes: int) -> None:
+    """Measure all chains with one engine; prints them as JSON."""
+    torch.set_num_threads(1)
+    found: list[float] = []
+
+    def cost(chain: list[Any], *, fused: bool = False) -> dict[str, float]:
+        found.append(chain_cost(engine, root, chain, passes, fused=fused))
+        print(f"{engine:12}{1e3 * found[-1]:8.3f} ms  {' '.join(type(one).__name__ for one in chain)}", flush=True)
+        return dict.fromkeys(ENGINES, found[-1])
+
+    _table(cost, _megapixels(root))
+    print(json.dumps(found))
 
 
 Cost = Callable[..., dict[str, float]]
 Pair = dict[str, tuple[float, float]]
 
 
-def _table(cost: Cost, base: dict[str, float], pixels: float) -> dict[str, Pair]:
+def _table(cost: Cost, pixels: float) -> dict[str, Pair]:
     """For each entry and engine: CPU s per megapixel that goes in, and per megapixel that comes out."""
+    base = cost([v2.CenterCrop(8), v2.PILToTensor()])
     table: dict[str, Pair] = {"decode": {engine: (base[engine] / pixels, 0.0) for engine in ENGINES}}
     region = cost([v2.RandomCrop(8), v2.PILToTensor()], fused=True)
     table["decode region"] = {"dali-cpu": (region["dali-cpu"] / pixels, 0.0)}
@@ -105,27 +129,34 @@ def _table(cost: Cost, base: dict[str, float], pixels: float) -> dict[str, Pair]
     return table
 
 
-def chain_cost(root: Path, chain: list[Any], passes: int, *, fused: bool = False) -> dict[str, float]:
-    """CPU s of this process per image, of each engine."""
+def chain_cost(engine: str, root: Path, chain: list[Any], passes: int, *, fused: bool = False) -> float:
+    """CPU s per image of one engine."""
     dataset = ImageFolder(root, v2.Compose(chain))
-    loader = switchable(DataLoader(dataset, batch_size=BATCH, num_workers=0), name="costs", seed=0)
-    loader.fused_decode = fused
-    loader.set(threads=1)
-    found = {}
-    for engine in ENGINES:
-        switch_and_settle(loader, engine)
-        least = float("inf")
-        for _ in range(passes + 1):
-            began = time.process_time()
-            count = sum(len(batch[1]) for batch in loader)
-            least = min(least, (time.process_time() - began) / count)
-        found[engine] = least
-    print(
-        f"{' '.join(type(one).__name__ for one in chain):90}" + "".join(f"{1e3 * v:8.3f}" for v in found.values()),
-        flush=True,
+    workers = 1 if engine == "torchvision" else 0
+    loader = switchable(
+        DataLoader(dataset, batch_size=BATCH, num_workers=workers, persistent_workers=bool(workers)),
+        name="costs",
+        seed=0,
     )
+    if not workers:
+        loader.fused_decode = fused
+        loader.set(threads=1)
+        switch_and_settle(loader, engine)
+    least = float("inf")
+    for number in range(passes + 1):
+        began = _cpu(loader.worker_pids) if number else 0.0
+        count = sum(len(batch[1]) for batch in loader)
+        if number:  # the first starts the engine and sees the files
+            least = min(least, (_cpu(loader.worker_pids) - began) / count)
     loader.release()
-    return found
+    return least
+
+
+def _cpu(workers: list[int]) -> float:
+    """CPU s so far: of the workers, in ns from the scheduler; of this process where there are none."""
+    if not workers:
+        return time.process_time()
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text("ascii").split()[0]) for pid in workers) / 1e9
 
 
 def _megapixels(root: Path) -> float:
@@ -142,3 +173,7 @@ def write_costs() -> None:
             f"{name:28}"
             + "".join(f"{engine} {pair[0]:7.3f} in {pair[1]:7.3f} out   " for engine, pair in engines.items())
         )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

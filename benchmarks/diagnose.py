@@ -1,6 +1,6 @@
 """Whether what is said before a swap comes true: ten real swaps to DALI at ten augmentation loads.
 
-    python -m benchmarks.diagnose [--seconds 12] [--steps 40] [--swaps pil-1,tensor-2,…] [--json FILE]
+    python -m benchmarks.diagnose [--seconds 12] [--steps 30] [--swaps pil-1,tensor-2,…] [--json FILE]
     python -m benchmarks.diagnose --costs        (writes kernel_monitor/loaders/transforms/costs.json)
 
 The quickstart's loop on this machine's cores, with N times [horizontal flip, vertical flip, rotation] before the crop,
@@ -23,7 +23,7 @@ from typing import Any
 
 from .common import Bar, images, machine, report, versions
 
-SWAPS = "pil-0,pil-1,pil-2,pil-4,pil-8,pil-12,tensor-1,tensor-2,tensor-4,tensor-6"
+SWAPS = "pil-0,pil-1,pil-2,tensor-1,tensor-2,tensor-3,tensor-4,tensor-6,tensor-8,tensor-12"
 BAR_IN, BAR_WIDTH = 8, 0.30
 LEAD = 12
 """Steps before anything is counted: the first wait for the workers to start."""
@@ -36,7 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnose", description=__doc__.splitlines()[0])
     parser.add_argument("--swaps", default=SWAPS, help="kinds and loads, with commas")
     parser.add_argument("--seconds", type=float, default=12.0, help="of each engine, at least")
-    parser.add_argument("--steps", type=int, default=40, help="of each engine, at least")
+    parser.add_argument("--steps", type=int, default=30, help="of each engine, at least")
     parser.add_argument("--images", type=int, default=512, help="files")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data", type=Path, help="a folder for the images, which then stay")

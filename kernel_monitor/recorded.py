@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .diagnose import analyse
 from .diagnose import strip as switch_strip
+from .diagnose.model import plain
 from .errors import SessionError
 from .record import reader
 from .record import sessions as found
@@ -110,6 +112,13 @@ class RecordedSession:
     @cached_property
     def strip(self) -> dict[str, Any] | None:
         return switch_strip(self.snapshot, self.snapshot.events, self.snapshot.loaders)
+
+    @cached_property
+    def verdict(self) -> dict[str, Any] | None:
+        """The verdict on the session as pages take it: `diagnose.model.Verdict` and `loader`; None without a loader."""
+        analysis = analyse(self.snapshot)
+        judged = next((one for one in analysis.stretches if one.key == analysis.verdict.stretch), None)
+        return None if judged is None else {**plain(analysis.verdict), "loader": judged.loader}
 
     def words(self) -> str:
         """One line: when it was, how long, how it ended, and which file."""

@@ -58,7 +58,7 @@ def analyse(
     limits = _limits(given.pop("verdict", {}))
 
     def attempt(what: str, make: Callable[[], Found], otherwise: Found, *, asked: bool = False) -> Found:
-        """`make()`; where the session is not as it must be, `otherwise`, and a sentence; raises what was `asked` for."""
+        """`make()`; where the session is not as it must be, `otherwise` and a sentence; raises what was `asked`."""
         try:
             # Recorded numbers may be anything; NumPy's warnings on them are no news for a person.
             with np.errstate(all="ignore"):

@@ -116,7 +116,13 @@ def _caveats(before: Stretch, after: Stretch, epochs: Sequence[EpochCount]) -> t
         sizes = [one.samples / one.batches for one in (before, after)]
         if max(sizes) > 1.1 * min(sizes):
             found.append(f"{sizes[0]:,.0f} samples a batch before, {sizes[1]:,.0f} after")
-    short = sorted({one.epoch + 1 for one in epochs if one.problem and one.loader in (before.loader, after.loader)})
+    short = sorted(
+        {
+            one.epoch + 1
+            for one in epochs
+            if one.finished and one.problem and one.loader in (before.loader, after.loader)
+        }
+    )
     if short:
         numbers = ", ".join(map(str, short))
         found.append(f"epoch{'' if len(short) == 1 else 's'} {numbers} delivered less than planned")

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 SATURATED = 0.85
 """From this share of the usable cores on, loading and training take processor time from each other."""
-TABLE_SPREAD = 0.06
-"""How far the table's ratio may be off, either way: what the ten swaps of `benchmarks.diagnose` showed."""
+TABLE_SPREAD = 0.08
+"""How far the table's ratio may be off, either way."""
+STEP_SPREAD = 0.04
+"""How far the step may be off besides, either way, as a share of the present one: what is in no table, and noise."""
 FEW_STEPS = 10
 
 
@@ -128,10 +130,11 @@ def _engine(name: str, ratio: object, stretch: Stretch, timings: Timings, given:
     others = max(0.0, (given.busy if math.isfinite(given.busy) else 0.0) - own / (given.cores * step))
     cores = max(own / step, given.cores * (1 - others))
     alone = step * (1 - wait)
-    least = alone if timings.on_device else min(alone, given.kernel_s)
+    shared = _saturated(given, step) and not timings.on_device
+    least = min(alone, given.kernel_s) if shared else alone
     best = _bound(least, given, ratio * (1 - TABLE_SPREAD), threads, cores)
     worst = _bound(alone, given, ratio * (1 + TABLE_SPREAD), threads, min(cores, own / step))
-    low, high = 1 - worst / step, 1 - best / step
+    low, high = 1 - worst / step - STEP_SPREAD, 1 - best / step + STEP_SPREAD
     basis = (
         f"processor time: {1e3 * given.kernel_s:,.0f} ms of training and {1e3 * given.workers_s:,.0f} ms of loading a "
         f"step, the latter times {ratio:.2f} with {name}, on {given.cores:g} cores"

@@ -126,7 +126,8 @@ def _input(stretch: Stretch, timings: Timings, found: Shares, limits: Mapping[st
         between = f"{text} It is {_range(wait)}; {_percent(threshold)} is the threshold."
         return Judged("undetermined", between, ("more steps",))
     busy = _gpu(stretch)
-    if gpu and not (found.parts and timings.on_device) and (busy is None or busy >= limits["gpu_busy"]):
+    told = timings.on_device and bool(found.parts) and not {"copy", "optimizer"} & set(found.missing)
+    if gpu and not told and (busy is None or busy >= limits["gpu_busy"]):
         seen = "what the GPU did was not measured" if busy is None else f"the GPU is busy (p50 {busy:.0f} %)"
         return Judged("undetermined", f"{text} But {seen}: the wait may be hidden behind queued work.", (WATCH,))
     if serial and not found.parts and wait.low < limits["wait_serial"]:

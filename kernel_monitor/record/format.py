@@ -3,7 +3,8 @@
 An SQLite database, in WAL mode while it is written and a plain file once it is closed. Tables:
 
 * `meta`: facts by name, as JSON: `session`, `origin` (Unix s at session time 0), `created` (Unix s), `writer` (who
-  writes, to tell whether it lives), `ended`, `facts`, `loaders`, `epochs`, `dropped` (the oldest rows, gone for want of room).
+  writes, to tell whether it lives), `ended`, `facts`, `loaders`, `epochs`, `dropped` (the oldest rows, gone for want
+  of room).
 * `layouts`: the series of a kind of rows (`host`, `loaders`), which never change; `hellos`: what the sampler said.
 * `tail`: the newest rows as they came, a batch each: float64 times[n], uint32 missed[n], float32 values[n, m].
 * `chunks`: older rows, packed (`codec`).

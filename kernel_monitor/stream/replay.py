@@ -45,7 +45,7 @@ class Replay:
             events=session.snapshot.events,
             strip=session.strip,
             paused=False,
-            verdict=None,
+            verdict=session.verdict,
             diagnosing=None,
             profiling=None,
             **self._state(),

@@ -29,7 +29,7 @@ def training(
         cells = (HEAVY_SETUP.format(root=str(images)), HEAVY_LOOP.format(enough=str(enough)))
         lab.open(lab_server.notebook("verdict.ipynb", *cells))
         lab.run_cell(0)
-        lab.wait_running(CELL)
+        lab.wait_running(CELL, seconds=150)
         lab.open_sidebar()
         lab.wait_running(SIDEBAR)
         lab.wait_for_idle()

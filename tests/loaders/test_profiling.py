@@ -251,9 +251,9 @@ def test_nothing_is_written_to_the_cell() -> None:
 
 
 def test_reading_a_trace_and_exporting_do_not_stop_the_loop() -> None:
-    """The bar is one step of 20 ms, held by `python -m benchmarks.stalls` on a quiet machine; here it is three, or three
-    times what this machine does to a loop that nobody looks at, in one of three rounds: starting a process holds the
-    GIL until the kernel gives the child a core. Averaging the trace in this process would miss it in each by far."""
+    """The bar is one step of 20 ms, held by `python -m benchmarks.stalls` on a quiet machine; here it is three, or
+    three times what this machine does to a loop that nobody looks at, in one of three rounds: starting a process
+    holds the GIL until the kernel gives the child a core. Averages made in this process miss it in each by far."""
     missed = []
     for _ in range(3):
         found = stalls.measure(1, 60, steps=60)

@@ -268,7 +268,6 @@ def test_nothing_measured_is_not_a_number() -> None:
     assert measured.seconds == 0
     assert np.isnan(measured.rate)
     assert np.isnan(measured.mean_wait)
-    assert segments(empty, [], [state()]) == []
     switch = {"id": 1, "kind": "switch", "time": 5.0, "loader": TRAIN, "source": "a", "target": "b"}
     result = strip(empty, [switch], [])
     assert result is not None

@@ -84,7 +84,7 @@ def test_the_gain_on_shared_cores_holds_a_simulated_machine() -> None:
         workers = int(random.integers(1, cores + 1))
         training = float(random.uniform(0.005, 0.04))
         loading = training * float(random.uniform(2.0, 8.0)) * workers
-        factor = float(random.uniform(0.3, 1.4))
+        factor = float(random.uniform(0.3, 1.3))
         step, wait = shared(training, loading, workers, cores, steps=200)
         if wait < 0.1 * step:
             continue
@@ -96,7 +96,7 @@ def test_the_gain_on_shared_cores_holds_a_simulated_machine() -> None:
         )
         gain = next(one for one in found.gains if one.action == "dali-cpu")
         checked += 1
-        outside += not gain.low - 0.02 <= 1 - after / step <= gain.high + 0.02
+        outside += not gain.low <= 1 - after / step <= gain.high
         widths.append(gain.high - gain.low)
         ceiling = next(one for one in found.gains if one.action == "loader")
         assert ceiling.low == pytest.approx(wait / step, abs=0.02)
@@ -111,8 +111,8 @@ def test_with_a_gpu_and_free_cores_the_step_is_at_least_the_training() -> None:
     found = gains(loader, steps(0.055, 0.025), given, {"backends": BACKENDS, "expected": {"dali-cpu": 0.2}})
     gain = next(one for one in found.gains if one.action == "dali-cpu")
     # A fifth of the work: 10 ms a batch, and 30 ms of the step are no wait.
-    assert gain.low == pytest.approx(1 - 0.03 / 0.055, abs=0.01)
-    assert gain.high <= 1 - 0.01 / 0.055 + 1e-6
+    assert gain.low <= 1 - 0.03 / 0.055 <= gain.high
+    assert gain.high - gain.low == pytest.approx(0.08, abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_a_dataloader_reads_and_writes_through_and_its_plan_is_known() -> None:
         "skips": [],
         "knobs": {"workers": None, "prefetch": None, "threads": None},
         "decoded": {},
+        "finished": True,
     }
     for _ in watched:
         break

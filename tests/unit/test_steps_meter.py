@@ -192,16 +192,16 @@ def test_another_threads_phases_are_not_this_loops() -> None:
 
 def test_a_step_by_hand_measures_its_wait_only_when_it_says_so() -> None:
     for told in (False, True, True, True, True):
-        with step("by hand") as one, phase("forward"):
+        with step("told by hand") as one, phase("forward"):
             if told:
                 one.got(32)
-    with pytest.raises(ValueError, match="the loop's own"), step("by hand"):
+    with pytest.raises(ValueError, match="the loop's own"), step("told by hand"):
         raise ValueError("the loop's own")
-    found = steps("by hand")
+    found = steps("told by hand")
     assert [one.batch for one in found] == [0, 1, 2, 3, 4]
     assert [one.images for one in found] == [0, 32, 32, 32, 32]
     assert [math.isnan(one.wait) for one in found] == [True, False, False, False, False]
-    totals, state = source("by hand").meter.totals(), source("by hand").state()
+    totals, state = source("told by hand").meter.totals(), source("told by hand").state()
     assert math.isnan(totals.wait_s)
     assert math.isfinite(totals.phased_wait_s)
     assert (state["batch"], state["samples"], state["status"]) == (5, 128, "watched, batch 5")
@@ -239,11 +239,9 @@ def test_ten_thousand_steps_leave_nothing_behind() -> None:
             with step("long by hand") as one:
                 one.got(number % 7)
 
-    loop(STEPS_KEPT + 10)  # the rings are full
-    gc.collect()
     tracemalloc.start()
     try:
-        loop(500)
+        loop(STEPS_KEPT + 10)  # the rings are full
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         loop(10_000)
