@@ -114,7 +114,10 @@ class Session:
         """The loaders' last states (`docs/architecture.md`, *LoaderState*), with the counts of their earlier epochs."""
         meta = self._meta()
         epochs = meta.get("epochs") or {}
-        return [{**state, "epochs": epochs.get(state.get("id"), [])} for state in meta.get("loaders") or []]
+        return [
+            {**state, "epochs": epochs[state["id"]]} if state.get("id") in epochs else state
+            for state in meta.get("loaders") or []
+        ]
 
     @property
     def schema(self) -> Schema:

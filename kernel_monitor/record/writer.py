@@ -336,4 +336,3 @@ class Recorder:
             if sys.byteorder == "big":
                 cells.byteswap()
             self._add(layout, float(moment), 0, cells.tobytes())
-

@@ -130,9 +130,7 @@ class Schema:
                 for gpu in self.gpus
             ],
             "gpu_reason": self.gpu_reason,
-            "loaders": [
-                {"id": loader.id, "name": loader.name, "phased": loader.phased} for loader in self.loaders
-            ],
+            "loaders": [{"id": loader.id, "name": loader.name, "phased": loader.phased} for loader in self.loaders],
             "host": dict(self.host),
             "charts": list(self.charts),
         }

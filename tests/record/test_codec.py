@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 
@@ -128,12 +129,13 @@ def test_a_tail_of_a_wrong_length_is_damaged() -> None:
 
 
 def test_steps_come_back_packed_and_not() -> None:
-    rows = [(1.5 + n, n // 10, n % 10, 32, 0.01 * n, 0.5) for n in range(50)]
+    rows = [(1.5 + n, n // 10, n % 10, 32, 0.01 * n, 0.5, 0.0, 0.1, 0.2, math.nan, n % 3) for n in range(50)]
     raw = b"".join(STEP.pack(*row) for row in rows)
     packed = zlib.compress(b"".join(codec.planes(raw, STEP.size)))
     for found in (steps(raw, 50, packed=False), steps(packed, 50, packed=True)):
         assert found["end"].tolist() == [row[0] for row in rows]
         assert found["batch"].tolist() == [row[2] for row in rows]
+        assert found["flags"].tolist() == [row[-1] for row in rows]
         assert found["wait"].tolist() == [struct.unpack("f", struct.pack("f", row[4]))[0] for row in rows]
     with pytest.raises(Damaged):
         steps(packed[:-5], 50, packed=True)

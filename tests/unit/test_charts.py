@@ -81,9 +81,7 @@ def test_a_chart_without_its_series_draws_none_and_has_a_reason(chart: str) -> N
         "reason": missing_reason(lacking, chart),
     }
     assert entry["reason"] == (
-        "no model is watched: monitor.watch(model, optimizer)"
-        if chart == "phases"
-        else "not measured by this sampler"
+        "no model is watched: monitor.watch(model, optimizer)" if chart == "phases" else "not measured by this sampler"
     )
 
 
