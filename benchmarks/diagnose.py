@@ -8,6 +8,8 @@ on PIL images (`pil-N`) and on tensors (`tensor-N`), which cost torchvision very
 process of its own: the loop runs with torchvision, the verdict and the gain of `dali-cpu` are taken from what was
 measured so far, when no other engine has ever run in that process, and only then the loader is switched. The gain is
 the share of the step time that is saved; a negative one is a loss, said before as well.
+
+Then *Diagnose* in such a loop, `synthetic` included: how long it takes, and what it says.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from typing import Any
 from .common import Bar, images, machine, report, versions
 
 SWAPS = "pil-0,pil-1,pil-2,tensor-1,tensor-2,tensor-3,tensor-4,tensor-6,tensor-8,tensor-12"
-BAR_IN, BAR_WIDTH = 8, 0.30
+DIAGNOSED = "tensor-4"
+BAR_IN, BAR_WIDTH, BAR_DIAGNOSE_S = 8, 0.30, 120.0
 LEAD = 12
 """Steps before anything is counted: the first wait for the workers to start."""
 LONGEST_S = 45.0
@@ -43,6 +46,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--costs", action="store_true", help="measure the table of costs anew")
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.costs:
         from .costs import write_costs
@@ -50,24 +54,28 @@ def main() -> int:
         write_costs()
         return 0
     if options.one:
-        print(json.dumps(swap(options)))
+        print(json.dumps(diagnosis(options) if options.whole else swap(options)))
         return 0
     print(f"{machine()}\n{versions()}")
     names = options.swaps.split(",")
     with images(options.images, options.data) as root:
-        found = [in_process(options, name, root) for name in names]
-    return show(found, options.json)
+        found = []
+        for name in names:
+            found.append(in_process(options, name, root))
+            print(line(found[-1]), flush=True)
+        whole = in_process(options, DIAGNOSED, root, "--whole")
+    print(f"\nDiagnose at {DIAGNOSED}, {whole['seconds']:.0f} s: {whole['sentence']}\n{whole['table']}")
+    return show(found, whole, options.json)
 
 
-def in_process(options: argparse.Namespace, name: str, root: Path) -> dict[str, Any]:
-    """`swap` in a new process."""
+def in_process(options: argparse.Namespace, name: str, root: Path, *more: str) -> dict[str, Any]:
+    """`swap`, or `diagnosis`, in a new process."""
     command = [sys.executable, "-m", "benchmarks.diagnose", "--one", name, f"--data={root}"]
-    command += [f"--{part}={getattr(options, part)}" for part in ("seconds", "steps", "workers")]
+    command += [*more, *(f"--{part}={getattr(options, part)}" for part in ("seconds", "steps", "workers"))]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=6 * LONGEST_S)
     if done.returncode:
         raise SystemExit(f"the swap {name} failed")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(line(found), flush=True)
     return found
 
 
@@ -124,6 +132,43 @@ def swap(options: argparse.Namespace) -> dict[str, Any]:
         "before": figures(before),
         "after": figures(behind),
     }
+
+
+def diagnosis(options: argparse.Namespace) -> dict[str, Any]:
+    """Diagnose in the running loop, from the request to the engine that was there before."""
+    from kernel_monitor import monitor
+
+    loader, model, optimizer, loss_of = loop_of(options)
+    monitor.start(record=False)
+    monitor.watch(model, optimizer)
+    asked = 0.0
+    state: dict[str, Any] = {"state": "running"}
+    for number, (pictures, labels) in enumerate(loader):
+        loss = loss_of(model(pictures), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if number == LEAD:
+            asked = time.monotonic()
+            monitor.diagnose(confirmed=True, wait=False)
+        elif number > LEAD:
+            state = monitor.diagnosing or state
+            if state["state"] != "running":
+                break
+    seconds = time.monotonic() - asked
+    monitor.stop()
+    backend = loader.backend
+    loader.release()
+    if state["state"] != "done" or backend != "torchvision":
+        raise SystemExit(f"Diagnose ended as {state}, the loader at {backend}")
+    result = dict(state["result"])
+    table = [
+        f"  {run['backend']:12} {run['rate']:7.0f} images/s ({run['rate_low']:.0f} to {run['rate_high']:.0f}; "
+        f"{run['steps']} steps, {run['samples']} samples in {run['seconds']:.0f} s), of the ceiling "
+        f"{100 * run['of_ceiling']:.0f} %, CPU p50 {run['cpu_p50']:.0f} %, p95 {run['cpu_p95']:.0f} %"
+        for run in result["runs"]
+    ]
+    return {"seconds": seconds, "sentence": result["sentence"], "table": "\n".join(table), "result": result}
 
 
 def figures(stretch: Any) -> dict[str, Any]:
@@ -202,7 +247,7 @@ def line(one: dict[str, Any]) -> str:
     )
 
 
-def show(found: list[dict[str, Any]], file: Path | None) -> int:
+def show(found: list[dict[str, Any]], whole: dict[str, Any], file: Path | None) -> int:
     """Print the bars."""
     print(
         f"\npoints of the step time saved; each swap in a process of its own; load {os.getloadavg()[0]:.1f} at the end"
@@ -214,8 +259,9 @@ def show(found: list[dict[str, Any]], file: Path | None) -> int:
         Bar(f"input-bound before, of {len(found)}", bound, len(found)),
         Bar(f"measured gain in the interval, of {len(found)}", inside, min(BAR_IN, len(found))),
         Bar("widest interval", widest, BAR_WIDTH, at_most=True),
+        Bar("Diagnose", whole["seconds"], BAR_DIAGNOSE_S, " s", at_most=True),
     ]
-    return report(bars, {"swaps": found}, file)
+    return report(bars, {"swaps": found, "diagnosis": whole}, file)
 
 
 if __name__ == "__main__":
