@@ -19,6 +19,8 @@ from .errors import MonitorError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .recorded import RecordedSession
+
     Commands = argparse._SubParsersAction["_Parser"]
 
 
@@ -141,33 +143,43 @@ def _add_price(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_report(options: argparse.Namespace) -> int:
-    from dataclasses import replace
-
-    from .recorded import Opened
+    from .report import write
 
     if options.output is None and not options.json:
         raise MonitorError("report needs -o FILE, or --json (see kernel-monitor report --help)")
-    price = None if options.price is None else _price(options.price)
-    session = Opened().open(options.session)
-    if price is not None:
-        facts = {**session.snapshot.facts, "price": price[0], "currency": price[1]}
-        session.snapshot = replace(session.snapshot, facts=facts)
     if not options.json:
-        print(f"wrote {session.export(options.output)}")
+        from .report.client import render_in_process
+
+        # The session is read while the process that renders it starts and imports Bokeh.
+        html = render_in_process(lambda: _read(options).snapshot)
+        print(f"wrote {write(options.output.expanduser(), html)}")
         return 0
     from .diagnose.analysis import analyse
     from .diagnose.model import plain
 
+    session = _read(options)
     label = {key: value for key, value in session.label().items() if key != "path"}
     said = {"session": session.id, **label, "facts": session.snapshot.facts, **analyse(session.snapshot).to_json()}
     text = json.dumps(plain(said), indent=1)
     if options.output is None:
         print(text)
     else:
-        from .report import write
-
         print(f"wrote {write(options.output.expanduser(), text)}")
     return 0
+
+
+def _read(options: argparse.Namespace) -> RecordedSession:
+    """The session that is meant, at the price that is meant."""
+    from dataclasses import replace
+
+    from .recorded import Opened
+
+    price = None if options.price is None else _price(options.price)
+    session = Opened().open(options.session)
+    if price is not None:
+        facts = {**session.snapshot.facts, "price": price[0], "currency": price[1]}
+        session.snapshot = replace(session.snapshot, facts=facts)
+    return session
 
 
 def _price(words: str) -> tuple[float | None, str]:
