@@ -61,7 +61,7 @@ class Replay:
             "series": [{"name": column.name, "unit": column.metric.unit} for column in self.columns],
             "cpus": list(range(self.cores)),
             "gpus": [
-                {"index": index, "name": "NVIDIA H100 80GB HBM3", "memory_total": 80 * GIB, "reasons": {}}
+                {"index": index, "name": "NVIDIA H100 80GB HBM3 (simulated)", "memory_total": 80 * GIB, "reasons": {}}
                 for index in range(self.gpus)
             ],
             "gpu_reason": None if self.gpus else "NVML lists no GPU",

@@ -83,11 +83,11 @@ def machine(
         capacity=6000,
         series=series + loader_series(infos),
         cpus=tuple(range(cores)),
-        gpus=tuple(Gpu(gpu, "NVIDIA H100 80GB HBM3", 85 * GB) for gpu in range(gpus)),
+        gpus=tuple(Gpu(gpu, "NVIDIA H100 80GB HBM3 (simulated)", 85 * GB) for gpu in range(gpus)),
         gpu_reason=None if gpus else "NVML Shared Library Not Found",
         loaders=infos,
         host={
-            "cpu_model": "AMD EPYC 9554 64-Core Processor",
+            "cpu_model": "AMD EPYC 9554 64-Core Processor (simulated)",
             "logical_cpus": cores,
             "memory_total": 1024 * GB if cores > 8 else 16 * GB,
             "platform": "Linux",
