@@ -11,8 +11,8 @@ from .verdict import verdict
 
 if TYPE_CHECKING:
     from ..store.steps import StepTable
-    from .measured import Table
     from .model import Stretch, Verdict
+    from .table import Table
 
 
 def timings(table: Table, steps: StepTable, stretch: Stretch) -> tuple[Timings, int]:

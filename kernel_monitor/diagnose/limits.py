@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..store import Schema
-    from .measured import Table
+    from .table import Table
 
 
 def allowed_cores(schema: Schema) -> frozenset[int]:

@@ -6,7 +6,7 @@ NumPy only; the kernel's reader thread runs this once a second while training go
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,24 +15,12 @@ from .limits import allowed_cores
 
 if TYPE_CHECKING:
     from ..store import Schema
+    from .table import Table
 
 Floats = npt.NDArray[np.float64]
 
 IDLE_S = 3.0
 """A loader that delivers nothing for longer than this (and for longer than five steps) is not in use."""
-
-
-class Table(Protocol):
-    """What is read here of `store.Rows` and of `store.Snapshot`."""
-
-    @property
-    def schema(self) -> Schema: ...
-
-    @property
-    def time(self) -> npt.NDArray[np.float64]: ...
-
-    @property
-    def values(self) -> npt.NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from .switches import REPLAYS, Comparison, Event, compare
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .measured import Floats, Measured, Table
+    from .measured import Floats, Measured
+    from .table import Table
 
 NBSP = "\N{NO-BREAK SPACE}"
 """Keeps a figure and its unit on one line of a narrow sidebar."""

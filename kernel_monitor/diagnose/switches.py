@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .measured import Measured, Table, measure
+from .measured import Measured, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .table import Table
 
 LONGEST_S = 60.0
 """At most this much time on each side is compared."""

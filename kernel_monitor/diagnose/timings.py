@@ -11,7 +11,8 @@ import numpy.typing as npt
 from ..steps.records import ON_DEVICE, PHASES, PROFILED, WARM_UP
 
 if TYPE_CHECKING:
-    from .measured import Floats, Table
+    from .measured import Floats
+    from .table import Table
 
 PAUSE_S = 3.0
 """A step whose own work takes longer than this, and than five of its kind, is a pause: an evaluation, a checkpoint."""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..steps.records import ON_DEVICE, PROFILED
-from .measured import Table, measure
+from .measured import measure
 from .model import plain
 from .switches import REPLAYS
 
 if TYPE_CHECKING:
     from ..steps.records import Step
     from .measured import Floats
+    from .table import Table
 
 FEWEST = 3
 """Steps below which nothing is said of an engine."""
