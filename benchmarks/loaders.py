@@ -45,6 +45,8 @@ from .common import (
 
 PLAIN, SWITCHABLE = "DataLoader", "switchable: torchvision"
 PARAMETERS_US = 5.0
+PARAMETERS_BATCH = 32
+"""What a batch costs is shared by its samples: the bar is for this many of them."""
 
 
 class Epoch(NamedTuple):
@@ -114,7 +116,7 @@ def main() -> int:
                 print(f"round {number}/{options.rounds}  {rates}", flush=True)
         finally:
             close()
-        drawing = parameters_us(root, options.batch)
+        drawing = parameters_us(root, PARAMETERS_BATCH)
     return show(cold, warm, drawing, options.json)
 
 

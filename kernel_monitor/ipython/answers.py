@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from ..diagnose.operators import text as operators_text
+from ..live.profiling import READING
 
 if TYPE_CHECKING:
     from ..diagnose.model import Analysis, Gain
@@ -43,7 +44,7 @@ class Answers:
         words = []
         for what in list(self._asked):
             state = getattr(self._monitor, what)
-            if what == "profiling" and state is not None and state["message"] == "reading the trace":
+            if what == "profiling" and state is not None and state["message"] == READING:
                 state = self._monitor.profile_ended(READING_S)
             if state is None or state["state"] == "running":
                 continue

@@ -34,6 +34,8 @@ STALL_STEPS = 5.0
 """A profiled loop that ends no step for so long, or for so many of its steps, is over."""
 TO_STOP_S = 60.0
 """How long the main thread may take until it gets to stopping the profiler."""
+READING = "reading the trace"
+"""The message of a profile whose steps are over."""
 NOT_WORKERS = "What runs in the loader's worker processes is not in it."
 
 State = dict[str, Any]
@@ -236,6 +238,9 @@ class Run:
             except Exception as error:  # noqa: BLE001 - as above
                 self._done, why = 0, _words(error)
             self._why = why
+            if self._done:
+                # Said here, not by the thread that reads it: a cell that ends at once must know that there is one.
+                self._say("running", READING)
             self._stopped.set()
 
     def _give_way(self) -> None:
@@ -297,7 +302,7 @@ class Run:
         raise MonitorError(f"{why}, and the profiler can only be stopped by the loop's own thread: nothing was kept.")
 
     def _report(self) -> None:
-        self._say("running", "reading the trace")
+        self._say("running", READING)
         with tempfile.TemporaryDirectory(prefix="kernel-monitor-profile-") as folder:
             raw = Path(folder, "trace.json")
             self._profile.save(raw)

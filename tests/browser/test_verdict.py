@@ -167,6 +167,10 @@ def test_profile_a_mark_and_a_price(training: Lab, cell: Locator, sidebar: Locat
 
 def test_nothing_moves_while_texts_change(training: Lab) -> None:
     """The buttons below the verdict stand still for some seconds of new figures, in both views."""
+    for where in (CELL, SIDEBAR):  # a mark began a stretch, of which there may be nothing to say yet
+        verdict = training.dashboard(where).locator(".km-verdict")
+        expect(verdict.locator("summary")).to_contain_text("Input-bound", timeout=60_000)
+        expect(verdict.locator(".km-gains > li").first).to_be_attached()
     moves = training.page.evaluate(
         """(places) => new Promise((resolve) => {
             const rows = places.map((where) => document.querySelector(`${where} .km-actions`));
