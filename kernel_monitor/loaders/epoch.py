@@ -128,15 +128,16 @@ class EpochIterator:
             return
         if any(segment.slot is slot and segment.in_flight for segment in self._segments):
             return  # it still has batches of ours from before; it starts again once they are delivered
-        segment = Segment(slot, self._cursor, lambda: self._wanted(slot))
+        loader = self._loader  # not self: an iteration that is left must go, with its loader, without a collector
+
+        def wanted() -> bool:
+            return loader.slot(board.taking) is slot
+
+        segment = Segment(slot, self._cursor, wanted)
         draining = any(earlier.in_flight for earlier in self._segments)
         self._segments.append(segment)
         slot.start(segment, gently=draining)
         self._loader.slots.started(slot)
-
-    def _wanted(self, slot: Slot) -> bool:
-        """Whether new batches are to be taken by the engine of `slot`."""
-        return self._loader.slot(self._board.taking) is slot
 
     def _failed(self, error: BaseException) -> None:
         """An engine failed or the loop was interrupted: nothing under way is lost.

@@ -196,6 +196,25 @@ def test_release_and_garbage_collection_leave_nothing(folder: Path, backend: str
     assert threads() <= baseline_threads
 
 
+@pytest.mark.parametrize("backend", ["torchvision", "dali-cpu"])
+def test_an_iteration_that_was_left_goes_without_a_collector(folder: Path, backend: str) -> None:
+    loader = switchable(DataLoader(ImageFolder(folder, augmented()), batch_size=8, num_workers=2))
+    loader.switch(backend)
+    name, others = loader.id, children()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in loader:
+            break
+        workers = children() - others
+        assert workers
+        del loader
+        assert name not in [one.id for one in live()]
+        assert gone(workers)
+    finally:
+        gc.enable()
+
+
 def test_release_in_the_middle_loses_nothing(make: Make) -> None:
     loader = make(shuffle=True)
     loader.switch("dali-cpu")
