@@ -15,6 +15,8 @@ BACKLOG = 1 << 20
 PLENTY = ("values", "steps")
 FULL_S = 0.05
 """How long the thread waits when the pipe is full before it tries again."""
+ENDS_S = 1.0
+"""How long its end is waited for: it is at work for an instant, or in the write of a pipe that can only wait."""
 
 
 class _Line(NamedTuple):
@@ -79,6 +81,8 @@ class Outbox:
         """End the thread."""
         self._closed = True
         self._arrived.put(None)
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(ENDS_S)
 
     def _run(self) -> None:
         full = False
