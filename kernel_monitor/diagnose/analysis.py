@@ -78,7 +78,7 @@ def analyse(
         otherwise = Verdict("undetermined", one.key, text, "Compare its figures by hand.")
         return attempt(
             f"The verdict on {one.key}",
-            lambda: judge(snapshot, snapshot.steps, one, states.get(one.loader, {}), limits),
+            lambda: judge(snapshot, snapshot.steps, one, states.get(one.loader, {}), limits, events=snapshot.events),
             otherwise,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,9 @@ def resources(stretch: Stretch, schema: Schema, steps: int) -> Resources:
     return Resources(usable_cores(schema), kernel / each, (0.0 if none else workers) / each, busy / 100)
 
 
-def gains(stretch: Stretch, timings: Timings, given: Resources, state: Mapping[str, Any]) -> Reckoned:
+def gains(
+    stretch: Stretch, timings: Timings, given: Resources, state: Mapping[str, Any], tried: Sequence[Gain] = ()
+) -> Reckoned:
     """What to expect of an input-bound stretch.
 
     Args:
@@ -77,17 +79,19 @@ def gains(stretch: Stretch, timings: Timings, given: Resources, state: Mapping[s
         given: what it had and took.
         state: the loader's state: its `backends`, and `expected`: CPU time of loading with an engine over that with
             `torchvision`, where it is known.
+        tried: what was measured of engines: it stands in place of what would be reckoned.
     """
     if len(timings) < FEW_STEPS or stretch.synthetic:
         return Reckoned()
     found = [_no_wait(stretch, timings, given)]
     unknown = []
+    measured = {one.action: one for one in tried}
     for backend in state.get("backends") or []:
         name = str(backend.get("name"))
         if name in (stretch.backend, "synthetic") or not backend.get("available"):
             continue
         ratio = (state.get("expected") or {}).get(name)
-        gain = _engine(name, ratio, stretch, timings, given)
+        gain = measured.get(name) or _engine(name, ratio, stretch, timings, given)
         if isinstance(gain, Gain):
             found.append(gain)
         else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .gain import Reckoned, gains, resources
 from .timings import Timings, of_frames, of_steps
+from .tried import tried
 from .verdict import verdict
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def judge(
     stretch: Stretch,
     state: Mapping[str, Any],
     thresholds: Mapping[str, float] | None = None,
+    *,
+    events: Sequence[Mapping[str, Any]] = (),
 ) -> Verdict:
     """The verdict on one stretch, with the gains to expect.
 
@@ -39,11 +42,12 @@ def judge(
         stretch: of it.
         state: its loader's state; empty where it is not known.
         thresholds: in place of `verdict.THRESHOLDS`, those given.
+        events: of the session: what *Diagnose* measured is known from them.
     """
     found, count = timings(table, steps, stretch)
     reckoned = Reckoned()
     if len(found) and not stretch.synthetic:
-        reckoned = gains(stretch, found, resources(stretch, table.schema, count), state)
+        reckoned = gains(stretch, found, resources(stretch, table.schema, count), state, tried(events, stretch))
     gpu = bool(table.schema.gpus) or _cuda(state)
     return verdict(stretch, found, gpu=gpu, gains=reckoned.gains, unknown=reckoned.unknown, thresholds=thresholds)
 

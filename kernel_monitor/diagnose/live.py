@@ -56,7 +56,7 @@ def live_verdict(
     stretch = _under_way(rows, steps, events, state, loader, ended)
     limits = _limits(last, loader, stretch)
     with np.errstate(all="ignore"):
-        found = judge(rows, steps, stretch, state, limits)
+        found = judge(rows, steps, stretch, state, limits, events=events)
     made: dict[str, Any] = plain(found)
     return {**made, "loader": loader}
 

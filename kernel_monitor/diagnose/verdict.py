@@ -266,11 +266,16 @@ def advice(kind: Kind, stretch: Stretch, gains: Sequence[Gain], missing: Sequenc
         engines = [one for one in gains if one.action != "loader"]
         best = max(engines, key=lambda one: one.low, default=None)
         if best is not None and best.low >= 0.02:
+            if np.isfinite(best.measured):
+                return f"Switch to {best.action}: Diagnose measured {_percent(best.measured)} of the step time saved."
             gained = f"{100 * best.low:.0f} to {100 * best.high:.0f} %"
             return f"Switch to {best.action}: that should save {gained} of the step time."
         if engines and all(one.high < 0.02 for one in engines):
-            tried = " and ".join(one.action for one in engines)
-            return f"{tried} would not be faster here. Load on more cores, or make the transforms cheaper."
+            slower = " and ".join(one.action for one in engines)
+            seen = " by Diagnose's measure" if all(np.isfinite(one.measured) for one in engines) else ""
+            return f"{slower} would not be faster here{seen}. Load on more cores, or make the transforms cheaper."
+        if engines and all(np.isfinite(one.measured) for one in engines):
+            return "Diagnose found no engine that is clearly faster here; more workers help while cores are idle."
         return "Diagnose tries the other engines in this loop; more workers help while cores are idle."
     if kind == "copy-bound":
         return "Pin the loader's memory (pin_memory=True) and copy with non_blocking=True, or send smaller types."

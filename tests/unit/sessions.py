@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernel_monitor.steps.records import PHASES, WARM_UP
-from kernel_monitor.store import Snapshot, Store
+from kernel_monitor.store import Rows, Snapshot, Store
 from kernel_monitor.store.steps import STEP, StepTable
 
 Floats = npt.NDArray[np.float64]
@@ -68,8 +68,8 @@ def build(
     gpu: Value = 50.0,
     gpu_memory: Value = 40.0,
     memory: Value = 30.0,
-    kernel: Value = 90.0,
-    workers: Value = 150.0,
+    kernel: Value | None = 90.0,
+    workers: Value | None = 150.0,
     series: Mapping[str, Value] | None = None,
     runs: Sequence[Run] = (),
     loaders: Mapping[str, str] | None = None,
@@ -79,6 +79,7 @@ def build(
     facts: Mapping[str, Any] | None = None,
     steps: bool = True,
     gap: tuple[float, float] | None = None,
+    first: float | None = None,
 ) -> Snapshot:
     """A session of `seconds`, a row every `interval` from `interval` on.
 
@@ -88,8 +89,9 @@ def build(
         busy, iowait: %, of every core.
         gpu, gpu_memory: %, of every GPU.
         memory: %, of the host.
-        kernel, workers: %, of one core: what their processes take (`process/<role>/cpu`).
-        series: other series by name, or others' values instead (`cpu/2/busy`); a series of its own name is added.
+        kernel, workers: %, of one core: what their processes take (`process/<role>/cpu`); None: no such series.
+        series: other series by name, or others' values instead (`cpu/2/busy`, `loader/loader-1/images`); a series of
+            its own name is added.
         runs: what the loaders delivered.
         loaders: id to name; those of `runs`, called `train`, `second`, …, if left out.
         states: fields of the loaders' states in their order; backend `torchvision` and two workers if left out.
@@ -98,16 +100,21 @@ def build(
         facts: of the session.
         steps: False leaves the table of steps empty, as in files of before it.
         gap: no rows between these times.
+        first: when the first row comes, if not after an `interval`.
     """
-    time: Floats = np.arange(1, round(seconds / interval) + 1, dtype=np.float64) * interval
+    number = np.arange(round(seconds / interval), dtype=np.float64)
+    time: Floats = (number + 1) * interval if first is None else first + number * interval
     if gap is not None:
         time = time[(time <= gap[0]) | (time >= gap[1])]
     host: dict[str, Value] = {}
     for core in range(cpus):
         host |= {f"cpu/{core}/busy": busy, f"cpu/{core}/iowait": iowait}
-    host |= {"memory/percent": memory, "process/kernel/cpu": kernel, "process/workers/cpu": workers}
-    for number in range(gpus):
-        host |= {f"gpu/{number}/utilisation": gpu, f"gpu/{number}/memory": gpu_memory}
+    host["memory/percent"] = memory
+    for role, taken in (("kernel", kernel), ("workers", workers)):
+        if taken is not None:
+            host[f"process/{role}/cpu"] = taken
+    for one in range(gpus):
+        host |= {f"gpu/{one}/utilisation": gpu, f"gpu/{one}/memory": gpu_memory}
     host |= dict(series or {})
     table = _steps(runs)
     names = dict(loaders or dict(zip(_ids(runs), ("train", "second", "third"), strict=False)))
@@ -115,7 +122,7 @@ def build(
     store.set_host(
         {
             "interval": interval,
-            "series": [{"name": name, "unit": _unit(name)} for name in host],
+            "series": [{"name": name, "unit": _unit(name)} for name in host if not name.startswith("loader/")],
             "cpus": list(range(cpus)),
             "gpus": [{"index": one, "name": "NVIDIA H200", "memory_total": 150 * 10**9} for one in range(gpus)],
             "gpu_reason": None if gpus else "NVML Shared Library Not Found",
@@ -150,6 +157,11 @@ def build(
         facts=dict(facts or {}),
         steps=table if steps else StepTable(),
     )
+
+
+def rows_of(snapshot: Snapshot) -> Rows:
+    """Its rows, as a running session has them."""
+    return Rows(snapshot.schema, snapshot.seq, snapshot.time, snapshot.values)
 
 
 def switch(

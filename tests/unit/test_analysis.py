@@ -14,10 +14,10 @@ import pytest
 from kernel_monitor.diagnose.analysis import analyse
 from kernel_monitor.diagnose.live import live_verdict
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.store import Rows, Snapshot
+from kernel_monitor.store import Snapshot
 from kernel_monitor.store.steps import StepTable
 
-from .sessions import Run, build, switch
+from .sessions import Run, build, rows_of, switch
 
 PHASES = {"copy": 0.002, "forward": 0.01, "backward": 0.02, "optimizer": 0.003}
 
@@ -174,10 +174,6 @@ def test_thresholds_of_the_verdict_can_be_set_and_unknown_ones_are_refused() -> 
 
 
 # -- while it runs ----------------------------------------------------------------------------------------------------
-
-
-def rows_of(snapshot: Snapshot) -> Rows:
-    return Rows(snapshot.schema, snapshot.seq, snapshot.time, snapshot.values)
 
 
 def live(snapshot: Snapshot, last: dict[str, Any] | None = None) -> dict[str, Any] | None:

@@ -13,8 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
 from kernel_monitor.ipython.cells import cell_html, label_of, leave_out, machine
-from kernel_monitor.store import Rows
-from tests.unit.sessions import build
+from tests.unit.sessions import build, rows_of
 
 
 @pytest.fixture
@@ -145,7 +144,7 @@ def test_the_machine_s_figures_are_those_of_the_rows() -> None:
         series={"cpu/2/busy": 90.0, "memory/used": lambda time: time * 1e9},
         limits={"cpus": [1, 2], "cpu_quota": None},
     )
-    rows = Rows(snapshot.schema, snapshot.seq, snapshot.time, snapshot.values)
+    rows = rows_of(snapshot)
     lines = dict(machine(rows, snapshot.time > 5))
     assert lines["CPU, 2 cores"] == "mean 70 %, p95 70 %; busiest core 2: 90 % (this process may use 2 of 4 cores)"
     assert lines["of it"] == "kernel 90 %, workers 150 % of one core"
