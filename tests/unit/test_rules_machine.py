@@ -168,6 +168,12 @@ def test_gpu_memory_increases_by_more_than_five_points_from_window_to_window(ris
         assert 27 < found.evidence[0].start < 30 < found.evidence[0].end < 33
 
 
+def test_only_gpus_whose_memory_rose_are_evidence() -> None:
+    series: dict[str, Value] = {"gpu/1/memory": lambda t: np.where(t > 30, 60.0, 40.0)}
+    found = ask("gpu-memory-increase", build(60, gpus=2, gpu_memory=40.0, series=series, runs=LOOP))
+    assert [one.text.split(":")[0] for one in found.evidence] == ["GPU 1"]
+
+
 def test_what_warm_up_allocates_is_no_increase() -> None:
     warm = build(60, gpus=1, gpu_memory=lambda t: np.where(t > 1.5, 80.0, 5.0), runs=[Run(0, 60, warm_up=20)])
     assert ask("gpu-memory-increase", warm).state == "quiet"

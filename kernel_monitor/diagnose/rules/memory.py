@@ -79,7 +79,8 @@ def memory_increase(session: Session, asked: Asked, stretch: Stretch) -> Finding
             "loss.detach(), and do not keep outputs in lists. One rise at the first batch of a new size is torch's "
             "cache and harmless."
         )
-        return asked.fired(advice, *evidence, stretch=stretch, samples=len(rows), times=times)
+        rose = [one for one in evidence if one.share]
+        return asked.fired(advice, *rose, stretch=stretch, samples=len(rows), times=times)
     return asked.quiet(*evidence, stretch=stretch, samples=len(rows))
 
 
@@ -104,16 +105,8 @@ def creep(session: Session, asked: Asked) -> Finding:
         text = f"{ROLES[role]}: {rise.slope * 3600 / 1e6:+,.0f} MB an hour over {rise.seconds:,.0f} s"
         if math.isfinite(hours):
             text += f"; {room / 1e9:,.1f} GB are left, which {words} after {hours:,.1f} h"
-        evidence.append(
-            Evidence(
-                text=f"{text} (a straight line explains {100 * rise.explained:.0f} %)",
-                value=hours,
-                threshold=asked["hours"],
-                unit="h",
-                start=start,
-                end=end,
-            )
-        )
+        text += f" (a straight line explains {100 * rise.explained:.0f} %)"
+        evidence.append(Evidence(text, hours, asked["hours"], "h", start=start, end=end))
         if rise.grown > asked["grown"] * 1e6 and rise.explained > asked["explained"] and hours < asked["hours"]:
             fired.append(role)
             critical |= hours < 1

@@ -13,6 +13,7 @@ from .base import NO_DELIVERY, Parameter, Rule, span, too_few
 from .periods import strongest
 
 if TYPE_CHECKING:
+    from ..frames import Steps
     from ..model import Finding, Stretch
     from .base import Asked, Session
 
@@ -23,10 +24,8 @@ SHOWN = 3
 
 def outliers(session: Session, asked: Asked, stretch: Stretch) -> Finding:
     """Single steps that took far longer."""
-    steps = session.steps(stretch)
-    steps = steps[counted(steps)]
-    if len(steps) < asked["least"]:
-        missing = too_few("steps", len(steps), asked["least"]) if session.frames.snapshot.steps else NO_STEPS
+    steps, missing = _counted(session, asked, stretch)
+    if missing is not None:
         return asked.abstained(missing, stretch=stretch, samples=len(steps))
     times = steps["step"].astype(np.float64)
     usual, mean, deviation = float(np.median(times)), float(times.mean()), float(times.std())
@@ -70,10 +69,8 @@ def outliers(session: Session, asked: Asked, stretch: Stretch) -> Finding:
 
 def period(session: Session, asked: Asked, stretch: Stretch) -> Finding:
     """Step times that follow a pattern of a few steps."""
-    steps = session.steps(stretch)
-    steps = steps[counted(steps)]
-    if len(steps) < asked["least"]:
-        missing = too_few("steps", len(steps), asked["least"]) if session.frames.snapshot.steps else NO_STEPS
+    steps, missing = _counted(session, asked, stretch)
+    if missing is not None:
         return asked.abstained(missing, stretch=stretch, samples=len(steps))
     batches = steps["batch"].astype(np.intp)
     if float(np.mean(np.abs(np.diff(batches)) > 1)) > asked["gaps"] and session.frames.snapshot.steps.dropped:
@@ -132,16 +129,8 @@ def initialisation(session: Session, asked: Asked) -> Finding:
         begun = 0.0 if rows[0] == session.frames.time[0] else float(rows[0])
         minutes = (step - begun) / 60
         late += minutes > asked["minutes"]
-        evidence.append(
-            Evidence(
-                text=f"{stretch.name}: {minutes:,.1f} min from its making (or the session's start) to its first step",
-                value=minutes,
-                threshold=asked["minutes"],
-                unit="min",
-                start=begun,
-                end=step,
-            )
-        )
+        text = f"{stretch.name}: {minutes:,.1f} min from its making (or the session's start) to its first step"
+        evidence.append(Evidence(text, minutes, asked["minutes"], "min", start=begun, end=step))
     if not evidence:
         return asked.abstained("the session's beginning: its rows are no longer kept" if unknown else NO_DELIVERY)
     if late:
@@ -151,6 +140,15 @@ def initialisation(session: Session, asked: Asked) -> Finding:
         )
         return asked.fired(advice, *evidence, samples=len(evidence), times=late)
     return asked.quiet(*evidence, samples=len(evidence))
+
+
+def _counted(session: Session, asked: Asked, stretch: Stretch) -> tuple[Steps, str | None]:
+    """The stretch's steps that count, and what is missing where they are fewer than the rule takes."""
+    steps = session.steps(stretch)
+    steps = steps[counted(steps)]
+    if len(steps) >= asked["least"]:
+        return steps, None
+    return steps, too_few("steps", len(steps), asked["least"]) if session.frames.snapshot.steps else NO_STEPS
 
 
 RULES = (
