@@ -66,6 +66,16 @@ def recorder(
         writer.LAST_S = before
 
 
+@contextmanager
+def recording(path: Path, **options: Any) -> Iterator[tuple[Recorder, Told]]:
+    """A recorder that got its first five frames, and said that it records."""
+    with recorder(path, **options) as (one, told):
+        one.hello(hello())
+        feed(one, *waves(5))
+        told.wait_for("recording")
+        yield one, told
+
+
 def feed(one: Recorder, times: npt.NDArray[np.float64], values: npt.NDArray[np.float32]) -> None:
     """Give frames to a recorder, no faster than it takes them."""
     for moment, row in zip(times.tolist(), values.astype("<f4"), strict=True):

@@ -18,15 +18,12 @@ import pytest
 from kernel_monitor.record import words
 from kernel_monitor.record.reader import open_session
 
-from .recorded import feed, hello, recorder, session, waves
+from .recorded import feed, hello, recorder, recording, session, waves
 
 
 def test_a_folder_that_is_removed_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
-    with recorder(folder / "a.kmsession") as (one, told):
-        one.hello(hello())
-        feed(one, *waves(5))
-        told.wait_for("recording")
+    with recording(folder / "a.kmsession") as (one, told):
         shutil.rmtree(folder)
         found = told.wait_for("stopped")
         feed(one, *waves(5, start=2))  # and sampling goes on
@@ -37,10 +34,7 @@ def test_a_folder_that_is_removed_is_told(tmp_path: Path) -> None:
 
 def test_a_file_that_is_removed_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
-    with recorder(path) as (one, told):
-        one.hello(hello())
-        feed(one, *waves(5))
-        told.wait_for("recording")
+    with recording(path) as (_, told):
         path.unlink()
         assert "was removed" in told.wait_for("stopped")["message"]
 
@@ -53,10 +47,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 def test_a_lock_that_stays_is_told_and_a_short_one_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
-    with recorder(path) as (one, told):
-        one.hello(hello())
-        feed(one, *waves(5))
-        told.wait_for("recording")
+    with recording(path) as (one, told):
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             feed(one, *waves(5, start=1))

@@ -13,7 +13,7 @@ from kernel_monitor.record import places
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.sessions import left_without_goodbye, look, mark_told, sessions
 
-from .recorded import ORIGIN, feed, hello, recorder, session, waves
+from .recorded import ORIGIN, feed, hello, recorder, recording, session, waves
 from .test_reader import interrupted
 
 
@@ -72,10 +72,7 @@ def test_one_without_goodbye_is_told_of_once(tmp_path: Path) -> None:
 
 def test_a_living_session_is_not_without_goodbye(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
-    with recorder(path) as (one, told):
-        one.hello(hello())
-        feed(one, *waves(5))
-        told.wait_for("recording")
+    with recording(path):
         until = time.monotonic() + 10
         while look(path).seconds == 0 and time.monotonic() < until:
             time.sleep(0.05)

@@ -24,17 +24,12 @@ from kernel_monitor import monitor, switchable, watch_loader
 from kernel_monitor.steps.meter import Meter
 from kernel_monitor.steps.records import PHASES, WARM_UP, Step
 from kernel_monitor.steps.registry import live
+from tests.unit.burning import Back, burn
 
 STEPS = 30
 PARTS = ("wait", *PHASES, "other")
 
 Work = Callable[[], None]
-
-
-def burn(seconds: float) -> None:
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
 
 
 class Stamps:
@@ -75,20 +70,6 @@ class Stamps:
         self._began = 0.0
 
 
-class Back(torch.autograd.Function):
-    """Works on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, stamps: Stamps) -> torch.Tensor:
-        ctx.stamps = stamps
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        ctx.stamps.work("backward")
-        return gradients[0], None
-
-
 class Model(torch.nn.Module):
     def __init__(self, stamps: Stamps) -> None:
         super().__init__()
@@ -98,7 +79,7 @@ class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with self.stamps.of("forward"):
             self.stamps.work("forward")
-            made: torch.Tensor = Back.apply(self.weight * x, self.stamps)
+            made: torch.Tensor = Back.apply(self.weight * x, lambda: self.stamps.work("backward"))
         return made
 
 

@@ -13,7 +13,7 @@ from kernel_monitor.sample.client import SamplerClient
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def wait_for(done: Callable[[], object], seconds: float = 15.0) -> None:
+def wait_for(done: Callable[[], object], seconds: float = 30.0) -> None:
     until = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < until, f"it did not come about in {seconds:g} s"

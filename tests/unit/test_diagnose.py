@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -20,34 +21,25 @@ from kernel_monitor.diagnose import (
     strip,
 )
 from kernel_monitor.store import Snapshot, Store
+from tests.unit import sessions
+from tests.unit.sessions import Floats, Value, build
 
 INTERVAL = 0.1
 TRAIN = "loader-1"
+SWITCHED = {
+    "backend": "dali-cpu",
+    "status": "dali-cpu since batch 412",
+    "backends": [{"name": "dali-gpu", "available": False, "reason": "no usable GPU"}],
+    "epoch": 1,
+    "batch": 212,
+    "samples": 6784,
+    "decoded": {"torchvision": 64, "dali-cpu": 6720},
+}
 
 
 def state(**fields: Any) -> dict[str, Any]:
-    """A `LoaderState` as a loader gives it."""
-    return {
-        "id": TRAIN,
-        "name": "train",
-        "backend": "dali-cpu",
-        "wanted": None,
-        "status": "dali-cpu since batch 412",
-        "backends": [{"name": "dali-gpu", "available": False, "reason": "no usable GPU"}],
-        "epoch": 1,
-        "batch": 212,
-        "batches": 640,
-        "samples": 6784,
-        "planned": 20480,
-        "lost": 0,
-        "doubled": 0,
-        "skipped": 0,
-        "replaced": 0,
-        "skips": [],
-        "knobs": {"workers": 2, "prefetch": 2, "threads": 2},
-        "decoded": {"torchvision": 64, "dali-cpu": 6720},
-        **fields,
-    }
+    """A `LoaderState` as a loader gives it after the switch."""
+    return sessions.state(**{**SWITCHED, **fields})
 
 
 def session(
@@ -68,54 +60,52 @@ def session(
     frame, wait 999 ms. Dali: 96 images a frame (960/s), CPU 61 %, wait 5 of 33 ms. `pause` seconds without a delivery
     lie in the middle of the first part. Rows within `gap` are missing.
     """
-    series = [{"name": f"cpu/{core}/{part}", "unit": "%"} for core in range(cores) for part in ("busy", "iowait")]
-    series += [{"name": "memory/percent", "unit": "%"}]
-    series += [
-        {"name": f"gpu/{gpu}/{part}", "unit": "%"} for gpu in range(gpus) for part in ("utilisation", "memory", "power")
-    ]
-    store = Store(6000, interval=INTERVAL, origin=1_790_000_000.0)
-    store.set_host(
-        {
-            "interval": INTERVAL,
-            "series": series,
-            "cpus": list(range(cores)),
-            "gpus": [{"index": gpu, "name": "NVIDIA H200", "memory_total": 150 * 10**9} for gpu in range(gpus)],
-            "gpu_reason": None if gpus else "NVML Shared Library Not Found",
-            "host": {"cpu_model": "Some CPU", "logical_cpus": cores, "memory_total": 64 * 10**9, "platform": "Linux"},
-        }
-    )
-    loaders = [{"id": f"loader-{k}", "name": name} for k, name in enumerate(names, start=1)]
-    store.set_loaders(loaders)
     asked = before + pause
     first = asked + 2.0
     end = first + after
-    for k in range(round((end + idle) / INTERVAL)):
-        moment = 0.03 + k * INTERVAL
-        if gap is not None and gap[0] < moment < gap[1]:
-            continue
-        pausing = before / 2 < moment <= before / 2 + pause or moment > end
-        cpu, gpu, images, wait, step = (
-            (100.0, 31.0, 32, 60.0, 100.0)
-            if moment <= asked
-            else (7.0, 1.0, 5, 999.0, 1000.0)
-            if moment <= first
-            else (61.0, 88.0, 96, 5.0, 33.0)
-        )
-        if pausing:
-            cpu, images = 3.0, 0
-        values: dict[str, float] = {"loader/loader-1/images": images / INTERVAL}
-        if images:
-            values |= {"loader/loader-1/wait": wait, "loader/loader-1/step": step}
-        host = [cpu, 1.0] * cores + [40.0] + [gpu, 50.0, 60.0] * gpus
-        store.append(moment, host, values)
-    if switch:
-        fields = {"loader": TRAIN, "source": "torchvision", "target": "dali-cpu"}
-        store.add_event("switch-asked", asked, **fields)
-        store.add_event("engine-ready", first - 0.5, **fields)
-        store.add_event("switch", first, **fields, epoch=0, batch=412, asked=asked, first=first)
-    states = [state(id=loader["id"], name=loader["name"]) for loader in loaders]
-    facts = {"python": "3.11.4", "versions": {"kernel-monitor": "0.1.0", "torch": "2.15.0"}, "restarts": 0}
-    return store.snapshot(states, facts)
+
+    def by_part(torchvision: float, meanwhile: float, dali: float, *, at_rest: float | None = None) -> Value:
+        def values(time: Floats) -> Any:
+            working = np.where(time <= asked, torchvision, np.where(time <= first, meanwhile, dali))
+            pausing = ((time > before / 2) & (time <= before / 2 + pause)) | (time > end)
+            return working if at_rest is None else np.where(pausing, at_rest, working)
+
+        return values
+
+    fields = {"loader": TRAIN, "source": "torchvision", "target": "dali-cpu"}
+    switched = [
+        {"kind": "switch-asked", "time": asked, **fields},
+        {"kind": "engine-ready", "time": first - 0.5, **fields},
+        {"kind": "switch", "time": first, **fields, "epoch": 0, "batch": 412, "asked": asked, "first": first},
+    ]
+    ids = [f"loader-{k}" for k in range(1, len(names) + 1)]
+    return build(
+        end + idle,
+        INTERVAL,
+        cores,
+        gpus,
+        busy=by_part(100.0, 7.0, 61.0, at_rest=3.0),
+        iowait=1.0,
+        memory=40.0,
+        kernel=None,
+        workers=None,
+        gpu=by_part(31.0, 1.0, 88.0),
+        gpu_memory=50.0,
+        series={
+            **{f"gpu/{number}/power": 60.0 for number in range(gpus)},
+            **{f"loader/{one}/images": math.nan for one in ids},
+            f"loader/{TRAIN}/images": by_part(32 / INTERVAL, 5 / INTERVAL, 96 / INTERVAL, at_rest=0.0),
+            f"loader/{TRAIN}/wait": by_part(60.0, 999.0, 5.0, at_rest=math.nan),
+            f"loader/{TRAIN}/step": by_part(100.0, 1000.0, 33.0, at_rest=math.nan),
+        },
+        loaders=dict(zip(ids, names, strict=True)),
+        states=[SWITCHED] * len(names),
+        events=switched if switch else (),
+        facts={"python": "3.11.4", "versions": {"kernel-monitor": "0.1.0", "torch": "2.15.0"}, "restarts": 0},
+        steps=False,
+        gap=gap,
+        first=0.03,
+    )
 
 
 def found(snapshot: Snapshot) -> dict[str, Any]:
@@ -292,21 +282,9 @@ def test_bokeh_is_not_imported() -> None:
 
 
 def test_rows_ten_seconds_apart_are_no_pauses() -> None:
-    store = Store(interval=10.0)
-    store.set_host(
-        {
-            "interval": 10.0,
-            "series": [{"name": "sample/interval", "unit": "s"}, {"name": "cpu/0/busy", "unit": "%"}],
-            "cpus": [0],
-            "gpus": [],
-            "gpu_reason": "none",
-            "host": {},
-        }
-    )
-    store.set_loaders([{"id": TRAIN, "name": "train"}])
-    for k in range(30):
-        store.append(10.0 * k, [10.0, 50.0], {"loader/loader-1/images": 300.0, "loader/loader-1/step": 100.0})
-    measured = measure(store.snapshot([], {}), TRAIN, -1.0, 300.0)
+    series: dict[str, Value] = {f"loader/{TRAIN}/images": 300.0, f"loader/{TRAIN}/step": 100.0}
+    snapshot = build(300.0, 10.0, 1, series={"sample/interval": 10.0, **series}, steps=False, first=0.0)
+    measured = measure(snapshot, TRAIN, -1.0, 300.0)
     assert measured.seconds == pytest.approx(290.0)
     assert measured.rate == pytest.approx(300.0)
 

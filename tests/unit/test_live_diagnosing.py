@@ -6,97 +6,25 @@ import gc
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
-from torchvision.datasets import ImageFolder
 
 from kernel_monitor.diagnose.trials import diagnosis
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.live import Monitor, attending, judging
-from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.store import Store
-from tests.loaders.conftest import augmented, make_folder
+from kernel_monitor.live import Monitor, attending
+from kernel_monitor.loaders import switchable
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-]
+from .sampler_taken import wait_for
+from .training import BATCH, Train, image_folder, in_threads, loader_of, loops, monitor_that_samples
 
-IMAGES, BATCH = 60, 4
+pytestmark = in_threads
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_folder(tmp_path_factory.mktemp("images"), IMAGES)
-
-
-@pytest.fixture
-def monitor() -> Iterator[Monitor]:
-    one = Monitor()
-    one.start(record=False)
-    yield one
-    one.cancel_diagnosis()
-    one.stop()
-
-
-class Training:
-    """A loop that takes `work` s for each batch, and notes when each one came and how many samples it had."""
-
-    def __init__(self, loader: SwitchableLoader, work: float = 0.02, *, epochs: int = 10_000) -> None:
-        self.loader = loader
-        self.came: list[tuple[float, int]] = []
-        self.pause = threading.Event()
-        self._left = threading.Event()
-        self._work, self._epochs = work, epochs
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        for _ in range(self._epochs):
-            for images, _labels in self.loader:
-                self.came.append((time.monotonic(), len(images)))
-                time.sleep(self._work)
-                if self._left.is_set():
-                    return
-            while self.pause.is_set() and not self._left.is_set():
-                time.sleep(0.01)
-
-    def leave(self) -> None:
-        self._left.set()
-        self._thread.join()
-
-
-Train = Callable[..., Training]
-
-
-@pytest.fixture
-def train(folder: Path) -> Iterator[Train]:
-    made: list[Training] = []
-
-    def start(name: str = "train", *, work: float = 0.02, epochs: int = 10_000, **more: Any) -> Training:
-        loader = DataLoader(ImageFolder(str(folder), augmented()), batch_size=BATCH, shuffle=True, num_workers=0)
-        made.append(Training(switchable(loader, name=name, **more), work, epochs=epochs))
-        return made[-1]
-
-    yield start
-    while made:
-        one = made.pop()
-        one.leave()
-        one.loader.release()
-        del one
-    gc.collect()  # an iteration that was left is a cycle; the next test's loader is to be the only one
-
-
-def wait_for(ready: Callable[[], object], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.01)
+folder = pytest.fixture(scope="module")(image_folder)
+monitor = pytest.fixture(monitor_that_samples)
+train = pytest.fixture(loops)
 
 
 def state(monitor: Monitor) -> dict[str, Any]:
@@ -352,9 +280,7 @@ def test_an_engine_that_does_not_start_is_named_and_the_others_are_measured(moni
 
 
 def test_a_loader_that_is_gone_ends_it(monitor: Monitor, folder: Path) -> None:
-    loader = switchable(
-        DataLoader(ImageFolder(str(folder), augmented()), batch_size=BATCH, num_workers=0), name="short"
-    )
+    loader = switchable(loader_of(folder), name="short")
     batches = iter(loader)
     next(batches)
     monitor.diagnose(seconds=2.0, wait=False)
@@ -391,95 +317,6 @@ def test_an_error_of_ours_is_shown_and_harms_nothing(
     wait_for(lambda: len(loop.came) > count + 5)
     monkeypatch.undo()
     assert monitor.diagnose(seconds=1.0) is not None
-
-
-# -- the verdict of the loop as it runs ---------------------------------------------------------------------------
-
-
-def test_a_switch_is_predicted_from_what_was_there_when_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
-    for number in range(100):
-        store.append(0.1 * number, [])
-    store.add_event("switch-asked", 5.0, loader="loader-1", source="torchvision", target="dali-cpu")
-    store.add_event("switch", 5.5, loader="loader-1", source="torchvision", target="dali-cpu", asked=5.0, first=5.5)
-    asked = []
-
-    def verdict(rows: Any, _steps: Any, events: Any, states: Any, **_last: Any) -> dict[str, Any]:
-        asked.append((rows.time[-1], [event["kind"] for event in events], states))
-        return {"kind": "input-bound", "gains": [{"action": "dali-cpu", "low": 0.3, "high": 0.5}]}
-
-    monkeypatch.setattr(judging, "live_verdict", verdict)
-    now = {"id": "loader-1", "name": "train", "backend": "dali-cpu", "wanted": None}
-    one = judging.Judging(store)
-
-    def add(kind: str, at: float, **fields: Any) -> None:
-        store.add_event(kind, at, **fields)
-
-    one.predict([now], add)
-    (latest, kinds, states) = asked[0]
-    assert latest == pytest.approx(5.0)
-    assert kinds == []
-    assert states == [{**now, "backend": "torchvision"}]
-    told = store.events()[-1]
-    assert (told["kind"], told["time"], told["target"]) == ("prediction", 5.0, "dali-cpu")
-    assert told["gains"] == [{"action": "dali-cpu", "low": 0.3, "high": 0.5}]
-    one.predict([now], add)
-    assert len(asked) == 1
-
-
-def test_an_error_in_the_verdict_is_shown_and_ends_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*_args: Any, **_more: Any) -> Any:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(judging, "live_verdict", fails)
-    store = Store()
-    store.append(0.1, [])
-    store.add_event("switch-asked", 0.1, loader="loader-1", source="torchvision", target="dali-cpu")
-    one = judging.Judging(store)
-    states = [{"id": "loader-1", "name": "train", "backend": "torchvision", "wanted": None}]
-    for moment in (0.1, 5.0, 10.0):
-        one.predict(states, lambda *_args, **_fields: pytest.fail("there is nothing to predict"))
-        one.refresh(moment, states)
-    assert one.verdict is not None
-    assert (one.verdict["kind"], one.verdict["loader"]) == ("undetermined", "loader-1")
-    assert "RuntimeError: a bug" in one.verdict["sentence"]
-    assert len(caplog.records) == 1
-
-
-def test_the_verdict_of_an_hour_takes_milliseconds(monitor: Monitor, train: Train) -> None:
-    """The sampler's reader thread reaches it; the bar is 5 ms, and three times that here."""
-    from kernel_monitor.steps.records import Step
-
-    loop = train(work=0.005)
-    wait_for(lambda: monitor.store.last_seq > 5 and len(loop.came) > 50)
-    loop.leave()
-    monitor.stop()
-    store = monitor.store
-    store.set_capacity(36_000)
-    newest = store.rows(store.last_seq - 1)
-    columns = newest.schema.columns
-    host = len(newest.schema.series) - sum(name.startswith("loader/") for name in columns)
-    row = np.nan_to_num(newest.values[-1])
-    loaders = {name: float(row[at]) for name, at in columns.items() if name.startswith("loader/")}
-    begin = float(newest.time[-1])
-    for number in range(36_000):
-        store.append(begin + 0.1 * number, row[:host], loaders)
-    end = begin + 3600.0
-    store.steps.add(
-        loop.loader.id,
-        [Step(begin + 0.018 * k, k // 100, k % 100, 32, 0.008, 0.018, 0, 0.004, 0.004, 0.001) for k in range(200_000)],
-    )
-    states = monitor.loader_states()
-    one = judging.Judging(store)
-    taken = []
-    for number in range(15):
-        begun = time.thread_time()  # of a loaded machine it is asked what the thread itself takes
-        one.refresh(end - 50.0 + 3.0 * number, states)
-        taken.append(time.thread_time() - begun)
-    assert one.verdict is not None
-    assert np.median(taken) < 3 * 5e-3
 
 
 def test_the_result_of_nothing_has_a_sentence() -> None:

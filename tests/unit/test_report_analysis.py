@@ -40,18 +40,31 @@ def part(html: str, key: str) -> str:
     return Page(html[begin : html.index("</section>", begin)]).text
 
 
+def says(html: str, key: str, *sentences: str) -> None:
+    """That one part of the page says all of this."""
+    words = part(html, key)
+    for sentence in sentences:
+        assert sentence in words
+
+
 def test_verdict_strip_and_rates_come_before_anything_else(html: str) -> None:
     order = [html.index(f'id="{key}"') for key in ("verdict", "change", "charts-part", "histograms", "rules", "method")]
     assert order == sorted(order)
     assert order[-1] < html.index('id="document"')  # words and pictures before the scripts
-    words = part(html, "verdict")
-    assert "Compute-bound: the loop is busy computing train/2 · dali-cpu, 590 steps" in words
-    assert "Next: Switch to dali-cpu." in words
-    assert "no wait for data left: 5 % of the step time saved (What is left of the wait)" in words
-    change = part(html, "change")
-    assert "images/s 320 → 960 3.00 times as many" in change
-    assert "Predicted before the change (dali-cpu): 55 to 72 % of the step time saved (From CPU" in change
-    assert "Measured: 66.7 %, within it." in change
+    says(
+        html,
+        "verdict",
+        "Compute-bound: the loop is busy computing train/2 · dali-cpu, 590 steps",
+        "Next: Switch to dali-cpu.",
+        "no wait for data left: 5 % of the step time saved (What is left of the wait)",
+    )
+    says(
+        html,
+        "change",
+        "images/s 320 → 960 3.00 times as many",
+        "Predicted before the change (dali-cpu): 55 to 72 % of the step time saved (From CPU",
+        "Measured: 66.7 %, within it.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,11 +86,14 @@ def test_a_change_that_is_no_switch_has_its_figures_too() -> None:
     second = stretch(2, "torchvision", began_by="mark", label="augment x12")
     told = analysis(stretches=(stretch(1, "torchvision"), second))
     html = render(session(gpus=1, switch=False), told)
-    words = part(html, "change")
-    assert "train/1 · torchvision → train/2 · torchvision “augment x12”" in words
-    assert "images/s 320 → 960" in words
-    assert "6,400 in 20 s → 19,200 in 20 s" in words
-    assert "GPU p50 31 → 88 %" in words
+    says(
+        html,
+        "change",
+        "train/1 · torchvision → train/2 · torchvision “augment x12”",
+        "images/s 320 → 960",
+        "6,400 in 20 s → 19,200 in 20 s",
+        "GPU p50 31 → 88 %",
+    )
 
 
 def test_where_nothing_changed_the_rate_stands_with_its_counts() -> None:
@@ -108,18 +124,19 @@ def test_other_stretches_are_folded_and_labelled_with_their_mark() -> None:
 
 
 def test_phases_are_shown_as_shares_and_as_times(html: str) -> None:
-    words = part(html, "phases")
-    assert "data wait 60 % → 15 %" in words
-    assert "forward 12 % → 27 %" in words
-    assert "train/1 · torchvision 197 60 ms 3 ms 12 ms 20 ms 4 ms 1 ms 100 ms" in words
-    assert "times of the GPU" in words
+    says(
+        html,
+        "phases",
+        "data wait 60 % → 15 %",
+        "forward 12 % → 27 %",
+        "train/1 · torchvision 197 60 ms 3 ms 12 ms 20 ms 4 ms 1 ms 100 ms",
+        "times of the GPU",
+    )
     assert 'id="phases"' not in render(session(), analysis(stretches=(stretch(1, "torchvision", phases={}),)))
 
 
 def test_the_histograms_lie_over_each_other_with_a_table_beside_them(html: str, page: Page) -> None:
-    words = part(html, "histograms")
-    assert "The two drawn are 0.94 apart" in words
-    assert "train/1 · torchvision 200 0.0 % 4.1 %" in words
+    says(html, "histograms", "The two drawn are 0.94 apart", "train/1 · torchvision 200 0.0 % 4.1 %")
     (label,) = [
         str(found["aria-label"]) for tag, found in page.elements if tag == "svg" and found.get("class") == "histogram"
     ]
@@ -168,10 +185,13 @@ def test_a_note_of_the_worst_comes_before_the_milder() -> None:
 
 
 def test_an_epoch_that_delivered_too_little_is_flagged_and_has_no_rate(html: str) -> None:
-    words = part(html, "epochs")
-    assert "Careful: 1 epoch may not be compared by time (train 2)" in words
-    assert "train 1 640 20,480 20,480 52 s 393 whole" in words
-    assert "train 2 0 0 20,480 0.4 s - ⚠ delivered 0 of 20,480 samples" in words
+    says(
+        html,
+        "epochs",
+        "Careful: 1 epoch may not be compared by time (train 2)",
+        "train 1 640 20,480 20,480 52 s 393 whole",
+        "train 2 0 0 20,480 0.4 s - ⚠ delivered 0 of 20,480 samples",
+    )
 
 
 def test_of_very_many_epochs_those_with_a_problem_are_all_there() -> None:
@@ -183,12 +203,15 @@ def test_of_very_many_epochs_those_with_a_problem_are_all_there() -> None:
 
 
 def test_operators_stand_side_by_side(html: str) -> None:
-    words = part(html, "operators")
-    assert "CPU operators, torchvision → dali-cpu" in words
-    assert "aten::convolution 40.0 % 120 ms 40 60.0 % 120 ms 40" in words
-    assert "sm90_gemm<bf16> - - - 70.0 % 88 ms 420" in words
-    assert "no GPU kernels: CUPTI is not there" in words
-    assert "trace trace.json.gz, to be opened in ui.perfetto.dev" in words
+    says(
+        html,
+        "operators",
+        "CPU operators, torchvision → dali-cpu",
+        "aten::convolution 40.0 % 120 ms 40 60.0 % 120 ms 40",
+        "sm90_gemm<bf16> - - - 70.0 % 88 ms 420",
+        "no GPU kernels: CUPTI is not there",
+        "trace trace.json.gz, to be opened in ui.perfetto.dev",
+    )
 
 
 def test_a_profile_that_failed_is_left_out() -> None:
@@ -198,10 +221,13 @@ def test_a_profile_that_failed_is_left_out() -> None:
 
 
 def test_costs_say_what_they_are_reckoned_from(html: str) -> None:
-    words = part(html, "cost")
-    assert "train/1 · torchvision $37.69 $0.00201 $1.29 $0.0327 - 197 steps, 6,400 images" in words
-    assert "train/2 · dali-cpu $37.69 $0.000349 $0.430 $0.0109 67 % less 590 steps, 19,200 images" in words
-    assert "Cores to feed this loop 5.70" in words
+    says(
+        html,
+        "cost",
+        "train/1 · torchvision $37.69 $0.00201 $1.29 $0.0327 - 197 steps, 6,400 images",
+        "train/2 · dali-cpu $37.69 $0.000349 $0.430 $0.0109 67 % less 590 steps, 19,200 images",
+        "Cores to feed this loop 5.70",
+    )
 
 
 def test_a_price_of_zero_and_no_price_are_both_said() -> None:
@@ -224,12 +250,15 @@ def test_money(value: float, currency: str, shown: str) -> None:
 
 
 def test_a_diagnosis_has_its_runs_with_spread_and_counts(html: str) -> None:
-    words = part(html, "diagnoses")
-    assert "torchvision 320 310 to 331 31 % 60 ms 100 ms 99 % 31 % 80 steps, 2,560 images in 8.0 s -" in words
-    assert "dali-cpu 960 930 to 985 - 5 ms 33.3 ms 66 % - 240 steps, 7,680 images in 8.0 s too few steps" in words
-    assert "Predicted: dali-cpu 55 to 72 % of the step time saved." in words
-    assert "Measured: dali-cpu 67 % of the step time saved." in words
-    assert "dali-gpu: no usable GPU" in words
+    says(
+        html,
+        "diagnoses",
+        "torchvision 320 310 to 331 31 % 60 ms 100 ms 99 % 31 % 80 steps, 2,560 images in 8.0 s -",
+        "dali-cpu 960 930 to 985 - 5 ms 33.3 ms 66 % - 240 steps, 7,680 images in 8.0 s too few steps",
+        "Predicted: dali-cpu 55 to 72 % of the step time saved.",
+        "Measured: dali-cpu 67 % of the step time saved.",
+        "dali-gpu: no usable GPU",
+    )
 
 
 def test_the_contents_lead_to_what_is_there(page: Page) -> None:
