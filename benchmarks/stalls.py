@@ -1,14 +1,14 @@
 """How long profiling and exporting stop a training loop, beside the longest of its steps without them.
 
-    python -m benchmarks.stalls [--rounds 5] [--calls 60] [--json FILE]
+    python -m benchmarks.stalls [--rounds 5] [--calls 60] [--threads 1] [--json FILE]
 
-One loop on CPU, one torch thread, some hundred small operators a step (that is what makes traces large), watched by
-`watch_loader`. In each round: steps without anything; a profile of 10 steps; the steps while its trace is written and
-read; the steps while the session is exported. The time of a step is taken by the loop itself from one request for a
-batch to the next, boundary calls included. The stop is the longest step of a part less the part's median, in steps
-without anything: at most one is allowed. (That all steps are slower while another process reads or renders on the same
-cores is no stop: the medians say how much.) The profiler's own steps, with the boundaries where it starts and stops,
-are printed apart: they are marked, and left out of every other figure.
+One loop on CPU, with so many torch threads, some hundred small operators a step (that is what makes traces large),
+watched by `watch_loader`. In each round: steps without anything; a profile of 10 steps; the steps while its trace is
+written and read; the steps while the session is exported. The time of a step is taken by the loop itself from one
+request for a batch to the next, boundary calls included. The stop is the longest step of a part less the part's median,
+in steps without anything: at most one is allowed. (That all steps are slower while another process reads or renders on
+the same cores is no stop: the medians say how much.) The profiler's own steps, with the boundaries where it starts and
+stops, are printed apart: they are marked, and left out of every other figure.
 """
 
 from __future__ import annotations
@@ -137,8 +137,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=60, help="layers of the model")
     parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--threads", type=int, default=1, help="torch's, which all wait for the slowest of them")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     gc.collect()
     found = measure(options.rounds, options.calls)
     print(f"{'':<12}{'steps':>8}{'median':>12}{'p99':>12}{'longest':>12}")
