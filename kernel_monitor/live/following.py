@@ -212,9 +212,11 @@ def _between(old: Totals | None, new: Totals) -> dict[str, float]:
         return float(getattr(new, name)) - before
 
     part = {"images": gone("images")}
-    steps, phased = gone("steps"), gone("phased")
+    steps, waited, phased = gone("steps"), gone("waited"), gone("phased")
     if steps:
-        part |= {"wait": 1e3 * gone("wait_s") / steps, "step": 1e3 * gone("step_s") / steps}
+        part["step"] = 1e3 * gone("step_s") / steps
+    if waited:
+        part["wait"] = 1e3 * gone("wait_s") / waited
     if phased:
         # Of a phase that was never seen nothing is said: without a GPU there is no copy.
         phases = {phase: gone(f"{phase}_s") for phase in PHASES if getattr(new, f"{phase}_s") > 0}

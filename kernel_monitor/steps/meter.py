@@ -33,12 +33,13 @@ class Totals(NamedTuple):
     Attributes:
         images: samples delivered.
         steps: steps ended. A step goes from one request for a batch to the next.
-        wait_s: s, the steps' waits for their batch; NaN once a step's wait was not measured.
+        wait_s: s, the waits for their batch of the `waited` steps.
         step_s: s, the steps' whole durations.
         phased: steps with phases, as far as these are settled.
         copy_s, forward_s, backward_s, optimizer_s: s, their phases; 0 for one that was not measured.
         phased_step_s: s, their durations.
         phased_wait_s: s, their waits; 0 where one was not measured.
+        waited: steps whose wait was measured: all of a loader, of `monitor.step` those that said `got`.
     """
 
     images: int
@@ -52,6 +53,7 @@ class Totals(NamedTuple):
     optimizer_s: float = 0.0
     phased_step_s: float = 0.0
     phased_wait_s: float = 0.0
+    waited: int = 0
 
 
 class Meter:
@@ -63,7 +65,7 @@ class Meter:
 
     def __init__(self, loader: str = "") -> None:
         self.loader = loader
-        self._totals = Totals(0, 0, 0.0, 0.0)
+        self._totals = (0, 0, 0.0, 0.0, 0)  # images, steps, wait_s, step_s, waited
         self._phases = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the totals from `phased` on
         self._steps: list[Step | None] = [None] * STEPS_KEPT  # step n, from 0, stands at n % STEPS_KEPT
         self._settled = 0  # steps of which everything is known
@@ -75,8 +77,8 @@ class Meter:
 
     def totals(self) -> Totals:
         """The totals now."""
-        images, steps, wait_s, step_s, *_ = self._totals
-        return Totals(images, steps, wait_s, step_s, *self._phases)
+        images, steps, wait_s, step_s, waited = self._totals
+        return Totals(images, steps, wait_s, step_s, *self._phases, waited)
 
     @property
     def count(self) -> int:
@@ -84,9 +86,9 @@ class Meter:
         return self._totals[1]
 
     def add(self, images: int = 0, steps: int = 0, wait_s: float = 0.0, step_s: float = 0.0) -> None:
-        """Add to the totals."""
+        """Add to the totals; the waits of all these steps are known."""
         old = self._totals
-        self._totals = Totals(old[0] + images, old[1] + steps, old[2] + wait_s, old[3] + step_s)
+        self._totals = (old[0] + images, old[1] + steps, old[2] + wait_s, old[3] + step_s, old[4] + steps)
 
     def step(self, step: Step, trail: Trail | None = None, seen: int = 0) -> None:
         """A step ended.
@@ -96,7 +98,9 @@ class Meter:
             seen: bits of the phases that are measured.
         """
         old = self._totals
-        self._totals = Totals(old[0], old[1] + 1, old[2] + step[4], old[3] + step[5])
+        known = not isnan(step.wait)
+        wait = step.wait if known else 0.0
+        self._totals = (old[0], old[1] + 1, old[2] + wait, old[3] + step.step, old[4] + known)
         if trail is None and not self._pending:
             self._keep(step, seen)
             return

@@ -214,10 +214,14 @@ def test_a_wait_that_was_not_measured_is_missing_and_not_zero() -> None:
     assert values[f"loader/{loop.source.id}/step"] == pytest.approx(500.0)
     (stepped,) = one.steps(0.5)
     assert math.isnan(stepped.rows[0].wait)
+    clock.got(8, ZERO + 1.7)
+    clock.ask(ZERO + 2.0)  # and the next step knows its wait: the one before hides it no longer
+    assert one.values(1.0)[f"loader/{loop.source.id}/wait"] == pytest.approx(200.0)
 
 
 def test_the_totals_that_are_read_are_those_that_there_are() -> None:
     assert Totals._fields[4:] == (
         "phased", "copy_s", "forward_s", "backward_s", "optimizer_s", "phased_step_s", "phased_wait_s",
+        "waited",
     )  # fmt: skip
     assert cast("Any", Totals(0, 0, 0.0, 0.0)).phased == 0

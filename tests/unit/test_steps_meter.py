@@ -49,7 +49,7 @@ def test_steps_go_from_request_to_request() -> None:
     clock.got(4, 12.25)
     clock.ask(13.0)
     clock.stop()
-    assert meter.totals() == (8, 2, 0.75, 3.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    assert meter.totals() == (8, 2, 0.75, 3.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2)
     clock.ask(20.0)
     assert meter.totals().steps == 2
 
@@ -202,7 +202,8 @@ def test_a_step_by_hand_measures_its_wait_only_when_it_says_so() -> None:
     assert [one.images for one in found] == [0, 32, 32, 32, 32]
     assert [math.isnan(one.wait) for one in found] == [True, False, False, False, False]
     totals, state = source("told by hand").meter.totals(), source("told by hand").state()
-    assert math.isnan(totals.wait_s)
+    assert (totals.steps, totals.waited) == (5, 4)
+    assert totals.wait_s == pytest.approx(sum(one.wait for one in found[1:]))
     assert math.isfinite(totals.phased_wait_s)
     assert (state["batch"], state["samples"], state["status"]) == (5, 128, "watched, batch 5")
 
