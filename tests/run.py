@@ -60,7 +60,8 @@ def run_pytest(folder: str, out: Path) -> Result:
     if not (HERE / folder).is_dir():
         result.failed.append(f"tests/{folder} does not exist")
         return result
-    problem = run([sys.executable, "-m", "pytest", f"tests/{folder}", "--quiet", "--verdict", str(counts)])
+    slowest = ["--durations=10", "--durations-min=5"]
+    problem = run([sys.executable, "-m", "pytest", f"tests/{folder}", "--quiet", *slowest, "--verdict", str(counts)])
     if counts.exists():
         read = json.loads(counts.read_text(encoding="utf-8"))
         result.passed, result.failed, result.hidden = read["passed"], read["failed"], read["hidden"]

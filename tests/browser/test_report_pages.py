@@ -11,15 +11,12 @@ from playwright.sync_api import Browser
 
 from kernel_monitor.report import write
 from kernel_monitor.report.page import render
+from tests.browser.accessibility import serious
 from tests.browser.scenes import machine, run
 from tests.browser.test_report import Seen, opened
 from tests.unit.reports import analysis, nothing
 from tests.unit.test_diagnose import session
 
-AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
-SERIOUS = """async () => (await axe.run(document, { resultTypes: ['violations'] })).violations
-  .filter((one) => ['serious', 'critical'].includes(one.impact))
-  .map((one) => `${one.id}: ${one.nodes.map((node) => node.html).slice(0, 3).join(' ')}`)"""
 TIMES = """() => Object.fromEntries(['first-contentful-paint', 'charts-drawn'].map((name) =>
   [name, performance.getEntriesByName(name)[0].startTime]))"""
 WIDE = """() => [...document.querySelectorAll('main *')]
@@ -47,29 +44,22 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("pages") / "run.html", html)
 
 
-@pytest.fixture(scope="module")
-def axe() -> str:
-    return AXE.read_text(encoding="utf-8")
-
-
 @pytest.fixture(params=["light", "dark"])
 def seen(request: Any, browser: Browser, path: Path) -> Iterator[Seen]:
     with opened(browser, path, color_scheme=request.param) as found:
         yield found
 
 
-def test_axe_finds_nothing_serious(seen: Seen, axe: str) -> None:
+def test_axe_finds_nothing_serious(seen: Seen) -> None:
     seen.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-    seen.run(axe)
-    assert seen.run(SERIOUS) == []
+    assert serious(seen.page) == []
     assert seen.complaints == []
 
 
-def test_axe_finds_nothing_serious_in_a_page_of_nothing(browser: Browser, tmp_path: Path, axe: str) -> None:
+def test_axe_finds_nothing_serious_in_a_page_of_nothing(browser: Browser, tmp_path: Path) -> None:
     html = render(session(switch=False), nothing("No step ended in this session."))
     with opened(browser, write(tmp_path / "nothing.html", html)) as found:
-        found.run(axe)
-        assert found.run(SERIOUS) == []
+        assert serious(found.page) == []
 
 
 def test_words_and_pictures_are_there_before_the_charts(seen: Seen) -> None:

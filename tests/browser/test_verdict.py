@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from .accessibility import serious
 from .lab import CELL, SIDEBAR, Lab, Server
 from .scenes import HEAVY_LOOP, HEAVY_SETUP
 
@@ -219,3 +220,14 @@ def test_a_narrow_sidebar_holds_everything(training: Lab, sidebar: Locator) -> N
         _fits(training.page, SIDEBAR)
     finally:
         training.page.set_viewport_size({"width": 1600, "height": 1200})
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_axe_finds_nothing_serious_in_either_view(training: Lab, theme: str) -> None:
+    training.command("apputils:change-theme", {"theme": theme})
+    light = str("Light" in theme).lower()
+    training.page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached")
+    for where in (CELL, SIDEBAR):
+        for details in training.dashboard(where).locator("details").all():
+            details.evaluate("(el) => { el.open = true; }")
+        assert serious(training.page, where) == []
