@@ -24,20 +24,25 @@ def tried(events: Sequence[Mapping[str, Any]], stretch: Stretch) -> tuple[Gain, 
         stretch: whose engine the others are compared with; what came after its end is not known yet.
 
     Returns:
-        Gains with `measured`, `low` and `high` being the quartiles' extremes; none where the loop was changed since,
-        or the stretch's own engine was not measured.
+        Gains with `measured`, `low` and `high` being the quartiles' extremes; none where the loop was changed since
+        it began, or the stretch's own engine was not measured.
     """
-    for event in reversed(events):
-        if event.get("loader") not in (None, stretch.loader) or float(event.get("time", math.inf)) > stretch.end:
-            continue
-        if event.get("kind") in ANOTHER_LOOP:
-            return ()
-        if event.get("kind") == "diagnosis":
-            result = event.get("result") or {}
-            runs = {str(run.get("backend")): run for run in result.get("runs") or () if _counts(run)}
-            own = runs.pop(stretch.backend, None)
-            return () if own is None else tuple(_gain(own, run) for name, run in runs.items() if name != REPLAYS)
-    return ()
+    known = [
+        event
+        for event in events
+        if event.get("loader") in (None, stretch.loader) and float(event.get("time", math.inf)) <= stretch.end
+    ]
+    newest = next((event for event in reversed(known) if event.get("kind") == "diagnosis"), None)
+    if newest is None:
+        return ()
+    result = newest.get("result") or {}
+    began = result.get("began")
+    since = float(newest["time"]) if began is None else float(began)
+    if any(event.get("kind") in ANOTHER_LOOP and float(event["time"]) > since for event in known):
+        return ()
+    runs = {str(run.get("backend")): run for run in result.get("runs") or () if _counts(run)}
+    own = runs.pop(stretch.backend, None)
+    return () if own is None else tuple(_gain(own, run) for name, run in runs.items() if name != REPLAYS)
 
 
 def _counts(run: Mapping[str, Any]) -> bool:

@@ -68,12 +68,13 @@ def test_nothing_faster_was_found() -> None:
         [],
         [diagnosed(*SLOWER), {"kind": "mark", "time": 25.0, "label": "other data"}],
         [diagnosed(*SLOWER), {"kind": "knobs", "time": 25.0, "loader": "loader-1", "knobs": {"workers": 4}}],
+        [{"kind": "mark", "time": 15.0, "label": "between the engines"}, diagnosed(*SLOWER)],
         [diagnosed(*SLOWER, loader="loader-2")],
         [diagnosed(engine("torchvision", 80))],
         [diagnosed(engine("torchvision", 80, problem="it failed"), engine("dali-cpu", 50))],
         [diagnosed(engine("torchvision", 80), engine("synthetic", 500))],
     ],
-    ids=["none", "mark", "knobs", "another loader", "one engine", "failed", "replayed"],
+    ids=["none", "mark", "knobs", "a mark meanwhile", "another loader", "one engine", "failed", "replayed"],
 )
 def test_what_was_not_measured_of_this_loop_is_not_said(events: list[dict[str, Any]]) -> None:
     for found in verdicts(session(*events)):
