@@ -234,6 +234,31 @@ def test_release_in_the_middle_loses_nothing(make: Make) -> None:
     assert loader.backend == "torchvision"
 
 
+def test_a_pipeline_that_is_garbage_is_not_collected_in_a_forked_child(make: Make) -> None:
+    loader = make(shuffle=True)
+    loader.switch("dali-cpu")
+    deliver(loader)
+    gc.collect()
+    gc.disable()
+    try:
+        garbage: list[Any] = [loader.slot("dali-cpu").engine._pipeline]  # type: ignore[attr-defined]
+        assert garbage[0] is not None
+        garbage.append(garbage)
+        del garbage
+        loader.release()
+        child = os.fork()
+        if child == 0:
+            gc.collect()  # waits for threads that there are not, unless the pipeline is kept
+            os._exit(0)
+    finally:
+        gc.enable()
+    try:
+        assert gone({child})
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_forked_children_are_inert(make: Make) -> None:
     loader = make()
     heard: list[str] = []

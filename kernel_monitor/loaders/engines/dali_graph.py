@@ -10,6 +10,7 @@ import ctypes
 import importlib.util
 import os
 import re
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +26,9 @@ Ints = npt.NDArray[np.int64]
 NAME, ENCODED = "name", "encoded"  # inputs: the bytes of each file's path, or each file itself; uint8[1-D]
 
 _LIBRARIES = ("libdali_core.so", "libdali_kernels.so", "libdali.so", "libdali_operators.so")  # each needs those before
+
+_built: weakref.WeakSet[Any] = weakref.WeakSet()
+_kept: list[Any] = []
 
 
 class Rows(NamedTuple):
@@ -112,9 +116,24 @@ def pipeline(*, batch_size: int, threads: int, device: int | None) -> Any:
     from nvidia.dali.pipeline import Pipeline
 
     # Depth 1: how many runs are in flight is the engine's own count, and partial batches are just smaller feeds.
-    return Pipeline(
+    made = Pipeline(
         batch_size=batch_size, num_threads=threads, device_id=device, prefetch_queue_depth=1, exec_dynamic=True
     )
+    _built.add(made)
+    return made
+
+
+def _keep() -> None:
+    """Never collect a pipeline in a forked child, a worker above all.
+
+    Its threads are in the parent only, and its end would wait for them for ever. Python finds the garbage of before
+    the fork whenever it looks for some.
+    """
+    _kept.extend(_built)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_keep)
 
 
 def files(encoded: bool) -> Any:
