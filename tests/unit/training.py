@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -86,4 +85,3 @@ def loops(folder: Path) -> Iterator[Train]:
         one.leave()
         one.loader.release()
         del one
-    gc.collect()  # an iteration that was left is a cycle; the next test's loader is to be the only one
