@@ -1,6 +1,7 @@
 """Whether what is said before a swap comes true: ten real swaps to DALI at ten augmentation loads.
 
-    python -m benchmarks.diagnose [--seconds 12] [--steps 30] [--swaps pil-1,tensor-2,…] [--json FILE]
+    python -m benchmarks.diagnose [--seconds 12] [--steps 30] [--rounds 2] [--swaps pil-1,tensor-2,…]
+                                   [--json FILE]
     python -m benchmarks.diagnose --costs        (writes kernel_monitor/loaders/transforms/costs.json)
 
 The quickstart's loop on this machine's cores, with N times [horizontal flip, vertical flip, rotation] before the crop,
@@ -8,6 +9,13 @@ on PIL images (`pil-N`) and on tensors (`tensor-N`), which cost torchvision very
 process of its own: the loop runs with torchvision, the verdict and the gain of `dali-cpu` are taken from what was
 measured so far, when no other engine has ever run in that process, and only then the loader is switched. The gain is
 the share of the step time that is saved; a negative one is a loss, said before as well.
+
+What is said is about the engines, and a shared machine may be half as fast a quarter of a minute later. So the loop is
+switched back and to DALI again, and the measured gain is of the steps of all stretches of either engine together. A
+process beside the loop decodes one image four times a second and reads how much of the processor others were given
+(steal). From both comes a second figure, the gain on a machine of one's own: each stretch's step less the share that
+was stolen, in decodings. A loop in which decoding took a quarter more in one stretch than in another, or that was
+robbed of more than a twentieth, is measured again; the steadiest counts, whatever it says.
 
 Then *Diagnose* in such a loop, `synthetic` included: how long it takes, and what it says.
 """
@@ -17,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -31,6 +40,9 @@ BAR_IN, BAR_WIDTH, BAR_DIAGNOSE_S = 8, 0.30, 120.0
 LEAD = 12
 """Steps before anything is counted: the first wait for the workers to start."""
 LONGEST_S = 45.0
+STEADY, STOLEN = 1.25, 0.05
+LATER = 0.6
+"""Of the seconds and steps of the first stretch, what each later one has."""
 TARGET = "dali-cpu"
 
 
@@ -38,8 +50,12 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnose", description=__doc__.splitlines()[0])
     parser.add_argument("--swaps", default=SWAPS, help="kinds and loads, with commas")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of each engine, at least")
-    parser.add_argument("--steps", type=int, default=30, help="of each engine, at least")
+    parser.add_argument("--seconds", type=float, default=12.0, help="before the first switch, at least")
+    parser.add_argument("--steps", type=int, default=30, help="before the first switch, at least")
+    parser.add_argument("--rounds", type=int, default=2, help="switches to DALI in each swap")
+    parser.add_argument(
+        "--attempts", type=int, default=3, help="at a loop, where the machine is not the same all along"
+    )
     parser.add_argument("--images", type=int, default=512, help="files")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data", type=Path, help="a folder for the images, which then stay")
@@ -61,8 +77,11 @@ def main() -> int:
     with images(options.images, options.data) as root:
         found = []
         for name in names:
-            found.append(in_process(options, name, root))
-            print(line(found[-1]), flush=True)
+            tried: list[dict[str, Any]] = []
+            while len(tried) < options.attempts and not (tried and steady(tried[-1])):
+                tried.append(in_process(options, name, root))
+                print(line(tried[-1]), flush=True)
+            found.append(min(tried, key=unrest))
         whole = in_process(options, DIAGNOSED, root, "--whole")
     print(f"\nDiagnose at {DIAGNOSED}, {whole['seconds']:.0f} s: {whole['sentence']}\n{whole['table']}")
     return show(found, whole, options.json)
@@ -71,8 +90,10 @@ def main() -> int:
 def in_process(options: argparse.Namespace, name: str, root: Path, *more: str) -> dict[str, Any]:
     """`swap`, or `diagnosis`, in a new process."""
     command = [sys.executable, "-m", "benchmarks.diagnose", "--one", name, f"--data={root}"]
-    command += [*more, *(f"--{part}={getattr(options, part)}" for part in ("seconds", "steps", "workers"))]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=6 * LONGEST_S)
+    command += [*more, *(f"--{part}={getattr(options, part)}" for part in ("seconds", "steps", "rounds", "workers"))]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=False, timeout=4 * LONGEST_S * options.rounds
+    )
     if done.returncode:
         raise SystemExit(f"the swap {name} failed")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -80,44 +101,58 @@ def in_process(options: argparse.Namespace, name: str, root: Path, *more: str) -
 
 
 def swap(options: argparse.Namespace) -> dict[str, Any]:
-    """One loop with one swap: what was said before it, and what it brought."""
+    """One loop with its switches: what was said before the first, and what they brought."""
     from kernel_monitor import monitor
     from kernel_monitor.diagnose import analyse
+    from kernel_monitor.diagnose.switches import IN_FLIGHT
 
+    gauge = Gauge(options.data)
     loader, model, optimizer, loss_of = loop_of(options)
     monitor.start(record=False)
     monitor.watch(model, optimizer)
     said: Any = None
-    counted = began = 0.0
-    for number, (pictures, labels) in enumerate(loader):
+    windows: list[tuple[float, float]] = []
+    targets = [TARGET, *["torchvision", TARGET] * (options.rounds - 1)]
+    awaited, left, began, counted = "torchvision", LEAD, 0.0, 0
+    seconds, steps, longest = options.seconds, options.steps, LONGEST_S
+    for pictures, labels in loader:
         loss = loss_of(model(pictures), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if number == LEAD or (said is not None and not counted and loader.backend == TARGET):
-            began, counted = time.monotonic(), 1.0
-        elif counted:
-            counted += 1
-            passed = time.monotonic() - began
-            if (passed >= options.seconds and counted > options.steps) or passed >= LONGEST_S:
-                if said is not None:
-                    break
-                time.sleep(1.2)  # until the last second's processor time has been read
-                if loader.history:
-                    raise SystemExit("another engine has run before the prediction")
-                said = analyse(monitor.snapshot())
-                loader.switch(TARGET)
-                counted = 0.0
+        if loader.backend != awaited:
+            continue
+        if left:  # what was loaded before, and the first wait
+            left -= 1
+            began, counted = time.monotonic(), 0
+            continue
+        counted += 1
+        passed = time.monotonic() - began
+        if (passed < seconds or counted < steps) and passed < longest:
+            continue
+        windows.append((began, time.monotonic()))
+        if said is None:
+            time.sleep(1.2)  # until the last second's processor time has been read
+            if loader.history:
+                raise SystemExit("another engine has run before the prediction")
+            said = analyse(monitor.snapshot())
+            seconds, steps, longest = LATER * seconds, round(LATER * steps), LATER * longest
+        if not targets:
+            break
+        awaited, left = targets.pop(0), IN_FLIGHT
+        loader.switch(awaited)
     time.sleep(1.2)
     after = analyse(monitor.snapshot())
     monitor.stop()
     loader.release()
+    seen = gauge.end(windows)
     gains = {one.action: one for one in said.verdict.gains}
     if TARGET not in gains:
         raise SystemExit(f"nothing was said of {TARGET}: {said.verdict}")
-    change = after.changes[-1]
-    parts = {one.key: one for one in after.stretches}
-    before, behind = parts[change.before], parts[change.after]
+    if len(after.stretches) != len(windows):
+        raise SystemExit(f"{len(after.stretches)} stretches instead of {len(windows)}")
+    pairs = list(zip(after.stretches, seen, strict=True))
+    before, behind = (pooled([pair for pair in pairs if pair[0].backend == name]) for name in ("torchvision", TARGET))
     return {
         "name": options.one,
         "kind": said.verdict.kind,
@@ -127,11 +162,66 @@ def swap(options: argparse.Namespace) -> dict[str, Any]:
         "low": gains[TARGET].low,
         "high": gains[TARGET].high,
         "basis": gains[TARGET].basis,
-        "measured": change.saved,
-        "caveats": list(change.caveats),
-        "before": figures(before),
-        "after": figures(behind),
+        "measured": 1 - behind["step_ms"] / before["step_ms"],
+        "single": [one.saved for one in after.changes[::2]],
+        "corrected": 1 - behind["decodings"] / before["decodings"],
+        "pace": max(pace for pace, _ in seen) / min(pace for pace, _ in seen),
+        "stolen": max(stolen for _, stolen in seen),
+        "seen": seen,
+        "caveats": [list(one.caveats) for one in after.changes],
+        "before": before,
+        "after": behind,
+        "stretches": [figures(one) for one in after.stretches],
     }
+
+
+def unrest(one: dict[str, Any]) -> float:
+    """How far the machine was from being the same all the while; at most 1: steady."""
+    return float(max((one["pace"] - 1) / (STEADY - 1), one["stolen"] / STOLEN))
+
+
+def steady(one: dict[str, Any]) -> bool:
+    """Whether it was the same machine in all stretches."""
+    return unrest(one) <= 1
+
+
+def pooled(pairs: list[tuple[Any, tuple[float, float]]]) -> dict[str, Any]:
+    """The mean step of all stretches of an engine: by the clock, and without what others took, in decodings."""
+    steps = sum(one.steps for one, _ in pairs)
+    return {
+        "steps": steps,
+        "stretches": len(pairs),
+        "step_ms": sum(one.step * one.steps for one, _ in pairs) / steps,
+        "decodings": sum(one.step * (1 - stolen) / pace * one.steps for one, (pace, stolen) in pairs) / steps,
+    }
+
+
+class Gauge:
+    """A process beside the loop that tells how fast the machine is just now: what decoding one image takes."""
+
+    def __init__(self, root: Path) -> None:
+        file = min(root.rglob("*.jpg"))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.gauge", str(file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self, windows: list[tuple[float, float]]) -> list[tuple[float, float]]:
+        """What it saw in each of some windows of `time.monotonic()`.
+
+        Returns:
+            The median CPU time of decoding, ms, and the share of the processor that went to others.
+        """
+        out, _ = self._process.communicate("")
+        found = [tuple(map(float, one.split())) for one in out.splitlines()]
+        seen = []
+        for began, ended in windows:
+            part = [one for one in found if began <= one[0] <= ended]
+            stolen = (part[-1][2] - part[0][2]) / ((os.cpu_count() or 1) * (part[-1][0] - part[0][0]))
+            seen.append((1e3 * statistics.median(one[1] for one in part), stolen))
+        return seen
 
 
 def diagnosis(options: argparse.Namespace) -> dict[str, Any]:
@@ -238,26 +328,33 @@ def loop_of(options: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
 def line(one: dict[str, Any]) -> str:
     """A swap in words."""
     before, after = one["before"], one["after"]
-    inside = one["low"] <= one["measured"] <= one["high"]
+    inside, corrected = (
+        "in " if one["low"] <= one[name] <= one["high"] else "OUT" for name in ("measured", "corrected")
+    )
     return (
         f"{one['name']:10} {one['kind']:13} waits {100 * one['wait']:3.0f} %   said {100 * one['low']:6.1f} to "
-        f"{100 * one['high']:6.1f}   measured {100 * one['measured']:6.1f} {'in ' if inside else 'OUT'}   "
-        f"{before['step_ms']:6.1f} ms ({before['steps']} steps, p95 {before['step_p95_ms']:.0f}) → "
-        f"{after['step_ms']:6.1f} ms ({after['steps']} steps, p95 {after['step_p95_ms']:.0f})"
+        f"{100 * one['high']:6.1f}   measured {100 * one['measured']:6.1f} {inside} "
+        f"corrected {100 * one['corrected']:6.1f} {corrected}   "
+        f"{before['step_ms']:6.1f} ms ({before['steps']} steps) → {after['step_ms']:6.1f} ms ({after['steps']} steps)"
+        f"   pace {one['pace']:.2f}, stolen {100 * one['stolen']:.0f} %"
     )
 
 
 def show(found: list[dict[str, Any]], whole: dict[str, Any], file: Path | None) -> int:
     """Print the bars."""
     print(
-        f"\npoints of the step time saved; each swap in a process of its own; load {os.getloadavg()[0]:.1f} at the end"
+        "\npoints of the step time saved; corrected: without what others took; pace: decoding in the slowest stretch "
+        f"over the fastest; each loop in a process of its own; load {os.getloadavg()[0]:.1f} at the end"
     )
-    inside = sum(one["low"] <= one["measured"] <= one["high"] for one in found)
+    inside, corrected = (
+        sum(one["low"] <= one[name] <= one["high"] for one in found) for name in ("measured", "corrected")
+    )
     widest = max(one["high"] - one["low"] for one in found)
     bound = sum(one["kind"] == "input-bound" for one in found)
     bars = [
         Bar(f"input-bound before, of {len(found)}", bound, len(found)),
         Bar(f"measured gain in the interval, of {len(found)}", inside, min(BAR_IN, len(found))),
+        Bar(f"the same without what others took, of {len(found)}", corrected, min(BAR_IN, len(found))),
         Bar("widest interval", widest, BAR_WIDTH, at_most=True),
         Bar("Diagnose", whole["seconds"], BAR_DIAGNOSE_S, " s", at_most=True),
     ]

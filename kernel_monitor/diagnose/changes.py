@@ -13,6 +13,8 @@ from .model import Change, EpochCount, Gain, Stretch, Verdict
 
 FEWEST_STEPS = 20
 """With fewer steps on a side, a caveat is added."""
+MUCH_STEAL = 5.0
+"""%, median over a side: from here on what other virtual machines took is a caveat."""
 
 
 def change(
@@ -110,6 +112,9 @@ def _caveats(before: Stretch, after: Stretch, epochs: Sequence[EpochCount]) -> t
             found.append(f"{side}: {one.steps:,} step{'' if one.steps == 1 else 's'}")
         if one.synthetic:
             found.append(f"{side}: the batches were replayed")
+        steal = next((found.values.p50 for found in one.statistics if found.metric == "steal"), 0.0)
+        if steal >= MUCH_STEAL:
+            found.append(f"{side}: the hypervisor gave {steal:.0f} % of the processor to others")
         if one.steps and not math.isfinite(one.rate):
             found.append(f"{side}: the rate is not known")
     if before.loader == after.loader and before.batches and after.batches:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 METRICS = (
     ("cpu", "CPU busy, mean of the cores", "%"),
     ("iowait", "CPU waiting for I/O, mean of the cores", "%"),
+    ("steal", "CPU given to others by the hypervisor, mean of the cores", "%"),
     ("gpu", "GPU utilisation, mean of the GPUs", "%"),
     ("gpu_memory", "GPU memory, mean of the GPUs", "%"),
     ("memory", "Host memory", "%"),
@@ -186,6 +187,8 @@ def _machine(frames: Frames, part: Part, places: Places) -> dict[str, npt.NDArra
         "gpu_memory": frames.held[places],
         "images": per_second(frames.time[places], _images(frames, part, places), frames.window[places]),
     }
+    if bool((frames.steal[places] > 0).any()):  # a machine of one's own has none to speak of
+        found["steal"] = frames.steal[places]
     found |= dict(_held(frames, places))
     return found
 

@@ -87,6 +87,11 @@ class Frames:
         return _mean(self._part("cpu", self.cores, "iowait"))
 
     @cached_property
+    def steal(self) -> Floats:
+        """%, mean of those cores."""
+        return _mean(self._part("cpu", self.cores, "steal"))
+
+    @cached_property
     def gpu(self) -> Floats:
         """%, mean of the GPUs in use."""
         return _mean(self.utilisation)

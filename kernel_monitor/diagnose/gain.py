@@ -33,12 +33,14 @@ class Resources:
         cores: that this process may use, a quota counted.
         kernel_s, workers_s: CPU s of the training process and of its workers, per step; NaN: not measured.
         busy: share of the usable cores that was busy with anything, 0 to 1; NaN: not measured.
+        processor: its name.
     """
 
     cores: float
     kernel_s: float
     workers_s: float
     busy: float
+    processor: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def resources(stretch: Stretch, schema: Schema, steps: int) -> Resources:
     each = max(1, steps)
     kernel = both if none else both - workers
     busy = next((one.values.p50 for one in stretch.statistics if one.metric == "cpu"), math.nan)
-    return Resources(usable_cores(schema), kernel / each, (0.0 if none else workers) / each, busy / 100)
+    processor = str(schema.host.get("cpu_model") or "")
+    return Resources(usable_cores(schema), kernel / each, (0.0 if none else workers) / each, busy / 100, processor)
 
 
 def gains(
@@ -78,7 +81,7 @@ def gains(
         timings: its steps.
         given: what it had and took.
         state: the loader's state: its `backends`, and `expected`: CPU time of loading with an engine over that with
-            `torchvision`, where it is known.
+            `torchvision`, by the processor's maker, where it is known.
         tried: what was measured of engines: it stands in place of what would be reckoned.
     """
     if len(timings) < FEW_STEPS or stretch.synthetic:
@@ -90,8 +93,8 @@ def gains(
         name = str(backend.get("name"))
         if name in (stretch.backend, "synthetic") or not backend.get("available"):
             continue
-        ratio = (state.get("expected") or {}).get(name)
-        gain = measured.get(name) or _engine(name, ratio, stretch, timings, given)
+        ratios = _ratios((state.get("expected") or {}).get(name), given.processor)
+        gain = measured.get(name) or _engine(name, ratios, stretch, timings, given)
         if isinstance(gain, Gain):
             found.append(gain)
         else:
@@ -113,13 +116,28 @@ def _no_wait(stretch: Stretch, timings: Timings, given: Resources) -> Gain:
     return Gain("loader", low, high, basis=basis)
 
 
-def _engine(name: str, ratio: object, stretch: Stretch, timings: Timings, given: Resources) -> Gain | str:
+def _ratios(told: object, processor: str) -> tuple[float, float] | None:
+    """The ratio by the table of this processor's maker, twice; of any other processor, the tables' least and largest.
+
+    None where there is no table.
+    """
+    tables = dict(told) if isinstance(told, Mapping) else {}
+    own = [value for maker, value in tables.items() if maker.lower() in processor.lower()]
+    usable = [
+        float(value) for value in own or tables.values() if isinstance(value, int | float) and 0 < value < math.inf
+    ]
+    return (min(usable), max(usable)) if usable else None
+
+
+def _engine(
+    name: str, ratios: tuple[float, float] | None, stretch: Stretch, timings: Timings, given: Resources
+) -> Gain | str:
     """The gain of another engine, or why it cannot be told."""
     if name == "dali-gpu":
         return "what decoding takes of this GPU has not been measured"
     if stretch.backend != "torchvision":
         return f"what {stretch.backend} takes of the processor is not told apart from the training's own"
-    if not isinstance(ratio, int | float) or not math.isfinite(ratio) or ratio <= 0:
+    if ratios is None:
         return "there is no table of what these transforms cost"
     step = _mean_step(timings)
     wait = shares(timings, block_steps(stretch)).wait.value
@@ -136,12 +154,13 @@ def _engine(name: str, ratio: object, stretch: Stretch, timings: Timings, given:
     alone = step * (1 - wait)
     shared = _saturated(given, step) and not timings.on_device
     least = min(alone, given.kernel_s) if shared else alone
-    best = _bound(least, given, ratio * (1 - TABLE_SPREAD), threads, cores)
-    worst = _bound(alone, given, ratio * (1 + TABLE_SPREAD), threads, min(cores, own / step))
+    best = _bound(least, given, ratios[0] * (1 - TABLE_SPREAD), threads, cores)
+    worst = _bound(alone, given, ratios[1] * (1 + TABLE_SPREAD), threads, min(cores, own / step))
     low, high = 1 - worst / step - STEP_SPREAD, 1 - best / step + STEP_SPREAD
+    times = f"{ratios[0]:.2f}" if ratios[0] == ratios[1] else f"{ratios[0]:.2f} to {ratios[1]:.2f}"
     basis = (
         f"processor time: {1e3 * given.kernel_s:,.0f} ms of training and {1e3 * given.workers_s:,.0f} ms of loading a "
-        f"step, the latter times {ratio:.2f} with {name}, on {given.cores:g} cores"
+        f"step, the latter times {times} with {name}, on {given.cores:g} cores"
     )
     return Gain(name, low, high, basis=basis)
 

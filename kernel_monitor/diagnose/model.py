@@ -36,8 +36,8 @@ class Statistic:
     """One metric of one stretch.
 
     Attributes:
-        metric: `cpu`, `iowait`, `gpu`, `gpu_memory`, `memory`, `received`, `sent`, `disk`, `images` (per second), or a
-            part of the step: `wait`, `copy`, `forward`, `backward`, `optimizer`, `other`, `step`.
+        metric: `cpu`, `iowait`, `steal`, `gpu`, `gpu_memory`, `memory`, `received`, `sent`, `disk`, `images` (per
+            second), or a part of the step: `wait`, `copy`, `forward`, `backward`, `optimizer`, `other`, `step`.
         label, unit: for people.
         values: its spread.
     """

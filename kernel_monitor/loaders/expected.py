@@ -6,14 +6,16 @@ import numpy as np
 from PIL import Image
 
 from .engines.backends import Setting
-from .transforms.costs import DALI, ratio
+from .transforms.costs import DALI, ratios
 
 LOOKS = 4
 """Files whose sizes are read, spread over the data set; their headers only."""
 
 
-def expected(setting: Setting) -> dict[str, float]:
-    """CPU time of loading with an engine over that with `torchvision`, by engine; only those that can be told.
+def expected(setting: Setting) -> dict[str, dict[str, float]]:
+    """CPU time of loading with an engine over that with `torchvision`; only of engines of which it can be told.
+
+    By engine, and by the maker of the processor: which one this is, the sampler knows.
 
     Nothing is asked of a data set of the user's own, nor of a pipeline of their own.
     """
@@ -30,5 +32,5 @@ def expected(setting: Setting) -> dict[str, float]:
             continue
     if not sizes:
         return {}
-    found = ratio(source.transform, setting.program, np.array(sizes), fused=setting.fused_decode)
-    return {} if found is None else {DALI: round(found, 3)}
+    found = ratios(source.transform, setting.program, np.array(sizes), fused=setting.fused_decode)
+    return {DALI: {maker: round(value, 3) for maker, value in found.items()}} if found else {}

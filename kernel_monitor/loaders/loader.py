@@ -335,7 +335,7 @@ class SwitchableLoader:
             skips=[asdict(skipped) for skipped in record.skips[-SKIPS_SHOWN:]],
             knobs=KnobsState(workers=knobs.workers, prefetch=knobs.prefetch, threads=knobs.threads),
             decoded={**known, **record.decoded},
-            expected=dict(self.slots.expected),
+            expected={name: dict(one) for name, one in self.slots.expected.items()},
         )
 
     def slot(self, name: str) -> Slot:

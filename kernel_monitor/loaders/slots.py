@@ -61,7 +61,7 @@ class Slots:
         self._preparing = False  # whether a thread starts new engines; never two at once
         self._releases = 0
         self._expected_of: Setting | None = None
-        self.expected: Mapping[str, float] = {}
+        self.expected: Mapping[str, Mapping[str, float]] = {}
         """What other engines would take, see `expected.expected`; replaced as a whole."""
 
     @property

@@ -32,7 +32,7 @@ class LoaderState(TypedDict):
 
     Each of `backends` has name, available, reason (why not) and confirm (what to ask a person first, or None); `skips`
     are the last few samples left out, each with index, path and reason; `expected` is the CPU time of loading with an
-    engine over that with `torchvision`, where it can be told before that engine has run.
+    engine over that with `torchvision`, by the maker of the processor, where it can be told before that engine has run.
     """
 
     id: str
@@ -53,4 +53,4 @@ class LoaderState(TypedDict):
     skips: list[dict[str, Any]]
     knobs: KnobsState
     decoded: dict[str, int]
-    expected: dict[str, float]
+    expected: dict[str, dict[str, float]]

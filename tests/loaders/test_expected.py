@@ -12,6 +12,7 @@ from torchvision.transforms import v2
 
 from kernel_monitor.demo import demo_data
 from kernel_monitor.loaders import switchable
+from kernel_monitor.loaders.transforms.costs import tables
 
 END = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 
@@ -21,7 +22,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return demo_data(tmp_path_factory.mktemp("expected"), images=8, classes=2)
 
 
-def expected(root: Path, *chain: object) -> dict[str, float]:
+def expected(root: Path, *chain: object) -> dict[str, dict[str, float]]:
     loader = switchable(DataLoader(ImageFolder(root, v2.Compose([*chain, *END])), batch_size=4))
     assert loader.state()["expected"] == {}
     assert sum(len(batch[1]) for batch in loader) == 8
@@ -36,7 +37,8 @@ def test_rotations_of_tensors_are_cheaper_with_dali_and_those_of_pil_images_are_
     plain = expected(root, crop)["dali-cpu"]
     pil = expected(root, turn, turn, crop)["dali-cpu"]
     tensor = expected(root, v2.PILToTensor(), turn, turn, crop)["dali-cpu"]
-    assert tensor < plain < pil
+    assert tensor.keys() == plain.keys() == pil.keys() == tables().keys()
+    assert all(tensor[maker] < plain[maker] < pil[maker] for maker in tables())
 
 
 def test_what_the_table_does_not_know_is_not_told(root: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_starved_loop_is_input_bound_with_its_figures_and_counts() -> None:
 
 def test_an_engine_with_a_known_cost_has_an_expected_gain_and_another_does_not() -> None:
     backends = [{"name": name, "available": name != "dali-gpu"} for name in ("torchvision", "dali-cpu", "dali-gpu")]
-    state = {"backends": backends, "expected": {"dali-cpu": 0.6}}
+    state = {"backends": backends, "expected": {"dali-cpu": {"AMD": 0.6}}}
     found = analyse(starved(states=[state])).verdict
     gain = next(one for one in found.gains if one.action == "dali-cpu")
     # (30 + 0.6 x 165) ms of processor time on two cores, where (30 + 165) took 100 ms
@@ -61,7 +61,7 @@ def test_a_gain_said_before_a_switch_stands_beside_what_it_brought() -> None:
     ]
     snapshot = build(
         120, cpus=2, busy=99.0, kernel=30.0, workers=165.0, runs=runs,
-        states=[{"backend": "dali-cpu", "backends": backends, "expected": {"dali-cpu": 0.6}}],
+        states=[{"backend": "dali-cpu", "backends": backends, "expected": {"dali-cpu": {"AMD": 0.6}}}],
         events=[switch(60.0, "torchvision", "dali-cpu")],
     )  # fmt: skip
     found = analyse(snapshot)

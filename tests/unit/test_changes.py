@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernel_monitor.diagnose.changes import change, changes
 from kernel_monitor.diagnose.model import EpochCount, Gain, Stretch, Verdict
+from kernel_monitor.diagnose.stretches import stretches
+
+from .sessions import Run, build, switch
 
 
 def stretch(key: str = "train/1", **others: Any) -> Stretch:
@@ -55,6 +59,18 @@ def test_histograms_are_half_the_sum_of_differences_apart() -> None:
 )
 def test_what_forbids_a_comparison_is_said(before: dict[str, Any], behind: dict[str, Any], words: str) -> None:
     assert words in change(stretch(**before), after(**behind)).caveats
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.0, False), (4.9, False), (5.0, True), (23.0, True)])
+def test_what_other_virtual_machines_took_is_a_caveat(share: float, told: bool) -> None:
+    runs = [Run(0, 30, step=0.1, wait=0.06), Run(30, 60, step=0.066, wait=0.026)]
+    steal = {f"cpu/{core}/steal": lambda time: np.where(time > 31, share, 0.0) for core in range(2)}
+    snapshot = build(60, cpus=2, series=steal, runs=runs, events=[switch(30.0, "torchvision", "dali-cpu")])
+    (made,) = changes(stretches(snapshot))
+    words = f"after: the hypervisor gave {share:.0f} % of the processor to others"
+    assert made.caveats == ((words,) if told else ())
+    metrics = [[one.metric for one in part.statistics] for part in stretches(snapshot)]
+    assert ["steal" in one for one in metrics] == [False, share > 0]
 
 
 def test_an_epoch_that_delivered_too_little_is_a_caveat() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torchvision.transforms import v2
 from kernel_monitor.diagnose.gain import Resources, gains
 from kernel_monitor.diagnose.model import Stretch
 from kernel_monitor.diagnose.timings import of_steps
-from kernel_monitor.loaders.transforms.costs import ratio, table
+from kernel_monitor.loaders.transforms.costs import ratio, ratios, tables
 from kernel_monitor.loaders.transforms.translate import translate
 from kernel_monitor.store.steps import STEP
 
@@ -91,9 +92,8 @@ def test_the_gain_on_shared_cores_holds_a_simulated_machine() -> None:
         after, _ = shared(training, loading * factor, workers, cores, steps=200)
         busy = min(1.0, (training + loading) / (cores * step))
         given = Resources(cores, training, loading, busy)
-        found = gains(
-            stretch(workers=workers), steps(step, wait), given, {"backends": BACKENDS, "expected": {"dali-cpu": factor}}
-        )
+        state = {"backends": BACKENDS, "expected": {"dali-cpu": {"AMD": factor}}}
+        found = gains(stretch(workers=workers), steps(step, wait), given, state)
         gain = next(one for one in found.gains if one.action == "dali-cpu")
         checked += 1
         outside += not gain.low <= 1 - after / step <= gain.high
@@ -108,26 +108,48 @@ def test_the_gain_on_shared_cores_holds_a_simulated_machine() -> None:
 def test_with_a_gpu_and_free_cores_the_step_is_at_least_the_training() -> None:
     given = Resources(64, 0.01, 0.4, 0.1)  # 8 workers at 50 ms a batch each, of 64 cores
     loader = stretch(workers=8, on_device=True, knobs={"workers": 8, "prefetch": 2, "threads": 8})
-    found = gains(loader, steps(0.055, 0.025), given, {"backends": BACKENDS, "expected": {"dali-cpu": 0.2}})
+    found = gains(loader, steps(0.055, 0.025), given, {"backends": BACKENDS, "expected": {"dali-cpu": {"AMD": 0.2}}})
     gain = next(one for one in found.gains if one.action == "dali-cpu")
     # A fifth of the work: 10 ms a batch, and 30 ms of the step are no wait.
     assert gain.low <= 1 - 0.03 / 0.055 <= gain.high
     assert gain.high - gain.low == pytest.approx(0.08, abs=0.01)
 
 
+def test_the_table_is_that_of_the_processors_maker_and_of_a_strange_one_all_count() -> None:
+    state = {"backends": BACKENDS, "expected": {"dali-cpu": {"AMD": 0.4, "Intel": 0.6}}}
+
+    def interval(processor: str) -> tuple[float, float]:
+        found = gains(stretch(), steps(0.1, 0.06), Resources(2, 0.03, 0.16, 0.99, processor), state)
+        (gain,) = (one for one in found.gains if one.action == "dali-cpu")
+        return gain.low, gain.high
+
+    # Two cores share (30 + ratio x 160) ms of processor time, where (30 + 160) took 100 ms.
+    amd, intel = interval("AMD EPYC 9554 64-Core Processor"), interval("Intel(R) Xeon(R) Processor @ 2.50GHz")
+    assert amd[0] < 1 - 94 / 200 < amd[1]
+    assert intel[0] < 1 - 126 / 200 < intel[1]
+    assert amd[0] > intel[0]
+    assert interval("Apple M4") == interval("") == (intel[0], amd[1])
+
+
+def test_a_session_of_an_older_version_has_no_table() -> None:
+    state = {"backends": BACKENDS, "expected": {"dali-cpu": 0.5}}
+    found = gains(stretch(), steps(0.1, 0.06), Resources(2, 0.03, 0.16, 0.99), state)
+    assert any("dali-cpu" in one and "no table" in one for one in found.unknown)
+
+
 @pytest.mark.parametrize(
     ("changes", "resources", "state", "words"),
     [
         ({}, {}, {}, "no table of what these transforms cost"),
-        ({}, {"workers_s": math.nan}, {"expected": {"dali-cpu": 0.5}}, "workers was not measured"),
-        ({}, {"workers_s": 0.02, "busy": 0.2}, {"expected": {"dali-cpu": 0.5}}, "wait for files"),
-        ({"backend": "dali-gpu"}, {}, {"expected": {"dali-cpu": 0.5}}, "not told apart"),
+        ({}, {"workers_s": math.nan}, {"expected": {"dali-cpu": {"AMD": 0.5}}}, "workers was not measured"),
+        ({}, {"workers_s": 0.02, "busy": 0.2}, {"expected": {"dali-cpu": {"AMD": 0.5}}}, "wait for files"),
+        ({"backend": "dali-gpu"}, {}, {"expected": {"dali-cpu": {"AMD": 0.5}}}, "not told apart"),
     ],
 )
 def test_what_cannot_be_reckoned_is_said(
-    changes: dict[str, Any], resources: dict[str, float], state: dict[str, Any], words: str
+    changes: dict[str, Any], resources: dict[str, Any], state: dict[str, Any], words: str
 ) -> None:
-    given = Resources(**{"cores": 2, "kernel_s": 0.03, "workers_s": 0.16, "busy": 0.99, **resources})
+    given = replace(Resources(2, 0.03, 0.16, 0.99), **resources)
     found = gains(stretch(**changes), steps(0.1, 0.06), given, {"backends": BACKENDS, **state})
     assert [one.action for one in found.gains] == ["loader"]
     assert any("dali-cpu" in one and words in one for one in found.unknown)
@@ -135,7 +157,7 @@ def test_what_cannot_be_reckoned_is_said(
 
 def test_dali_gpu_is_left_to_diagnose() -> None:
     given = Resources(2, 0.03, 0.16, 0.99)
-    found = gains(stretch(), steps(0.1, 0.06), given, {"backends": BACKENDS, "expected": {"dali-cpu": 0.5}})
+    found = gains(stretch(), steps(0.1, 0.06), given, {"backends": BACKENDS, "expected": {"dali-cpu": {"AMD": 0.5}}})
     assert "dali-gpu" not in [one.action for one in found.gains]
     assert any("dali-gpu" in one and "Diagnose" in one for one in found.unknown)
 
@@ -179,8 +201,9 @@ def test_what_is_not_in_the_table_has_no_ratio() -> None:
     assert expected(v2.RandomPosterize(3), *ends) is None  # DALI does not do it: a rest is left to torchvision
 
 
-def test_the_table_of_the_package_is_whole_and_plausible() -> None:
-    found = table()
+@pytest.mark.parametrize("maker", tables())
+def test_the_tables_of_the_package_are_whole_and_plausible(maker: str) -> None:
+    found = tables()[maker]
     for name, engines in found.items():
         for engine, pair in engines.items():
             assert len(pair) == 2, (name, engine)
@@ -188,6 +211,8 @@ def test_the_table_of_the_package_is_whole_and_plausible() -> None:
     assert found["decode"]["torchvision"][0] == pytest.approx(1.0, rel=0.01)
     assert found["decode region"]["dali-cpu"][0] < found["decode"]["dali-cpu"][0]
     usual = [v2.RandomResizedCrop(224), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
-    value = expected(*usual, costs=None)
+    value = expected(*usual, costs=found)
     assert value is not None
+    chain = v2.Compose(usual)
+    assert ratios(chain, translate(chain), MEGAPIXEL, fused=True)[maker] == value
     assert 0.3 < value < 1.0

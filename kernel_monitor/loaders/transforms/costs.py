@@ -1,8 +1,8 @@
-"""What a chain costs DALI on the CPU, beside what it costs torchvision: reckoned from a measured table.
+"""What a chain costs DALI on the CPU, beside what it costs torchvision: reckoned from measured tables.
 
-The table is `costs.json`, written by `python -m benchmarks.diagnose --costs`. Each entry has, for each engine, the CPU
-time per megapixel that goes in and per megapixel that comes out, in units of decoding a megapixel with Pillow; a ratio
-of two sums of them does not depend on the machine's speed.
+The tables are those of `costs.json`, one for each maker of processors, written by `python -m benchmarks.diagnose
+--costs`. Each entry has, for each engine, the CPU time per megapixel that goes in and per megapixel that comes out, in
+units of decoding a megapixel with Pillow; a ratio of two sums of them does not depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -34,13 +34,21 @@ Costs = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 @cache
-def table() -> Costs:
-    """The measured costs by `Name/kind of image`, and of `decode`, `decode region`, `uint8`, `float32`, `Normalize`."""
-    found: Costs = json.loads(FILE.read_text("utf-8"))["costs"]
-    return found
+def tables() -> Mapping[str, Costs]:
+    """By the maker of the processor, the measured costs.
+
+    Each by `Name/kind of image`, and of `decode`, `decode region`, `uint8`, `float32`, `Normalize`.
+    """
+    return {maker: one["costs"] for maker, one in json.loads(FILE.read_text("utf-8")).items()}
 
 
-def ratio(transform: Any, program: Program, sizes: Ints, *, fused: bool, costs: Costs | None = None) -> float | None:
+def ratios(transform: Any, program: Program, sizes: Ints, *, fused: bool) -> dict[str, float]:
+    """`ratio` by each table that has all of the transforms."""
+    found = {maker: ratio(transform, program, sizes, fused=fused, costs=costs) for maker, costs in tables().items()}
+    return {maker: value for maker, value in found.items() if value is not None}
+
+
+def ratio(transform: Any, program: Program, sizes: Ints, *, fused: bool, costs: Costs) -> float | None:
     """CPU time of a chain with DALI over that with torchvision; None where a transform is not in the table.
 
     Args:
@@ -48,11 +56,10 @@ def ratio(transform: Any, program: Program, sizes: Ints, *, fused: bool, costs: 
         program: its translation; with a `rest`, whose cost DALI does not take over, there is no ratio.
         sizes: int64[n, 2], height and width of some of the data set's images, pixels.
         fused: whether a crop at the start is decoded alone.
-        costs: in place of `table()`.
+        costs: one of `tables()`.
     """
     if program.rest is not None or len(sizes) == 0:
         return None
-    costs = table() if costs is None else costs
     keys = sample_keys(0, 0, range(DRAWS), [0] * DRAWS)
     shapes = np.resize(sizes, (DRAWS, 2)).astype(np.int64)
     mega = _mega(shapes)
