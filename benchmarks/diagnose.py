@@ -2,7 +2,7 @@
 
     python -m benchmarks.diagnose [--seconds 12] [--steps 30] [--rounds 2] [--swaps pil-1,tensor-2,…]
                                    [--json FILE]
-    python -m benchmarks.diagnose --costs        (writes kernel_monitor/loaders/transforms/costs.json)
+    python -m benchmarks.diagnose --costs [--again]  (writes kernel_monitor/loaders/transforms/costs.json)
 
 The quickstart's loop on this machine's cores, with N times [horizontal flip, vertical flip, rotation] before the crop,
 on PIL images (`pil-N`) and on tensors (`tensor-N`), which cost torchvision very different amounts. Each swap has a
@@ -61,13 +61,14 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="a folder for the images, which then stay")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--costs", action="store_true", help="measure the table of costs anew")
+    parser.add_argument("--again", action="store_true", help="with --costs: the mean with what it says so far")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.costs:
         from .costs import write_costs
 
-        write_costs()
+        write_costs(again=options.again)
         return 0
     if options.one:
         print(json.dumps(diagnosis(options) if options.whole else swap(options)))

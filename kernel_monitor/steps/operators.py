@@ -115,8 +115,6 @@ def keep(trace: Mapping[str, Any], path: Path) -> None:
 def main() -> None:
     """Reads `{"trace", "keep" (a path or null), "top"}`, writes the tables, `trace` (a file's name) and `problem`."""
     request = json.load(sys.stdin)
-    if hasattr(os, "nice"):
-        os.nice(10)  # the loop that was profiled goes on meanwhile, and may have two cores for everything
     with Path(request["trace"]).open(encoding="utf-8", errors="replace") as file:
         trace = json.load(file)
     result: dict[str, Any] = {**tables(trace["traceEvents"], request.get("top", TOP)), "trace": None, "problem": None}

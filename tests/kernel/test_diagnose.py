@@ -62,6 +62,8 @@ def loop(page: Page, tmp_path: Path) -> Iterator[Page]:
     wait_for(page, lambda told: batches(told["loaders"][0]) > batches(before) + 3)
     yield page
     page.ask("diagnose", cancel=True)
+    # It goes back to the first engine in the loop's own steps: a loop that ended first would leave it to the next test.
+    wait_for(page, lambda told: (told["diagnosing"] or {}).get("state") != "running")
     (tmp_path / "enough").touch()
     page.ask("unsubscribe", client="one")
     page.run("pass")

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
+from subprocess import PIPE
 
 from .kernels import Page, kernel
 
+STEPS = (
+    "import time\n_n, _end = 0, time.monotonic() + 2\nwhile time.monotonic() < _end:\n    sum(range(200)); _n += 1\n"
+)
+
 
 def _cell_rate(page: Page) -> float:
-    """How often a second a small step runs in a cell of two seconds."""
-    page.run(
-        "import time\n"
-        "_n, _end = 0, time.monotonic() + 2\n"
-        "while time.monotonic() < _end:\n    sum(range(200)); _n += 1\n"
-    )
-    return float(page.value("_n")) / 2
+    """How many small steps a cell takes in two seconds, over what a process of its own takes in the same two.
+
+    A machine that is half as fast a few seconds later is so for both.
+    """
+    with subprocess.Popen([sys.executable, "-c", f"input()\n{STEPS}print(_n)"], stdin=PIPE, stdout=PIPE) as beside:
+        page.start(STEPS)
+        alone, _ = beside.communicate(b"\n")
+        return float(page.value("_n")) / float(alone)
 
 
 def test_a_page_that_reads_nothing_slows_neither_cell_nor_sampler_nor_another_page(page: Page) -> None:
@@ -28,11 +36,12 @@ def test_a_page_that_reads_nothing_slows_neither_cell_nor_sampler_nor_another_pa
         # The slow one takes nothing from its socket from here on.
         frames = page.frames(6)
         numbers = [message["content"]["seq"] for message in frames]
-        assert len(numbers) >= 45
+        # Three times the one in eight that a quiet machine may miss.
+        assert len(numbers) >= 38
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         assert numbers[-1] > before[1]
         beside = _cell_rate(page)
-        # Two rates on a shared machine: far below the noise would be a reader that holds the loop up.
+        # Two rates of two seconds each: a reader that holds the loop up would stop it for longer.
         assert beside > 0.5 * alone
         # It skipped nothing that it cannot know of: what it reads at last has its numbers.
         late = [message["content"]["seq"] for message in slow.frames(2)]
