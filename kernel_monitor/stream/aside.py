@@ -70,7 +70,7 @@ def keep_moving(pid: int) -> None:
     enough = cores if len(allowed) == cores else 0
     while os.getppid() == pid:
         time.sleep(EVERY_S)
-        if wanting(os.pread(load, 128, 0)) > enough:
+        if wanting(os.pread(load, 128, 0)) - 1 > enough:  # this one aside
             os.sched_setaffinity(pid, allowed - {core(os.pread(stat, 1024, 0))})
 
 
