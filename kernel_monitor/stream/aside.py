@@ -4,7 +4,8 @@ Where two threads of a training loop wait for each other at every operator and a
 Linux sometimes puts both threads on one core and the third on the other, and it balances busy cores only every 0.1 to
 0.2 s: so long is one step of the loop then (`benchmarks.stalls`). A core that has nothing left to do takes a waiting
 thread at once. So, while more want to run than there are cores, a second process makes this one leave its core every
-few milliseconds. It is a process because a handler of ours would have to wait for long calls into C.
+few milliseconds; woken in time where the system permits it, for a hundredth of a core. It is a process because a
+signal's handler in this one would have to wait for long calls into C.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ import sys
 import time
 import traceback
 
+from ..sample.priority import ask_for_punctuality
+
 EVERY_S = 0.004
+NICENESS = 5
+"""A third of what a training thread gets of a core that both want; of an idle core, all. More would take minutes."""
 
 
 def main() -> None:
     """Run the module that `sys.argv` names; ends the process."""
     del sys.argv[0]
     mover = start_mover()
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
     code: object = None
     try:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
@@ -55,6 +62,7 @@ def start_mover() -> int | None:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
+        ask_for_punctuality()
         keep_moving(moved)
     finally:
         os._exit(0)

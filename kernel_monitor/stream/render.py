@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -15,12 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TIMEOUT_S = 300.0
-NICENESS = 5
-"""A third of what a training thread gets of a core that both want; of an idle core, all. More would take minutes."""
 
 
 def run_module(module: str, stdin: bytes | Callable[[], bytes], *, timeout: float = TIMEOUT_S) -> bytes:
-    """Run ``python -m module`` on ``stdin`` and return what it wrote to stdout.
+    """Run ``python -m module`` on ``stdin``, giving way to what trains (`aside`), and return what it wrote to stdout.
 
     Args:
         module: its name.
@@ -44,7 +41,6 @@ def run_module(module: str, stdin: bytes | Callable[[], bytes], *, timeout: floa
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
     with process:
-        _give_way(process.pid)
         try:
             out, told = process.communicate(stdin() if callable(stdin) else stdin, timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -56,10 +52,3 @@ def run_module(module: str, stdin: bytes | Callable[[], bytes], *, timeout: floa
         lines = told.decode(errors="replace").strip().splitlines() or ["no message"]
         raise MonitorError(f"{module} failed with exit status {process.returncode}: {lines[-1]}")
     return out
-
-
-def _give_way(pid: int) -> None:
-    """Let what trains go first where both want the same core."""
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):  # it may have ended, and where it may not be set all is as it was
-            os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)

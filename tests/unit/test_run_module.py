@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel_monitor.stream.render import NICENESS, run_module
+from kernel_monitor.stream.aside import NICENESS
+from kernel_monitor.stream.render import run_module
 
 TELL = """
 import json, os, sys
