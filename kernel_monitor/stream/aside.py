@@ -1,23 +1,19 @@
-"""`python -m kernel_monitor.stream.aside MODULE`: as `python -m MODULE`, beside training that may want every core.
+"""`python -S aside.py MODULE`: as `python -m MODULE`, beside training that may want every core.
 
 Where two threads of a training loop wait for each other at every operator and a third process wants a core as well,
 Linux sometimes puts both threads on one core and the third on the other, and it balances busy cores only every 0.1 to
 0.2 s: so long is one step of the loop then (`benchmarks.stalls`). A core that has nothing left to do takes a waiting
 thread at once. So, while more want to run than there are cores, a second process makes this one leave its core every
 few milliseconds; woken in time where the system permits it, for a hundredth of a core. It is a process because a
-signal's handler in this one would have to wait for long calls into C.
+signal's handler in this one would have to wait for long calls into C. And it is there before anything is imported:
+a script without `site`, as that takes longer than a step.
 """
 
 from __future__ import annotations
 
 import os
-import runpy
-import signal
 import sys
 import time
-import traceback
-
-from ..sample.priority import ask_for_punctuality
 
 EVERY_S = 0.004
 NICENESS = 5
@@ -30,6 +26,12 @@ def main() -> None:
     mover = start_mover()
     if hasattr(os, "nice"):
         os.nice(NICENESS)
+    import runpy
+    import signal
+    import site
+    import traceback
+
+    site.main()
     code: object = None
     try:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
@@ -62,7 +64,6 @@ def start_mover() -> int | None:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
-        ask_for_punctuality()
         keep_moving(moved)
     finally:
         os._exit(0)
@@ -70,6 +71,11 @@ def start_mover() -> int | None:
 
 def keep_moving(pid: int) -> None:
     """Make a process, the parent of this one, leave its core again and again, until it has ended."""
+    # As in `sample.priority`, but nothing is imported here that takes as long as a part of a step.
+    try:  # noqa: SIM105
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except OSError:
+        pass  # not permitted: the usual priority, and no fault
     load = os.open("/proc/loadavg", os.O_RDONLY)
     stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     allowed = os.sched_getaffinity(0)

@@ -33,7 +33,7 @@ def run_module(module: str, stdin: bytes | Callable[[], bytes], *, timeout: floa
     # kernel (sent to its process group) away from the export. No session of its own: Linux shares the processor out
     # by sessions first (sched(7), autogroup), and this process would get as much of it as all that trains.
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "kernel_monitor.stream.aside", module],
+        [sys.executable, "-S", "-P", str(Path(__file__).with_name("aside.py")), module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

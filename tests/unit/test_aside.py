@@ -20,7 +20,7 @@ def start(folder: Path, text: str) -> subprocess.Popen[str]:
     """A module of that text, run aside."""
     (folder / "a_module.py").write_text(text, encoding="utf-8")
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "kernel_monitor.stream.aside", "a_module"],
+        [sys.executable, "-S", "-P", str(ROOT / "kernel_monitor/stream/aside.py"), "a_module"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
