@@ -4,9 +4,8 @@ Where two threads of a training loop wait for each other at every operator and a
 Linux sometimes puts both threads on one core and the third on the other, and it balances busy cores only every 0.1 to
 0.2 s: so long is one step of the loop then (`benchmarks.stalls`). A core that has nothing left to do takes a waiting
 thread at once. So, while more want to run than there are cores, a second process makes this one leave its core every
-few milliseconds; woken in time where the system permits it, for a hundredth of a core. It is a process because a
-signal's handler in this one would have to wait for long calls into C. And it is there before anything is imported:
-a script without `site`, as that takes longer than a step.
+few milliseconds; woken in time where the system permits it. It is a process because a signal's handler in this one
+would have to wait for long calls into C. And it is there before anything is imported, `site` included.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def start_mover() -> int | None:
             os.dup2(null, stream)
         keep_moving(moved)
     finally:
-        os._exit(0)
+        os._exit(0)  # without a /proc that tells, the work goes on as Linux places it
 
 
 def keep_moving(pid: int) -> None:
