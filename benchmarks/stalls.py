@@ -7,8 +7,8 @@ watched by `watch_loader`. In each round: steps without anything; a profile of 1
 written and read; the steps while the session is exported. The time of a step is taken by the loop itself from one
 request for a batch to the next, boundary calls included. The stop is the longest step of a part less the part's median,
 in steps without anything: at most one is allowed. (That all steps are slower while another process reads or renders on
-the same cores is no stop: the medians say how much.) The profiler's own steps, with the boundaries where it starts and
-stops, are printed apart: they are marked, and left out of every other figure.
+the same cores is no stop: the medians say how much.) The profiler's own steps, with the boundaries where it starts,
+stops and is freed, are printed apart: they are marked, and left out of every other figure.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ import torch
 
 from kernel_monitor import watch_loader
 from kernel_monitor.live import Monitor
+from kernel_monitor.steps.records import PROFILED
+from kernel_monitor.steps.registry import live
 
 from .common import Bar, machine, report, versions
 
 STEPS = 150
 """Steps of a part, at least."""
-PROFILED = 10
+STEPS_PROFILED = 10
 STEP_S = 0.02
 """The least that a step takes: what the operators leave of it is spent multiplying."""
 
@@ -48,6 +50,7 @@ class Loop:
         self.images = torch.ones(64, 32)
         self.square = torch.ones(128, 128)
         self.data = iter(watch_loader(self._batches(), name="train"))
+        self.meter = live()[-1].meter
 
     def _batches(self) -> Iterator[torch.Tensor]:
         while True:
@@ -66,7 +69,7 @@ class Loop:
 
 
 def measure(rounds: int, calls: int, steps: int = STEPS) -> dict[str, list[float]]:
-    """Durations of the steps (s) by part: `nothing`, `start`, `profiled`, `stop`, `reading`, `exporting`."""
+    """Durations of the steps (s) by part: `nothing`, `start`, `profiled`, `stop`, `reading`, `freed`, `exporting`."""
     found: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         monitor = Monitor()
@@ -85,12 +88,13 @@ def measure(rounds: int, calls: int, steps: int = STEPS) -> dict[str, list[float
 
 
 def _profile(monitor: Monitor, loop: Loop, found: dict[str, list[float]], least: int) -> None:
-    monitor.profile(PROFILED, wait=False)
+    monitor.profile(STEPS_PROFILED, wait=False)
     # The first request starts it, the one after the last profiled step stops it.
-    first, *between, last = (loop.step() for _ in range(PROFILED + 1))
+    first, *between, last = (loop.step() for _ in range(STEPS_PROFILED + 1))
     found["start"].append(first)
     found["profiled"] += between
     found["stop"].append(last)
+    first_read = loop.meter.count + 1  # the one under way is the last
     steps: list[float] = []
     while True:
         state = monitor.profiling
@@ -99,7 +103,10 @@ def _profile(monitor: Monitor, loop: Loop, found: dict[str, list[float]], least:
             break
         steps.append(loop.step())
     assert state["state"] == "done", state["message"]
-    found["reading"] += steps
+    loop.step()  # with its request the last of them ends
+    told, _ = loop.meter.steps_since(first_read)
+    for took, one in zip(steps, told, strict=True):
+        found["freed" if one.flags & PROFILED else "reading"].append(took)
 
 
 def _export(monitor: Monitor, loop: Loop, found: dict[str, list[float]], least: int, path: Path) -> None:
@@ -150,7 +157,7 @@ def main() -> int:
         figures[part] = row
         times = "".join(f"{1e3 * row[key]:>9.1f} ms" for key in ("median", "p99", "longest"))
         print(f"{part:<12}{len(steps):>8}{times}")
-    print("start, profiled, stop: the profiler's own steps; they are marked and count nowhere else")
+    print("start, profiled, stop, freed: the profiler's own steps; they are marked and count nowhere else")
     usual = figures["nothing"]["median"]
     print(
         f"(without anything the longest step is {(figures['nothing']['longest'] - usual) / usual:.1f} steps too long)"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnose.operators import text
 from ..errors import MonitorError
+from ..steps.boundary import at_boundary
 from ..steps.operators import TOP
 from ..steps.profile import OperatorProfile
 from ..steps.records import PROFILED
@@ -167,8 +168,6 @@ class Run:
 
     def start(self) -> None:
         """Return at once, whoever holds the GIL (see `loaders.switch.prepare_in_background`)."""
-        from ..steps.boundary import at_boundary
-
         at_boundary(self._id, self._boundary)
         thread = threading.Thread(target=self._drive, name="kernel-monitor-profile", daemon=True)
         _thread.start_new_thread(thread.start, ())
@@ -195,6 +194,8 @@ class Run:
         self._done = info.steps - self._from
         if self._done >= self._steps or self._given_up:
             self._stop("" if self._done >= self._steps else "It was given up")
+            if self._given_up:  # nobody reads it any more
+                self._let_go(info)
             return False
         self._say("running", f"step {self._done + 1} of {self._steps}")
         info.flag(PROFILED)
@@ -243,6 +244,12 @@ class Run:
                 self._say("running", READING)
             self._stopped.set()
 
+    def _let_go(self, info: BoundaryInfo) -> bool:
+        """What the profiler still holds is freed here, where no step is under way: it takes a part of one."""
+        if self._profile.let_go():
+            info.flag(PROFILED)
+        return False
+
     def _give_way(self) -> None:
         with self._lock:
             self._stopped_at = time.monotonic()
@@ -263,6 +270,7 @@ class Run:
                 log.exception("profiling failed")
             self._say("failed", _words(error))
         finally:
+            self._profile.let_go()  # of a loop that came to no boundary meanwhile
             self.ended.set()
 
     def _follow(self) -> None:
@@ -306,9 +314,13 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="kernel-monitor-profile-") as folder:
             raw = Path(folder, "trace.json")
             self._profile.save(raw)
-            kept = new_trace(self._sampling.recording.to_json()["path"])
-            request = {"trace": str(raw), "keep": str(kept), "top": TOP}
-            found = json.loads(run_module("kernel_monitor.steps.operators", json.dumps(request).encode()))
+            no_more = at_boundary(self._id, self._let_go)
+            try:
+                kept = new_trace(self._sampling.recording.to_json()["path"])
+                request = {"trace": str(raw), "keep": str(kept), "top": TOP}
+                found = json.loads(run_module("kernel_monitor.steps.operators", json.dumps(request).encode()))
+            finally:
+                no_more()
         began, ended = (self._sampling.session_time(one) for one in (self._began, self._stopped_at))
         reason = self._profile.gpu_reason
         if reason is None and not found["gpu"]:

@@ -23,7 +23,10 @@ def render_in_process(snapshot: Snapshot | Callable[[], Snapshot], timeout: floa
         MonitorError: the process failed or took longer than `timeout` seconds.
     """
 
-    def content() -> bytes:
-        return (snapshot() if callable(snapshot) else snapshot).to_bytes()
-
-    return run_module("kernel_monitor.report", content, timeout=timeout).decode("utf-8")
+    if callable(snapshot):
+        read = snapshot
+        stdin: bytes | Callable[[], bytes] = lambda: read().to_bytes()  # noqa: E731 - a function would need a name
+    else:
+        # Before the process starts: beside a training loop not both in the same step.
+        stdin = snapshot.to_bytes()
+    return run_module("kernel_monitor.report", stdin, timeout=timeout).decode("utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,8 +48,15 @@ def run_module(module: str, stdin: bytes | Callable[[], bytes], *, timeout: floa
             raise MonitorError(f"{module} did not finish within {timeout:g} s.") from None
         finally:
             if process.returncode is None:
-                process.kill()
+                _kill(process)
     if process.returncode != 0:
         lines = told.decode(errors="replace").strip().splitlines() or ["no message"]
         raise MonitorError(f"{module} failed with exit status {process.returncode}: {lines[-1]}")
     return out
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL)  # what does the work is a child of it
+    else:
+        process.kill()
