@@ -23,10 +23,9 @@ def render_in_process(snapshot: Snapshot | Callable[[], Snapshot], timeout: floa
         MonitorError: the process failed or took longer than `timeout` seconds.
     """
 
-    if callable(snapshot):
-        read = snapshot
-        stdin: bytes | Callable[[], bytes] = lambda: read().to_bytes()  # noqa: E731 - a function would need a name
-    else:
-        # Before the process starts: beside a training loop not both in the same step.
-        stdin = snapshot.to_bytes()
+    def content() -> bytes:
+        return (snapshot() if callable(snapshot) else snapshot).to_bytes()
+
+    # One that is there is packed before the process starts: beside a training loop not both in the same step.
+    stdin = content if callable(snapshot) else content()
     return run_module("kernel_monitor.report", stdin, timeout=timeout).decode("utf-8")

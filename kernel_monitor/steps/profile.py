@@ -91,8 +91,8 @@ class OperatorProfile:
     def let_go(self) -> bool:
         """Let the memory of one that has ended go; whether there was any.
 
-        It takes 30 ms for 40,000 events, and the GIL is held. torch's object is in a cycle with its own methods: left
-        to Python's collector, they would be freed at any time, in the middle of some step.
+        It may take as long as a step (`freed` in `benchmarks.stalls`), and the GIL is held. torch's object is in a
+        cycle with its own methods: left to Python's collector, it would be freed at any time, in the middle of a step.
         """
         if self._running or self._profile is None:
             return False

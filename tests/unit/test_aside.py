@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_monitor.stream.aside import REST_S, RUN_S, wanting
+from kernel_monitor.stream.aside import NICENESS, REST_S, RUN_S, wanting
 
 ROOT = Path(__file__).resolve().parents[2]
 BURN = "while True: pass"
@@ -90,8 +90,9 @@ def test_one_that_is_killed_leaves_nothing_behind(tmp_path: Path, which: str) ->
     assert len(both) == 2
     if which == "both":
         os.killpg(process.pid, signal.SIGKILL)
-    else:  # while it rests
+    else:  # while the other rests
         (worker,) = both - {process.pid}
+        process.send_signal(signal.SIGSTOP)  # it shall not let it go on in between
         os.kill(worker, signal.SIGSTOP)
         process.kill()
     process.communicate(timeout=30)
@@ -144,6 +145,22 @@ def test_it_runs_freely_where_a_core_is_left(tmp_path: Path) -> None:
         if spent[-1] > 1.4:
             return
     raise AssertionError(spent)
+
+
+def test_where_nobody_tells_how_many_want_to_run_it_is_done_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a_module.py").write_text("import os, time\ntime.sleep(0.5)\nprint(os.nice(0))\n")
+    code = (
+        "import sys; from kernel_monitor.stream import aside\n"
+        "aside.LOAD = '/nowhere/loadavg'; sys.argv.append('a_module'); aside.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{min(19, os.nice(0) + NICENESS)}\n", "")
 
 
 def test_what_the_system_says_is_read() -> None:
