@@ -20,6 +20,7 @@ RUN_S = 0.002
 REST_S = 0.004
 NICENESS = 5
 """Where nobody can stop it: a third of what a training thread gets of a core that both want; of an idle core, all."""
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def main() -> None:
@@ -29,8 +30,10 @@ def main() -> None:
         if hasattr(os, "nice"):
             os.nice(NICENESS)
         work()
+    governor = os.getpid()
     worker = os.fork()
     if not worker:
+        end_with(governor)
         work()
     # Who reads what the worker writes waits until nobody can write any more.
     null = os.open(os.devnull, os.O_RDWR)
@@ -65,10 +68,20 @@ def work() -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
+def end_with(parent: int) -> None:
+    """Have this process killed when its parent is, by whomever: nobody else would let it go on once it is stopped."""
+    import ctypes
+    from _signal import SIGKILL  # type: ignore[import-not-found]
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(SIGKILL))
+    if os.getppid() != parent:  # killed meanwhile
+        os.kill(os.getpid(), SIGKILL)
+
+
 def govern(worker: int) -> int:
     """Let a child of this process run only so much while others want its core; returns its exit status."""
     # Not `signal`, which takes 5 ms to import: the child would run freely meanwhile. Windows has neither of them.
-    from _signal import SIGCONT, SIGSTOP  # type: ignore[import-not-found]
+    from _signal import SIGCONT, SIGSTOP
 
     # As in `sample.priority`, but nothing is imported here that takes as long as a part of a step.
     try:  # noqa: SIM105

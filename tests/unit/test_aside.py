@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,20 +17,41 @@ from kernel_monitor.stream.aside import NICENESS, REST_S, RUN_S, wanting
 
 ROOT = Path(__file__).resolve().parents[2]
 BURN = "while True: pass"
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
-def start(folder: Path, text: str) -> subprocess.Popen[str]:
-    """A module of that text, run aside."""
-    (folder / "a_module.py").write_text(text, encoding="utf-8")
-    return subprocess.Popen(
-        [sys.executable, "-S", "-P", str(ROOT / "kernel_monitor/stream/aside.py"), "a_module"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
-    )
+Start = Callable[[str | None], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Runs a module of a text aside; none of them outlives the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(text: str | None) -> subprocess.Popen[str]:
+        if text is not None:
+            (tmp_path / "a_module.py").write_text(text, encoding="utf-8")
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-S", "-P", str(ROOT / "kernel_monitor/stream/aside.py"), "a_module"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                process_group=0,
+                env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+            )
+        )
+        return started[-1]
+
+    yield run
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        with contextlib.suppress(ChildProcessError):  # what this process inherited of it
+            while True:
+                os.waitpid(-process.pid, 0)
 
 
 def group(number: int) -> set[int]:
@@ -55,9 +77,8 @@ def group(number: int) -> set[int]:
         ("raise ValueError('broken')", 1, "ValueError: broken\n"),
     ],
 )
-def test_it_reads_writes_and_ends_as_a_module_does(tmp_path: Path, ending: str, status: int, told: str) -> None:
+def test_it_reads_writes_and_ends_as_a_module_does(start: Start, ending: str, status: int, told: str) -> None:
     process = start(
-        tmp_path,
         f"import sys\nif __name__ == '__main__':\n    print(sys.stdin.read() * 2, sys.argv[1:])\n    {ending}\n",
     )
     out, error = process.communicate("abc", timeout=30)
@@ -67,39 +88,50 @@ def test_it_reads_writes_and_ends_as_a_module_does(tmp_path: Path, ending: str, 
     assert group(process.pid) == set()
 
 
-def test_a_module_that_is_not_there_fails(tmp_path: Path) -> None:
-    process = start(tmp_path, "")
-    (tmp_path / "a_module.py").unlink()
+def test_a_module_that_is_not_there_fails(start: Start) -> None:
+    process = start(None)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "No module named a_module" in error
 
 
-def test_one_that_ends_by_a_signal_is_said_to(tmp_path: Path) -> None:
-    process = start(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+def test_one_that_ends_by_a_signal_is_said_to(start: Start) -> None:
+    process = start("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     process.communicate(timeout=30)
     assert process.returncode == -signal.SIGSEGV
 
 
+@pytest.fixture
+def reaper() -> Iterator[None]:
+    """An orphan becomes this process's child, as it becomes a container's first process's.
+
+    Both are in the orphan's session, so the system does not end it of itself, as it ends a stopped group that nobody
+    of its session could let go on.
+    """
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    yield
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
+
+
+@pytest.mark.usefixtures("reaper")
 @pytest.mark.parametrize("which", ["both", "the first alone"])
-def test_one_that_is_killed_leaves_nothing_behind(tmp_path: Path, which: str) -> None:
-    process = start(tmp_path, "import time\nprint('here', flush=True)\ntime.sleep(60)\n")
+def test_one_that_is_killed_leaves_nothing_behind(start: Start, which: str) -> None:
+    process = start("import time\nprint('here', flush=True)\ntime.sleep(60)\n")
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
     both = group(process.pid)
     assert len(both) == 2
+    (worker,) = both - {process.pid}
     if which == "both":
         os.killpg(process.pid, signal.SIGKILL)
     else:  # while the other rests
-        (worker,) = both - {process.pid}
         process.send_signal(signal.SIGSTOP)  # it shall not let it go on in between
         os.kill(worker, signal.SIGSTOP)
         process.kill()
     process.communicate(timeout=30)
-    until = time.monotonic() + 10
-    while group(process.pid):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == -signal.SIGKILL
+    assert group(process.pid) == set()
 
 
 SPENT = """
@@ -122,11 +154,11 @@ def burning() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("burning")
-def test_it_rests_most_of_the_time_while_others_want_every_core(tmp_path: Path) -> None:
+def test_it_rests_most_of_the_time_while_others_want_every_core(start: Start) -> None:
     calls: list[int] = []
     before = signal.signal(signal.SIGCHLD, lambda *_: calls.append(1))
     try:
-        process = start(tmp_path, SPENT)
+        process = start(SPENT)
         out, error = process.communicate(timeout=60)
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -135,12 +167,12 @@ def test_it_rests_most_of_the_time_while_others_want_every_core(tmp_path: Path) 
     assert len(calls) <= 2, "who started it hears of its end alone, not of each stop"
 
 
-def test_it_runs_freely_where_a_core_is_left(tmp_path: Path) -> None:
+def test_it_runs_freely_where_a_core_is_left(start: Start) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core")
     spent = []
     for _ in range(5):  # others may use the machine now and then
-        out, _ = start(tmp_path, SPENT).communicate(timeout=60)
+        out, _ = start(SPENT).communicate(timeout=60)
         spent.append(float(out))
         if spent[-1] > 1.4:
             return
