@@ -1,4 +1,4 @@
-"""Where sessions are kept, and for how long.
+"""Where sessions are kept.
 
 SQLite's log works on local file systems only: its readers and its writer share memory through a mapped file.
 """
@@ -16,8 +16,6 @@ from typing import NamedTuple
 from kernel_monitor.errors import SessionError
 
 OVERRIDE = "KERNEL_MONITOR_SESSIONS"
-MAX_BYTES = 2 << 30
-MAX_AGE_DAYS = 30.0
 # File systems whose files are on another machine; each may stand behind "fuse." too.
 _REMOTE = (
     "9p acfs afs beegfs ceph cifs coda davfs davfs2 gcsfuse glusterfs gpfs juicefs lustre ncpfs nfs nfs4 orangefs "
@@ -90,29 +88,6 @@ def new_file(place: Place | Path, session: str, origin: float) -> Path:
     """
     folder = place.path if isinstance(place, Place) else place
     return folder / f"{time.strftime('%Y-%m-%d-%H%M%S', time.localtime(origin))}-{session[:8]}.kmsession"
-
-
-def prune(directory: Path, max_bytes: int = MAX_BYTES, max_age_days: float = MAX_AGE_DAYS) -> list[Path]:
-    """Delete sessions older than `max_age_days`, and the oldest until all together have at most `max_bytes`.
-
-    Those that are being recorded are left alone, and whatever is not a session. Returns what was deleted.
-    """
-    from .format import files_of
-    from .sessions import sessions
-
-    found = [one for one in sessions(directory) if one.problem is None]
-    kept = 0
-    gone: list[Path] = []
-    for one in found:  # the newest first
-        kept += one.bytes
-        old = time.time() - (one.started + one.seconds) > max_age_days * 86400
-        if one.live or not (old or kept > max_bytes):
-            continue
-        for file in files_of(one.path):
-            file.unlink(missing_ok=True)
-        gone.append(one.path)
-        kept -= one.bytes
-    return gone
 
 
 def remote(path: Path, mounts: str) -> str | None:

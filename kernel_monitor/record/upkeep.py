@@ -8,18 +8,41 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from . import places
-from .format import wal_of
+from .format import files_of, wal_of
+from .sessions import sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+MAX_BYTES = 2 << 30
+MAX_AGE_DAYS = 30.0
 PERIOD_S = 10.0
 ENOUGH = 4 << 20  # bytes of log that are worth a checkpoint
+
+
+def prune(directory: Path, max_bytes: int = MAX_BYTES, max_age_days: float = MAX_AGE_DAYS) -> list[Path]:
+    """Delete sessions older than `max_age_days`, and the oldest until all together have at most `max_bytes`.
+
+    Those that are being recorded are left alone, and whatever is not a session. Returns what was deleted.
+    """
+    found = [one for one in sessions(directory) if one.problem is None]
+    kept = 0
+    gone: list[Path] = []
+    for one in found:  # the newest first
+        kept += one.bytes
+        old = time.time() - (one.started + one.seconds) > max_age_days * 86400
+        if one.live or not (old or kept > max_bytes):
+            continue
+        for file in files_of(one.path):
+            file.unlink(missing_ok=True)
+        gone.append(one.path)
+        kept -= one.bytes
+    return gone
 
 
 class Upkeep:
@@ -44,7 +67,7 @@ class Upkeep:
 
     def _run(self) -> None:
         try:
-            places.prune(self._path.parent)
+            prune(self._path.parent)
         except OSError as error:
             self._complain(f"Old sessions in {self._path.parent} could not be deleted: {error.strerror}.")
         try:

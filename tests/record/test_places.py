@@ -14,9 +14,7 @@ import pytest
 
 from kernel_monitor.errors import SessionError
 from kernel_monitor.record import places
-from kernel_monitor.record.places import Place, directory, new_file, prune, remote
-
-from .recorded import feed, hello, recorder, session, waves
+from kernel_monitor.record.places import Place, directory, new_file, remote
 
 
 @pytest.fixture(autouse=True)
@@ -148,32 +146,3 @@ def test_a_session_has_one_name(home: Path) -> None:
     name = new_file(place, "1a2b3c4d5e6f", 1.79e9).name
     assert name == time.strftime("%Y-%m-%d-%H%M%S", time.localtime(1.79e9)) + "-1a2b3c4d.kmsession"
     assert new_file(place.path, "1a2b3c4d5e6f", 1.79e9) == place.path / name
-
-
-def test_pruning_takes_the_old_and_the_most_but_never_the_living(tmp_path: Path) -> None:
-    folder = tmp_path / "s"
-    folder.mkdir()
-    now = time.time()
-    for number, days in enumerate((1, 2, 3, 40)):
-        session(folder / f"{number}.kmsession", session=str(number), origin=now - days * 86400)
-    (folder / "notes.txt").write_text("mine")
-    (folder / "broken.kmsession").write_bytes(b"whatever it is")
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "0.kmsession",
-        "1.kmsession",
-        "2.kmsession",
-        "3.kmsession",
-        "broken.kmsession",
-        "notes.txt",
-    ]
-    one_size = (folder / "0.kmsession").stat().st_size
-    assert [path.name for path in prune(folder)] == ["3.kmsession"]
-    with recorder(tmp_path / "other" / "live.kmsession", session="live", origin=now - 99 * 86400) as (one, told):
-        one.hello(hello())
-        feed(one, *waves(5))
-        told.wait_for("recording")
-        assert prune(tmp_path / "other") == []
-        assert prune(tmp_path / "other", max_bytes=0) == []
-    assert [path.name for path in prune(folder, max_bytes=int(2.5 * one_size))] == ["2.kmsession"]
-    assert [path.name for path in prune(folder, max_bytes=0)] == ["0.kmsession", "1.kmsession"]
-    assert sorted(path.name for path in folder.iterdir()) == ["broken.kmsession", "notes.txt"]

@@ -1,4 +1,4 @@
-"""Which sessions there are, which one is meant, and which ended without goodbye."""
+"""Which sessions there are, which one is meant, which ended without goodbye, and which are deleted."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kernel_monitor.record import format as format_module
 from kernel_monitor.record import places
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.sessions import left_without_goodbye, look, mark_told, sessions
+from kernel_monitor.record.upkeep import prune
 
 from .recorded import ORIGIN, feed, hello, recorder, recording, session, waves
 from .test_reader import interrupted
@@ -112,3 +113,32 @@ def test_a_file_that_cannot_be_marked_is_told_of_again(tmp_path: Path) -> None:
     found.path.mkdir()
     with pytest.raises(SessionError, match="cannot be written"):
         mark_told(found)
+
+
+def test_pruning_takes_the_old_and_the_most_but_never_the_living(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir()
+    now = time.time()
+    for number, days in enumerate((1, 2, 3, 40)):
+        session(folder / f"{number}.kmsession", session=str(number), origin=now - days * 86400)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "broken.kmsession").write_bytes(b"whatever it is")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "0.kmsession",
+        "1.kmsession",
+        "2.kmsession",
+        "3.kmsession",
+        "broken.kmsession",
+        "notes.txt",
+    ]
+    one_size = (folder / "0.kmsession").stat().st_size
+    assert [path.name for path in prune(folder)] == ["3.kmsession"]
+    with recorder(tmp_path / "other" / "live.kmsession", session="live", origin=now - 99 * 86400) as (one, told):
+        one.hello(hello())
+        feed(one, *waves(5))
+        told.wait_for("recording")
+        assert prune(tmp_path / "other") == []
+        assert prune(tmp_path / "other", max_bytes=0) == []
+    assert [path.name for path in prune(folder, max_bytes=int(2.5 * one_size))] == ["2.kmsession"]
+    assert [path.name for path in prune(folder, max_bytes=0)] == ["0.kmsession", "1.kmsession"]
+    assert sorted(path.name for path in folder.iterdir()) == ["broken.kmsession", "notes.txt"]
