@@ -13,6 +13,7 @@ from .changes import changes
 from .cost import costs, feeding
 from .epochs import epoch_counts
 from .judging import judge
+from .loops import beside, of_stretches
 from .model import Analysis, Change, EpochCount, Finding, Stretch, Verdict
 from .rules import evaluate
 from .stretches import stretches
@@ -110,9 +111,10 @@ def analyse(
 
 
 def representative(parts: Sequence[Stretch], verdicts: Sequence[Verdict]) -> Verdict:
-    """The newest of real batches with enough steps; where there is none, the one with the most."""
-    pairs = list(zip(parts, verdicts, strict=True))
-    real = [one for part, one in pairs if not part.synthetic] or list(verdicts)
+    """The newest of real batches with enough steps, else the one with the most; of loops that stand beside no other."""
+    aside = beside(of_stretches(parts))
+    pairs = [(part, one) for part, one in zip(parts, verdicts, strict=True) if part.loader not in aside]
+    real = [one for part, one in pairs if not part.synthetic] or [one for _, one in pairs]
     enough = [one for one in real if one.steps >= ENOUGH_STEPS]
     if enough:
         return enough[-1]

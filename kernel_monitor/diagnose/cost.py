@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
 from .limits import usable_cores
+from .loops import beside, of_stretches
 from .model import Cost, Feeding
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def costs(
 def feeding(snapshot: Snapshot, stretches: Sequence[Stretch], verdicts: Sequence[Verdict]) -> Feeding | None:
     """How many cores this loop would need, and the next thing to do; of the newest stretch that can tell.
 
+    A loop that stands beside another (`loops.beside`) tells nothing.
+
     Cores needed = CPU seconds per image × images/s if the loop never waited. CPU seconds per image: the workers'
     (`process/workers/cpu`) over the samples delivered; where the loop's own thread loads (no workers), its wait is that
     work. What DALI's threads take is not told apart from the kernel's own work.
@@ -78,7 +81,8 @@ def feeding(snapshot: Snapshot, stretches: Sequence[Stretch], verdicts: Sequence
     Returns:
         None without a loader's deliveries; replayed batches are none.
     """
-    real = [one for one in stretches if not one.synthetic and one.steps > 0]
+    aside = beside(of_stretches(stretches))
+    real = [one for one in stretches if not one.synthetic and one.steps > 0 and one.loader not in aside]
     if not real:
         return None
     enough = [one for one in real if one.steps >= FEWEST_STEPS] or real

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..steps.records import ON_DEVICE, PHASES
+from ..steps.records import NO_GRADIENTS, ON_DEVICE, PHASES
 from .frames import Floats, Frames, Places, Steps, counted
 from .measured import per_second
 from .model import Statistic, Stretch
@@ -75,6 +75,7 @@ class Delivered:
     times: dict[str, Floats]
     means: dict[str, float]
     on_device: bool = False
+    evaluates: bool = False
 
 
 def figures(frames: Frames, part: Part, name: str) -> Stretch:
@@ -113,6 +114,7 @@ def figures(frames: Frames, part: Part, name: str) -> Stretch:
         cpu_seconds=_cpu_seconds(frames, places, made.seconds, "kernel", "workers"),
         synthetic=part.backend == REPLAYS,
         workers_cpu_seconds=_cpu_seconds(frames, places, made.seconds, "workers"),
+        evaluates=made.evaluates,
     )
 
 
@@ -148,6 +150,7 @@ def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Deli
         times=times,
         means=means,
         on_device=bool(phases) and bool((kept["flags"] & ON_DEVICE).any()),
+        evaluates=2 * int((kept["flags"] & NO_GRADIENTS != 0).sum()) > len(kept),
     )
 
 

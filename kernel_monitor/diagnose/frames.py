@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..steps.records import PROFILED, WARM_UP
 from .limits import allowed_cores, gpus_in_use
-from .measured import IDLE_S, delivering, longest_interval
+from .measured import IDLE_S, delivering, in_steps, longest_interval
 
 if TYPE_CHECKING:
     from ..store import Snapshot
@@ -145,6 +145,8 @@ class Frames:
         images, step = (self.series(f"loader/{loader}/{name}")[part] for name in ("images", "step"))
         used = delivering(self.time[part], images, step, longest_interval(schema, values))
         rows = self.steps(loader, start, end + 60.0)
+        if len(rows) and not self.snapshot.steps.dropped:  # an evaluation between two epochs is none of them
+            used &= in_steps(rows, self.time[part], self.window[part])
         apart = rows[~counted(rows)]
         if len(apart):
             place = np.searchsorted(apart["end"], self.time[part]).clip(max=len(apart) - 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .judging import judge
-from .measured import IDLE_S
+from .measured import IDLE_S, in_steps
 from .model import Kind, Statistic, Stretch, plain
 from .statistics import quantiles
 from .verdict import THRESHOLDS
@@ -32,6 +32,8 @@ def live_verdict(
     events: Sequence[Mapping[str, Any]],
     loaders: Sequence[Mapping[str, Any]],
     last: Mapping[str, Any] | None = None,
+    *,
+    loader: str | None = None,
 ) -> dict[str, Any] | None:
     """The verdict on the loader that delivered last, as JSON of `Verdict` with `loader` (its id).
 
@@ -41,14 +43,15 @@ def live_verdict(
         events: of the session.
         loaders: their states.
         last: what was returned last time: its kind is kept while the loop is near a threshold.
+        loader: the id of the one to judge, whenever it delivered last.
 
     Returns:
-        None where no loader has delivered in the last few seconds.
+        None where no loader has delivered in the last few seconds, or that one has not in these rows.
     """
     if not len(rows.time):
         return None
     now = float(rows.time[-1])
-    newest = _newest(steps, rows, now)
+    newest = _newest(steps, rows, now) if loader is None else _last_of(steps, loader)
     if newest is None:
         return None
     loader, ended = newest
@@ -91,6 +94,12 @@ def _newest(steps: StepTable, rows: Rows, now: float) -> tuple[str, float] | Non
     return None
 
 
+def _last_of(steps: StepTable, loader: str) -> tuple[str, float] | None:
+    """The loader and when its last step ended."""
+    rows = steps.of(loader)
+    return (loader, float(rows["end"][-1])) if len(rows) else None
+
+
 def _under_way(
     rows: Rows,
     steps: StepTable,
@@ -113,11 +122,14 @@ def _under_way(
         start = max(start, float(chosen["end"][0]) - float(chosen["step"][0]) - 1e-9)
     else:
         start = max(start, float(rows.time[0]))
-    seconds = max(ended - start, 1e-9)
+    # What passes between its steps (an evaluation after each epoch) is none of it.
+    seconds = max(float(chosen["step"].sum()) if len(chosen) else ended - start, 1e-9)
     images = float(chosen["images"].sum()) if len(chosen) else math.nan
     backend = str(state.get("backend", "loader"))
     knobs = {name: int(value) for name, value in (state.get("knobs") or {}).items() if value is not None}
     window = rows.time > start
+    if len(chosen):
+        window &= in_steps(chosen, rows.time, np.diff(rows.time, prepend=rows.time[0] - rows.schema.interval))
     kernel, workers = (_mean(rows, window, f"process/{role}/cpu") for role in ("kernel", "workers"))
     busy = _across(rows, window, [f"cpu/{core}/busy" for core in rows.schema.cpus])
     gpu = _across(rows, window, [f"gpu/{one.index}/utilisation" for one in rows.schema.gpus])

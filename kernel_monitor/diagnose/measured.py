@@ -6,7 +6,7 @@ NumPy only; the kernel's reader thread runs this once a second while training go
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +128,14 @@ def delivering(time: Floats, images: Floats, step: Floats, interval: float) -> n
     inside = (following > 0) & (following < len(active))
     used[inside] = together[following[inside] - 1]
     return used
+
+
+def in_steps(steps: npt.NDArray[Any], time: Floats, window: Floats) -> npt.NDArray[np.bool_]:
+    """Which frames (at `time`, of the `window` before it, s) share some of their time with one of a loader's steps."""
+    place = np.searchsorted(steps["end"], time - window, side="right")
+    at = steps[place.clip(max=len(steps) - 1)]
+    found: npt.NDArray[np.bool_] = (place < len(steps)) & (at["end"] - at["step"] < time)
+    return found
 
 
 def _groups(schema: Schema) -> dict[str, list[int]]:

@@ -73,6 +73,7 @@ class Stretch:
         cpu_seconds: of one core, taken by kernel and workers in `seconds`; NaN where it was not measured.
         synthetic: the batches were replayed.
         workers_cpu_seconds: the workers' part of `cpu_seconds`; NaN where there were none.
+        evaluates: most of its steps were without gradients.
     """
 
     key: str
@@ -99,6 +100,7 @@ class Stretch:
     cpu_seconds: float = math.nan
     synthetic: bool = False
     workers_cpu_seconds: float = math.nan
+    evaluates: bool = False
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ class Analysis:
     Attributes:
         stretches: in the order of time.
         epochs: of every loader.
-        verdict: of the stretch that stands for the session: the newest that has enough steps.
+        verdict: of the stretch that stands for the session: the newest that has enough steps, of a loop that trains.
         verdicts: one for each stretch.
         changes: neighbouring stretches of one loader.
         findings: every rule, those that fired first.

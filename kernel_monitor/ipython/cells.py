@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..diagnose.limits import allowed_cores, limits_note
+from ..diagnose.loops import Loop, beside, of_steps
 from ..steps.records import PROFILED, WARM_UP
 
 if TYPE_CHECKING:
@@ -117,24 +118,32 @@ class Cells:
         steps = monitor.store.steps.table(start)
         now = self._images()
         lines: list[Line] = []
-        stepped = False
         for state in monitor.loader_states():
             own = steps.of(state["id"], start, end)
             gone = state["id"] not in now
             images = int(own["images"].sum()) if gone else now[state["id"]] - cell.images.get(state["id"], 0)
             if images == 0 and len(own) == 0:
                 continue
-            stepped = stepped or len(own) > 0
             text = f"{images:,} images, {images / max(end - start, 1e-9):,.0f} images/s, {len(own):,} steps"
             usual = own[(own["flags"] & (WARM_UP | PROFILED)) == 0]
             whole = float(usual["step"].sum())
             if whole > 0 and np.isfinite(usual["wait"]).all():
                 text += f", {100 * float(usual['wait'].sum()) / whole:.0f} % of the step spent waiting for data"
             lines.append((f"Loader {state['name']}", f"{text} ({state['backend']} at the end)"))
-        verdict = monitor.verdict if stepped else None
-        if verdict is not None:
-            lines.append(("Verdict", f"{verdict['kind']}: {verdict['sentence']}"))
-        return lines
+        return [*lines, *self._verdict(of_steps(steps, start, end))]
+
+    def _verdict(self, loops: list[Loop]) -> list[Line]:
+        """On the newest loop that stands beside no other, by its name where there are several."""
+        aside = beside(loops)
+        newest = max((one for one in loops if one.loader not in aside), key=lambda one: one.end, default=None)
+        if newest is None:
+            return []
+        states = self._monitor.loader_states()
+        verdict = self._monitor._serving.judging.judge(newest.end, states, loader=newest.loader)
+        if verdict is None:
+            return []
+        name = next((f"{one['name']}: " for one in states if one["id"] == newest.loader and len(loops) > 1), "")
+        return [("Verdict", f"{name}{verdict['kind']}: {verdict['sentence']}")]
 
     def _images(self) -> dict[str, int]:
         return {one.id: one.meter.totals().images for one in self._monitor._sampling.following.sources()}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
+from ..steps.records import NO_GRADIENTS
 from .trying import Run, State
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ SECONDS = (1.0, 60.0)
 """How long an engine may be measured."""
 TOGETHER_S = 2.0
 """Of loaders whose newest steps lie within this time of each other nobody can say which one is meant."""
+
+EVALUATION_S = 600.0
+"""So long after the last step of a training its evaluation is taken for a part of it."""
 
 
 class Diagnosis(dict[str, Any]):
@@ -131,14 +136,18 @@ class Diagnosing(ABC):
         return True
 
     def _in_use(self) -> str | None:
-        """Id of the one loader that steps now; None where there is none, or several."""
-        ends = {}
+        """Id of the one loader that steps now, or did before the evaluation that does; None: none does, or several."""
+        last = {}
         for one in self.loaders():
             steps = one.meter.steps_since(max(0, one.meter.totals().steps - 1))[0]
             if steps:
-                ends[one.id] = steps[-1].end
-        newest = max(ends.values(), default=0.0)
-        stepping = [name for name, end in ends.items() if newest - end < TOGETHER_S]
+                last[one.id] = steps[-1]
+        newest = max((step.end for step in last.values()), default=0.0)
+        training = [step.end for step in last.values() if not step.flags & NO_GRADIENTS]
+        if newest - max(training, default=-math.inf) < EVALUATION_S:
+            newest = max(training)
+            last = {name: step for name, step in last.items() if not step.flags & NO_GRADIENTS}
+        stepping = [name for name, step in last.items() if newest - step.end < TOGETHER_S]
         return stepping[0] if len(stepping) == 1 else None
 
 

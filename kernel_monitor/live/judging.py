@@ -50,13 +50,16 @@ class Judging:
         except Exception as error:  # noqa: BLE001 - frames and the recording must not end with it
             self.verdict = self._failed(error, states)
 
-    def judge(self, now: float, states: Sequence[State], *, before: int | None = None) -> dict[str, Any] | None:
+    def judge(
+        self, now: float, states: Sequence[State], *, before: int | None = None, loader: str | None = None
+    ) -> dict[str, Any] | None:
         """The verdict of the stretch under way at a moment, as JSON with `loader`; None where no loader delivers.
 
         Args:
             now: session s; nothing later is looked at.
             states: of the loaders.
             before: an event's id: it and those after it are not looked at.
+            loader: the id of the one to judge; the one that delivered last if left out.
         """
         store = self._store
         rows = store.rows(store.seq_before(now - LOOKED_AT_S), CHARTS)
@@ -66,11 +69,11 @@ class Judging:
             kept = int(np.searchsorted(rows.time, now, side="right"))
             rows = replace(rows, seq=rows.seq[:kept], time=rows.time[:kept], values=rows.values[:kept])
             steps = replace(steps, rows=steps.rows[: int(np.searchsorted(steps.rows["end"], now, side="right"))])
-        return live_verdict(rows, steps, events, states, last=self.verdict)
+        return live_verdict(rows, steps, events, states, last=self.verdict, loader=loader)
 
     def gains(self, now: float, state: State, *, before: int | None = None) -> list[dict[str, Any]]:
         """What can be expected of changes of one loader, as `model.Gain` in JSON; arguments as for `judge`."""
-        verdict = self.judge(now, [state], before=before)
+        verdict = self.judge(now, [state], before=before, loader=state["id"])
         return [] if verdict is None else list(verdict["gains"])
 
     def predict(self, states: Sequence[State], add_event: Callable[..., object]) -> None:

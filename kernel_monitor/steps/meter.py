@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from . import boundary
 from .book import KINDS, OUTSIDE, Mark, here, watched
 from .device import Trail, current
-from .records import ON_DEVICE, WARM_UP, Step
+from .records import NO_GRADIENTS, ON_DEVICE, WARM_UP, Step
 
 STEPS_KEPT = 4096
 """Steps of which more than their sum is known, the newest of a loader."""
@@ -220,6 +221,8 @@ class StepClock:
         if boundary.Waiting.anything:
             spent, more = self._outside_of_steps()
             now, flags = now + spent, flags | more
+        if _no_gradients():
+            flags |= NO_GRADIENTS
         self._flags = flags | meter.take_flags()
         self._asked = now
         self._outside = book.spent[OUTSIDE]
@@ -299,6 +302,13 @@ class StepClock:
         finally:
             book.leave(OUTSIDE)
         return time.monotonic() - began, flags
+
+
+def _no_gradients() -> bool:
+    """Whether this thread has turned PyTorch's gradients off."""
+    # Not there without PyTorch, nor while another thread imports it.
+    enabled = getattr(sys.modules.get("torch"), "is_grad_enabled", None)
+    return enabled is not None and not enabled()
 
 
 def _seen(spent: list[float], seen: int) -> tuple[float, float, float, float]:

@@ -10,6 +10,8 @@ PROFILED = 2
 """The profiler ran during this step, which is slower for it."""
 ON_DEVICE = 4
 """Wait, step and phases are times of the GPU (CUDA events), not of the host: see `docs/steps.md`."""
+NO_GRADIENTS = 8
+"""PyTorch's gradients were off when the step asked for its batch: an evaluation (of older sessions it is not known)."""
 
 PHASES = ("copy", "forward", "backward", "optimizer")
 """The phases of a step beside the wait; what is left of the step is `other`."""
@@ -25,7 +27,7 @@ class Step(NamedTuple):
         wait: for the batch.
         step: the whole.
         copy, forward, backward, optimizer: the phases, exclusive of each other.
-        flags: `WARM_UP`, `PROFILED`, `ON_DEVICE`.
+        flags: `WARM_UP`, `PROFILED`, `ON_DEVICE`, `NO_GRADIENTS`.
     """
 
     end: float

@@ -134,6 +134,22 @@ def test_a_loop_is_counted(shell: InteractiveShell, capsys: pytest.CaptureFixtur
     shell.run_cell("del data")
 
 
+def test_the_verdict_of_a_cell_that_ends_with_an_evaluation_is_that_of_its_training(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run_cell("import time, torch; from kernel_monitor import watch_loader")
+    shell.run_cell("fit, val = (watch_loader([[0] * 8] * 20, name=name) for name in ('fit', 'val'))")
+    capsys.readouterr()
+    loops = "for _ in fit:\n    time.sleep(0.02)\nwith torch.no_grad():\n    for _ in val:\n        time.sleep(0.03)"
+    shell.run_cell(f"%%monitor\n{loops}")
+    said = capsys.readouterr().out
+    assert re.search(r"Loader val +160 images", said), said
+    assert re.search(r"Verdict +fit: ", said), said
+    shell.run_cell("%%monitor\nfor _ in fit:\n    time.sleep(0.02)")
+    assert re.search(r"Verdict +(undetermined|\w+-bound)", capsys.readouterr().out)
+    shell.run_cell("del fit, val")
+
+
 def test_the_machine_s_figures_are_those_of_the_rows() -> None:
     snapshot = build(
         10,

@@ -265,6 +265,22 @@ def test_of_several_loaders_it_is_the_one_in_use(
         monitor.diagnose(seconds=1.0)
 
 
+def test_while_it_evaluates_the_training_is_the_one_in_use(
+    monitor: Monitor, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = train("train")
+    wait_for(lambda: len(loop.came) > 5)
+    evaluation = train("val", gradients=False)
+    wait_for(lambda: len(evaluation.came) > 5)
+    assert monitor._in_use() == loop.loader.id
+    loop.pause.set()
+    wait_for(lambda: time.monotonic() - loop.came[-1][0] > 0.5)
+    monkeypatch.setattr("kernel_monitor.live.diagnosing.TOGETHER_S", 0.2)
+    assert monitor._in_use() == loop.loader.id
+    monkeypatch.setattr("kernel_monitor.live.diagnosing.EVALUATION_S", 0.2)
+    assert monitor._in_use() == evaluation.loader.id
+
+
 def test_an_engine_that_does_not_start_is_named_and_the_others_are_measured(monitor: Monitor, train: Train) -> None:
     def broken(_sample: Any) -> Any:
         raise ValueError("no such operator")

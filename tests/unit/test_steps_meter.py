@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import math
 import statistics
+import sys
 import threading
 import time
 import tracemalloc
+import types
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,7 +18,7 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.steps import phase, step, watch_loader
 from kernel_monitor.steps.book import here
 from kernel_monitor.steps.meter import STEPS_KEPT, WARM_UP_STEPS, Meter, StepClock
-from kernel_monitor.steps.records import PROFILED, WARM_UP, Step
+from kernel_monitor.steps.records import NO_GRADIENTS, PROFILED, WARM_UP, Step
 from kernel_monitor.steps.registry import Source, live
 
 
@@ -64,6 +66,45 @@ def test_the_first_steps_of_a_source_and_of_each_iteration_are_warm_up() -> None
         clock.stop()
     found = [(one.epoch, one.batch) for one in meter.steps_since(0)[0] if one.flags & WARM_UP]
     assert found == [(0, number) for number in range(WARM_UP_STEPS)] + [(1, 0)]
+
+
+def test_a_step_without_gradients_is_told_from_one_that_trains() -> None:
+    import torch
+
+    data = watch_loader([1] * 6, name="evaluated")
+    with torch.no_grad():
+        list(data)
+    with torch.inference_mode():
+        list(data)
+    list(data)
+    begun, leave = threading.Event(), threading.Event()
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            list(data)
+            begun.set()
+            leave.wait()
+
+    evaluation = threading.Thread(target=evaluate)
+    evaluation.start()
+    begun.wait()
+    list(data)  # what another thread has turned off is on here
+    leave.set()
+    evaluation.join()
+    flags = [bool(one.flags & NO_GRADIENTS) for one in steps("evaluated")]
+    assert flags == [True] * 12 + [False] * 6 + [True] * 6 + [False] * 6
+
+
+def test_without_torch_no_step_is_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    data = watch_loader([1] * 6, name="plain")
+    with torch.no_grad():
+        monkeypatch.delitem(sys.modules, "torch")
+        list(data)
+        monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as while another thread imports it
+        list(data)
+    assert {one.flags & NO_GRADIENTS for one in steps("plain")} == {0}
 
 
 def test_a_flag_is_set_for_the_step_that_begins_next() -> None:

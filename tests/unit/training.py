@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
@@ -28,13 +29,15 @@ in_threads = [
 class Training:
     """A loop that takes `work` s for each batch, and notes when each one came and how many samples it had."""
 
-    def __init__(self, loader: SwitchableLoader, work: float = 0.02, *, epochs: int = 10_000) -> None:
+    def __init__(
+        self, loader: SwitchableLoader, work: float = 0.02, *, epochs: int = 10_000, gradients: bool = True
+    ) -> None:
         self.loader = loader
         self.came: list[tuple[float, int]] = []
         self.pause = threading.Event()
         self._left = threading.Event()
         self._work, self._epochs = work, epochs
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=torch.set_grad_enabled(gradients)(self._run))
         self._thread.start()
 
     def _run(self) -> None:
@@ -75,8 +78,11 @@ def loops(folder: Path) -> Iterator[Train]:
     """Starts loops over the images of `folder`, and has them leave at the end."""
     made: list[Training] = []
 
-    def start(name: str = "train", *, work: float = 0.02, epochs: int = 10_000, **more: Any) -> Training:
-        made.append(Training(switchable(loader_of(folder), name=name, **more), work, epochs=epochs))
+    def start(
+        name: str = "train", *, work: float = 0.02, epochs: int = 10_000, gradients: bool = True, **more: Any
+    ) -> Training:
+        loader = switchable(loader_of(folder), name=name, **more)
+        made.append(Training(loader, work, epochs=epochs, gradients=gradients))
         return made[-1]
 
     yield start

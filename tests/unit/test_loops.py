@@ -1,0 +1,145 @@
+"""Which loop a session is about: it trains and evaluates, and what is asked about is the training."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_monitor.diagnose.analysis import analyse
+from kernel_monitor.diagnose.live import live_verdict
+from kernel_monitor.diagnose.loops import Loop, beside, of_steps, of_stretches
+from kernel_monitor.steps.records import NO_GRADIENTS
+
+from .sessions import Run, build, rows_of, state, switch
+
+TRAIN, VAL = "loader-1", "loader-2"
+NAMES = {TRAIN: "train", VAL: "val"}
+
+
+def epochs(flags: int, *, evaluation: float = 4.0, count: int = 4) -> list[Run]:
+    """Training of 20 s that waits little, evaluation that waits for nearly all of its time; one after the other."""
+    runs = []
+    for number in range(count):
+        start = number * (20 + evaluation)
+        runs.append(Run(start, start + 20, step=0.1, wait=0.004, loader=TRAIN, epoch=number))
+        runs.append(Run(start + 20, start + 20 + evaluation, step=0.05, wait=0.045, loader=VAL, flags=flags))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("loops", "aside"),
+    [
+        ([], set()),
+        ([Loop("a", 0, 9, 9, evaluates=True)], set()),
+        ([Loop("a", 0, 9, 9, evaluates=False), Loop("b", 9, 99, 90, evaluates=True)], {"b"}),
+        # one after the other: neither stands beside the other
+        ([Loop("a", 0, 50, 50, evaluates=False), Loop("b", 50, 60, 10, evaluates=False)], set()),
+        # in turns
+        ([Loop("a", 0, 50, 40, evaluates=False), Loop("b", 20, 60, 10, evaluates=False)], {"b"}),
+        # as long as each other
+        ([Loop("a", 0, 50, 25, evaluates=False), Loop("b", 0, 50, 25, evaluates=False)], set()),
+        # of evaluations alone
+        ([Loop("a", 0, 50, 40, evaluates=True), Loop("b", 20, 60, 10, evaluates=True)], {"b"}),
+        # one evaluation of two trainings
+        (
+            [
+                Loop("a", 0, 50, 40, evaluates=False),
+                Loop("b", 60, 80, 15, evaluates=False),
+                Loop("v", 20, 90, 10, evaluates=False),
+            ],
+            {"v"},
+        ),
+        # a loader without a whole step is none
+        ([Loop("a", 0, 0, 0, evaluates=False), Loop("b", 20, 60, 10, evaluates=True)], set()),
+    ],
+)
+def test_what_stands_beside_what(loops: list[Loop], aside: set[str]) -> None:
+    assert beside(loops) == aside
+
+
+@pytest.mark.parametrize("flags", [NO_GRADIENTS, 0])
+def test_the_verdict_of_a_session_is_that_of_its_training(flags: int) -> None:
+    snapshot = build(96, runs=epochs(flags), loaders=NAMES, states=[{}, {}])
+    found = analyse(snapshot)
+    assert [one.evaluates for one in found.stretches] == [False, bool(flags)]
+    assert found.verdict.stretch == "train/1"
+    assert found.verdict.shares["wait"] == pytest.approx(0.04, abs=0.01)
+    assert [one.kind for one in found.verdicts][1] == "input-bound"
+    assert found.feeding is not None
+    assert found.feeding.stretch == "train/1"
+
+
+def test_a_last_test_longer_than_the_training_is_not_what_it_is_about() -> None:
+    runs = [Run(0, 30, step=0.1, loader=TRAIN), Run(30, 90, step=0.1, loader=VAL, flags=NO_GRADIENTS)]
+    assert analyse(build(90, runs=runs, loaders=NAMES)).verdict.stretch == "train/1"
+
+
+def test_of_two_experiments_the_newer_is_what_it_is_about() -> None:
+    runs = [Run(0, 60, step=0.1, loader=TRAIN), Run(60, 90, step=0.1, loader=VAL)]
+    assert analyse(build(90, runs=runs, loaders=NAMES)).verdict.stretch == "val/1"
+
+
+def test_a_switch_begins_the_stretch_it_is_about_whatever_is_evaluated_after_it() -> None:
+    runs = [*epochs(0), Run(96, 106, step=0.1, loader=TRAIN), Run(106, 110, step=0.05, loader=VAL)]
+    snapshot = build(110, runs=runs, loaders=NAMES, events=[switch(96.1, "torchvision", "dali-cpu", asked=96.0)])
+    assert analyse(snapshot).verdict.stretch == "train/2"
+
+
+def test_the_loops_of_steps_are_those_of_stretches() -> None:
+    snapshot = build(96, runs=epochs(NO_GRADIENTS), loaders=NAMES)
+    by_steps = {one.loader: one for one in of_steps(snapshot.steps, 0, 96)}
+    for one in of_stretches(analyse(snapshot).stretches):
+        other = by_steps[one.loader]
+        assert other[1:4] == pytest.approx(one[1:4], abs=0.2)
+        assert other.evaluates == one.evaluates
+    assert by_steps[VAL].evaluates
+
+
+def taken(kernel: float, while_evaluating: float, evaluation: float = 4.0) -> object:
+    """%, of a core, of the kernel: as a function of time."""
+    return lambda time: kernel + (while_evaluating - kernel) * (time % (20 + evaluation) > 20.05)
+
+
+@pytest.mark.parametrize("evaluation", [2.0, 10.0])  # shorter than a pause, and longer
+def test_what_an_evaluation_takes_of_the_cores_is_not_the_training_s(evaluation: float) -> None:
+    runs = epochs(NO_GRADIENTS, evaluation=evaluation, count=3)
+    until = 2 * (20 + evaluation) + 20
+    snapshot = build(
+        until,
+        runs=runs,
+        loaders=NAMES,
+        kernel=taken(20, 100, evaluation),  # type: ignore[arg-type]
+        workers=taken(30, 0, evaluation),  # type: ignore[arg-type]
+    )
+    train = analyse(snapshot).stretches[0]
+    assert train.cpu_seconds == pytest.approx(0.5 * 60, rel=0.03)
+    assert train.workers_cpu_seconds == pytest.approx(0.3 * 60, rel=0.03)
+
+
+def test_while_it_evaluates_the_gain_asked_for_is_that_of_the_training() -> None:
+    states = [
+        state(TRAIN, "train", expected={"dali-cpu": {"AMD": 0.5}}, backend="torchvision"),
+        state(VAL, "val"),
+    ]
+    runs = [
+        Run(0, 40, step=0.1, wait=0.06, loader=TRAIN),
+        Run(40, 60, step=0.05, wait=0.0, loader=VAL, flags=NO_GRADIENTS),
+    ]
+    snapshot = build(
+        60,
+        cpus=2,
+        busy=lambda time: 99.0 - 60 * (time > 40.05),
+        runs=runs,
+        loaders=NAMES,
+        kernel=lambda time: 30.0 + 70 * (time > 40.05),
+        workers=lambda time: 165.0 * (time < 40.05),
+    )
+    asked = live_verdict(rows_of(snapshot), snapshot.steps, (), states, loader=TRAIN)
+    assert asked is not None
+    assert (asked["loader"], asked["kind"], asked["steps"]) == (TRAIN, "input-bound", 400)
+    gain = next(one for one in asked["gains"] if one["action"] == "dali-cpu")
+    # (30 + 0.5 x 165) ms of processor time on two cores, where (30 + 165) took 100 ms
+    assert gain["low"] < 1 - 112.5 / 195 < gain["high"]
+    newest = live_verdict(rows_of(snapshot), snapshot.steps, (), states)
+    assert newest is not None
+    assert newest["loader"] == VAL
+    assert live_verdict(rows_of(snapshot), snapshot.steps, (), states, loader="loader-9") is None
