@@ -70,7 +70,7 @@ def costs(
 
 
 def feeding(snapshot: Snapshot, stretches: Sequence[Stretch], verdicts: Sequence[Verdict]) -> Feeding | None:
-    """How many cores this loop would need, and the next thing to do; of the newest stretch that can tell.
+    """How many cores this loop would need, of the newest stretch that can tell, and the next thing to do in the newest.
 
     A loop that stands beside another (`loops.beside`) tells nothing.
 
@@ -86,13 +86,15 @@ def feeding(snapshot: Snapshot, stretches: Sequence[Stretch], verdicts: Sequence
     if not real:
         return None
     enough = [one for one in real if one.steps >= FEWEST_STEPS] or real
-    chosen = next((one for one in reversed(enough) if math.isfinite(cpu_per_image(one))), enough[-1])
+    newest = enough[-1]
+    chosen = next((one for one in reversed(enough) if math.isfinite(cpu_per_image(one))), newest)
     each, could = cpu_per_image(chosen), _without_wait(chosen)
     cores = usable_cores(snapshot.schema)
     needed = each * could
-    verdict = next((one for one in verdicts if one.stretch == chosen.key), None)
-    state = next((one for one in snapshot.loaders if str(one["id"]) == chosen.loader), {})
-    return Feeding(chosen.key, each, needed, cores, _advice(chosen, verdict, state, needed, cores))
+    verdict = next((one for one in verdicts if one.stretch == newest.key), None)
+    state = next((one for one in snapshot.loaders if str(one["id"]) == newest.loader), {})
+    advice = _advice(newest, verdict, state, needed if chosen is newest else math.nan, cores)
+    return Feeding(chosen.key, each, needed, cores, advice)
 
 
 def cpu_per_image(stretch: Stretch) -> float:
@@ -147,7 +149,7 @@ def _advice(stretch: Stretch, verdict: Verdict | None, state: Mapping[str, Any],
         if target in there and not stretch.backend.startswith("dali"):
             return f"Switch to {target}: the cores are busy (median {cpu:.0f} %), and it {words}."
     if not math.isfinite(needed):
-        return "A machine with more CPU cores for each GPU; how many cannot be told from this stretch."
+        return f"A machine with more CPU cores for each GPU; how many cannot be told from {stretch.key}."
     more = f"About {math.ceil(needed - 1e-9):,} cores feed this loop; this process may use {cores:g}."
     if needed <= cores:
         return f"{more} They are enough by this reckoning: look at what else runs on them."

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..steps.records import PROFILED, WARM_UP
 from .limits import allowed_cores, gpus_in_use
-from .measured import IDLE_S, delivering, in_steps, longest_interval
+from .measured import IDLE_S, delivering, elsewhere, in_steps, longest_interval
 
 if TYPE_CHECKING:
     from ..store import Snapshot
@@ -143,7 +143,8 @@ class Frames:
         part = slice(first, last)
         schema, values = self.snapshot.schema, self.snapshot.values[part]
         images, step = (self.series(f"loader/{loader}/{name}")[part] for name in ("images", "step"))
-        used = delivering(self.time[part], images, step, longest_interval(schema, values))
+        beside = elsewhere(schema, values, loader)
+        used = delivering(self.time[part], images, step, longest_interval(schema, values), beside)
         rows = self.steps(loader, start, end + 60.0)
         if len(rows) and not self.snapshot.steps.dropped:  # an evaluation between two epochs is none of them
             used &= in_steps(rows, self.time[part], self.window[part])

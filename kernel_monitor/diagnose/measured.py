@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 IDLE_S = 3.0
-"""A loader that delivers nothing for longer than this (and for longer than five steps) is not in use."""
+"""A loader that delivers nothing for longer than this (and for longer than `PAUSE_STEPS`) is not in use."""
+PAUSE_STEPS = 5
+"""A loader that delivers nothing for so many steps while another one does (an evaluation) is not in use, either."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def measure(table: Table, loader: str | None, start: float, end: float) -> Measu
     wait = _column(schema, values, f"loader/{loader}/wait")
     step = _column(schema, values, f"loader/{loader}/step")
     if loader is not None:
-        used = delivering(time, images, step, longest_interval(schema, values))
+        used = delivering(time, images, step, longest_interval(schema, values), elsewhere(schema, values, loader))
         time, values, window = time[used], values[used], window[used]
         images, wait, step = images[used], wait[used], step[used]
     delivered = np.where(np.isfinite(images), images, 0.0) * window
@@ -110,10 +112,27 @@ def longest_interval(schema: Schema, values: npt.NDArray[np.float32]) -> float:
     return float(told.max()) if len(told) else schema.interval
 
 
-def delivering(time: Floats, images: Floats, step: Floats, interval: float) -> npt.NDArray[np.bool_]:
+def elsewhere(schema: Schema, values: npt.NDArray[np.float32], loader: str) -> npt.NDArray[np.bool_]:
+    """In which frames a loader delivered that is another one."""
+    found = np.zeros(len(values), dtype=bool)
+    for one in schema.loaders:
+        if one.id != loader:
+            found |= _column(schema, values, f"loader/{one.id}/images") > 0
+    return found
+
+
+def delivering(
+    time: Floats, images: Floats, step: Floats, interval: float, others: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
     """Which frames lie between two deliveries that are not a pause apart.
 
     The frame of a stretch's first delivery is left out: its samples were made before the stretch.
+
+    Args:
+        time: of the frames, s.
+        images, step: what the loader delivered in them.
+        interval: the longest between two frames, s.
+        others: another loader delivered in them.
     """
     active = np.flatnonzero((images > 0) | np.isfinite(step))
     used = np.zeros(len(time), dtype=bool)
@@ -122,8 +141,10 @@ def delivering(time: Floats, images: Floats, step: Floats, interval: float) -> n
     steps = step[active]
     steps = steps[np.isfinite(steps)]
     # Rows that are far apart hold a delivery each, however fast the loader is.
-    longest = max(IDLE_S, 5e-3 * float(np.median(steps)) if len(steps) else 0.0, 1.5 * interval)
-    together = np.diff(time[active]) <= longest
+    beside = max(1e-3 * PAUSE_STEPS * float(np.median(steps)) if len(steps) else 0.0, 1.5 * interval)
+    before = np.concatenate([[0], np.cumsum(others)])
+    theirs = before[active[1:]] > before[active[:-1] + 1]  # in the frames between two deliveries
+    together = np.diff(time[active]) <= np.where(theirs, beside, max(IDLE_S, beside))
     following = np.searchsorted(active, np.arange(len(time)), side="left")
     inside = (following > 0) & (following < len(active))
     used[inside] = together[following[inside] - 1]

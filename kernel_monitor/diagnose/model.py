@@ -256,7 +256,7 @@ class Feeding:
     """What it would take to feed this loop without a wait.
 
     Attributes:
-        stretch: the stretch that it was reckoned from.
+        stretch: the stretch that the figures were reckoned from; the advice is for the newest one.
         cpu_per_image: CPU seconds per image of loading, measured; NaN where it was not.
         cores_needed: cores to deliver as fast as the loop can take; NaN where that is not known.
         cores: cores that this process may use (a quota counts).

@@ -88,7 +88,8 @@ def analysis_text(analysis: Analysis) -> str:
     fired = [one for one in analysis.findings if one.state == "fired"]
     for finding in fired[:MOST_FINDINGS]:
         evidence = finding.evidence[0].text if finding.evidence else finding.advice
-        parts.append(("rule", f"{finding.title} ({finding.severity}): {evidence}"))
+        where = "" if finding.stretch in (None, verdict.stretch) else f", {finding.stretch}"
+        parts.append(("rule", f"{finding.title} ({finding.severity}{where}): {evidence}"))
     if len(fired) > MOST_FINDINGS:
         parts.append(("rules", f"{len(fired) - MOST_FINDINGS} more fired: %monitor export PATH has all of them"))
     parts += [("missing", one) for one in verdict.missing if one not in verdict.advice]

@@ -124,7 +124,9 @@ class Cells:
             images = int(own["images"].sum()) if gone else now[state["id"]] - cell.images.get(state["id"], 0)
             if images == 0 and len(own) == 0:
                 continue
-            text = f"{images:,} images, {images / max(end - start, 1e-9):,.0f} images/s, {len(own):,} steps"
+            taken = float(own["step"].sum())
+            rate = own["images"].sum() / taken if taken > 0 else images / max(end - start, 1e-9)
+            text = f"{images:,} images, {rate:,.0f} images/s, {len(own):,} steps"
             usual = own[(own["flags"] & (WARM_UP | PROFILED)) == 0]
             whole = float(usual["step"].sum())
             if whole > 0 and np.isfinite(usual["wait"]).all():

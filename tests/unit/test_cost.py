@@ -116,6 +116,14 @@ def test_what_dali_takes_is_not_told_apart_and_an_earlier_stretch_says_more() ->
     other = feeding(snapshot, made, [])
     assert other is not None
     assert other.stretch == "train/1"
+    states = knobs(2, "dali-cpu")
+    snapshot = build(60, busy=99.0, runs=runs, states=states, events=[switch(30, "torchvision", "dali-cpu")])
+    made = stretches(snapshot)
+    advised = feeding(snapshot, made, [Verdict("input-bound", one.key, "", "") for one in made])
+    assert advised is not None
+    assert advised.stretch == "train/1"
+    assert "Switch to dali-cpu" not in advised.advice  # which it did
+    assert "cannot be told from train/2" in advised.advice
 
 
 def test_a_quota_bounds_the_cores() -> None:

@@ -104,6 +104,8 @@ def test_the_verdict_in_words() -> None:
     findings = (
         Finding("CPUBottleneck", "CPU bottleneck", "fired", "warning", evidence=(Evidence("CPU over 90 %"),)),
         Finding("IOBottleneck", "I/O bottleneck", "quiet"),
+        Finding("rank", "Odd", "fired", "note", stretch="train/1", evidence=(Evidence("of this"),)),
+        Finding("rank", "Odd", "fired", "note", stretch="val/1", evidence=(Evidence("of another"),)),
     )
     analysis = Analysis((), (), verdict, (verdict,), (), findings, (), None, cannot=("No GPU was measured.",))
     assert analysis_text(analysis).splitlines() == [
@@ -113,6 +115,8 @@ def test_the_verdict_in_words() -> None:
         "  gain    no wait for data: 40 % of the step time saved.",
         "  gain    dali-cpu: 10 to 25 % of the step time saved. Work is conserved.",
         "  rule    CPU bottleneck (warning): CPU over 90 %",
+        "  rule    Odd (note): of this",
+        "  rule    Odd (note, val/1): of another",
         "  missing phases: monitor.watch(model, optimizer)",
         "  cannot  No GPU was measured.",
     ]

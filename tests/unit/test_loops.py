@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_monitor.diagnose import measure, strip
 from kernel_monitor.diagnose.analysis import analyse
 from kernel_monitor.diagnose.live import live_verdict
 from kernel_monitor.diagnose.loops import Loop, beside, of_steps, of_stretches
@@ -92,6 +93,30 @@ def test_the_loops_of_steps_are_those_of_stretches() -> None:
         assert other[1:4] == pytest.approx(one[1:4], abs=0.2)
         assert other.evaluates == one.evaluates
     assert by_steps[VAL].evaluates
+
+
+@pytest.mark.parametrize("evaluation", [1.5, 10.0])  # shorter than any pause, and longer
+def test_what_a_switch_changed_is_what_it_changed_of_the_training(evaluation: float) -> None:
+    each = 20 + evaluation
+    runs = []
+    for number, step in enumerate((0.1, 0.1, 0.05, 0.05)):
+        start = number * each
+        runs.append(Run(start, start + 20, step=step, wait=0.6 * step, loader=TRAIN, epoch=number))
+        runs.append(Run(start + 20, start + each, step=0.1, loader=VAL, flags=NO_GRADIENTS))
+    asked = 2 * each + 0.1
+    events = [switch(asked + 0.1, "torchvision", "dali-cpu", asked=asked)]
+    snapshot = build(4 * each, runs=runs, loaders=NAMES, states=[{"backend": "dali-cpu"}, {}], events=events)
+    result = strip(snapshot, snapshot.events, snapshot.loaders)
+    assert result is not None
+    rate = next(row for row in result["rows"] if row["unit"] == "images/s")
+    assert (rate["before"], rate["after"]) == pytest.approx((320, 640), rel=0.02)
+
+
+def test_two_loaders_of_one_loop_do_not_pause_for_each_other() -> None:
+    runs = [Run(0, 60, step=0.5, wait=0.1, loader=TRAIN), Run(0.2, 60, step=0.5, wait=0.1, loader=VAL)]
+    snapshot = build(60, runs=runs, loaders=NAMES)
+    for loader in NAMES:
+        assert measure(snapshot, loader, 0, 60).seconds == pytest.approx(59, abs=1)
 
 
 def taken(kernel: float, while_evaluating: float, evaluation: float = 4.0) -> object:

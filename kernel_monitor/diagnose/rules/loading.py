@@ -34,7 +34,7 @@ def dataloader(session: Session, asked: Asked, stretch: Stretch) -> Finding:
     few = percent < asked["few"]
     evidence = Evidence(
         text=(
-            f"{many:g} {word} for {cores:g} cores: {percent:.0f} %"
+            f"{_counted(many, word)} for {cores:g} cores: {percent:.0f} %"
             + (f" ({note})" if note else "")
             + (f"; the loop waits {100 * share:.0f} % of its step" if math.isfinite(share) else "")
             + "".join(f"; {fact}" for fact in facts)
@@ -69,8 +69,8 @@ def too_many(session: Session, asked: Asked, stretch: Stretch) -> Finding:
     full = float(np.mean(load > asked["cpu"]))
     evidence = Evidence(
         text=(
-            f"{many:g} {word} on {cores:g} cores, which were above {asked['cpu']:g} % busy in {100 * full:.0f} % of "
-            f"{len(load):,} samples"
+            f"{_counted(many, word)} on {cores:g} cores, which were above {asked['cpu']:g} % busy in "
+            f"{100 * full:.0f} % of {len(load):,} samples"
         ),
         value=many / cores,
         threshold=asked["per_core"],
@@ -121,6 +121,11 @@ def saturated(session: Session, asked: Asked, stretch: Stretch) -> Finding:
         )
         return asked.fired(advice, evidence, stretch=stretch, samples=count, times=int(alone.sum()))
     return asked.quiet(evidence, stretch=stretch, samples=count)
+
+
+def _counted(many: float, word: str) -> str:
+    """`1 worker`, `2 workers`"""
+    return f"{many:g} {word.removesuffix('s') if many == 1 else word}"
 
 
 def _loading(session: Session, stretch: Stretch) -> tuple[float | None, str]:
