@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..diagnose.loops import beside, of_stretches
+
 if TYPE_CHECKING:
     from datetime import timezone
 
@@ -39,14 +41,19 @@ class Subject:
 
     @cached_property
     def change(self) -> Change | None:
-        """The change that the report is about: the newest switch, or whatever else divides two stretches."""
+        """The change that the report is about: the newest switch, or whatever else divides two stretches.
+
+        One of a loop that stands beside no other comes first: a mark divides the evaluation, too.
+        """
         known = [one for one in self.analysis.changes if one.before in self.stretches and one.after in self.stretches]
         if not known:
             return None
 
-        def weight(one: Change) -> tuple[bool, float]:
+        aside = beside(of_stretches(self.analysis.stretches))
+
+        def weight(one: Change) -> tuple[bool, bool, float]:
             after = self.stretches[one.after]
-            return after.began_by == "switch", after.start
+            return after.began_by == "switch", after.loader not in aside, after.start
 
         return max(known, key=weight)
 

@@ -13,8 +13,10 @@ import pytest
 
 from kernel_monitor.report import render
 from kernel_monitor.report.privacy import without_paths
+from kernel_monitor.steps.records import NO_GRADIENTS
 from kernel_monitor.store import LoaderInfo, Snapshot, Store
 from tests.unit.pages import Page
+from tests.unit.sessions import Run, build
 from tests.unit.test_diagnose import found, session, state
 from tests.unit.test_report_sources import replayed
 
@@ -153,6 +155,17 @@ def test_a_session_without_a_loader_has_the_percentiles_of_the_machine() -> None
     text = Page(render(replace(snapshot, schema=schema, values=snapshot.values[:, kept], loaders=[]))).text
     assert "No loader delivered anything: all of the time." in text
     assert "CPU busy, mean of the cores, % 420 7 61 100 100 100 100" in text
+
+
+def test_a_mark_in_a_session_with_an_evaluation_divides_its_training() -> None:
+    runs = []
+    for start in range(0, 80, 20):
+        step = 0.1 if start < 40 else 0.2
+        runs.append(Run(start, start + 14, step=step, loader="loader-1"))
+        runs.append(Run(start + 14, start + 20, step=0.05, loader="loader-2", flags=NO_GRADIENTS))
+    marked = [{"kind": "mark", "time": 40.0, "label": "augment x12"}]
+    text = Page(render(build(80, runs=runs, loaders={"loader-1": "fit", "loader-2": "val"}, events=marked))).text
+    assert "What changed: fit/1 · torchvision → fit/2 · torchvision “augment x12”" in text
 
 
 def test_earlier_epochs_have_their_rows() -> None:

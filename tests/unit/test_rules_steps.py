@@ -12,7 +12,7 @@ from kernel_monitor.diagnose.rules import RULES, evaluate
 from kernel_monitor.diagnose.rules.periods import strongest
 from kernel_monitor.diagnose.stretches import stretches
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.steps.records import PROFILED
+from kernel_monitor.steps.records import NO_GRADIENTS, PROFILED
 from kernel_monitor.store import Snapshot, Store
 
 from .rules_asked import ask
@@ -251,6 +251,13 @@ def test_ranks_whose_steps_differ_are_unbalanced() -> None:
     found = ask("rank-imbalance", rank(0, 0.01), others=[rank(1, 0.01, step=0.12)])
     assert found.state == "fired"
     assert "look at rank 1 first" in found.advice
+
+
+def test_an_evaluation_of_a_rank_is_not_compared() -> None:
+    runs = [Run(0, 30), Run(30, 60, step=0.02, wait=0.019, loader="loader-2", flags=NO_GRADIENTS)]
+    evaluating = build(60, runs=runs, facts={"rank": 1, "world_size": 2})
+    found = ask("rank-imbalance", build(60, runs=[Run(0, 60)], facts={"rank": 0}), others=[evaluating])
+    assert found.state == "quiet"
 
 
 def test_one_rank_alone_has_no_balance() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..loops import beside, of_stretches
 from ..model import Evidence
 from .base import NO_DELIVERY, Parameter, Rule, too_few
 
@@ -76,8 +77,10 @@ def imbalance(session: Session, asked: Asked) -> Finding:
 
 
 def _rank(snapshot: Snapshot, made: Sequence[Stretch], place: int) -> Rank | None:
-    """Of the newest stretch of the loader that delivered most steps."""
+    """Of the newest stretch of the loader that delivered most steps, an evaluation's not counted."""
+    aside = beside(of_stretches(made))
     real = [one for one in made if not one.synthetic and one.steps and math.isfinite(one.wait)]
+    real = [one for one in real if one.loader not in aside]
     if not real:
         return None
     steps: dict[str, int] = {}
