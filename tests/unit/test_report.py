@@ -161,10 +161,10 @@ def test_a_mark_in_a_session_with_an_evaluation_divides_its_training() -> None:
     runs = []
     for start in range(0, 80, 20):
         step = 0.1 if start < 40 else 0.2
-        runs.append(Run(start, start + 14, step=step, loader="loader-1"))
-        runs.append(Run(start + 14, start + 20, step=0.05, loader="loader-2", flags=NO_GRADIENTS))
+        runs.append(Run(start, start + 14, step=step, loader="loader-2"))
+        runs.append(Run(start + 14, start + 20, step=0.05, loader="loader-1", flags=NO_GRADIENTS))
     marked = [{"kind": "mark", "time": 40.0, "label": "augment x12"}]
-    text = Page(render(build(80, runs=runs, loaders={"loader-1": "fit", "loader-2": "val"}, events=marked))).text
+    text = Page(render(build(80, runs=runs, loaders={"loader-1": "val", "loader-2": "fit"}, events=marked))).text
     assert "What changed: fit/1 · torchvision → fit/2 · torchvision “augment x12”" in text
 
 
