@@ -138,13 +138,14 @@ def delivering(
     used = np.zeros(len(time), dtype=bool)
     if len(active) < 2:
         return used
-    steps = step[active]
-    steps = steps[np.isfinite(steps)]
+    steps = 1e-3 * step[active][np.isfinite(step[active])]
     # Rows that are far apart hold a delivery each, however fast the loader is.
-    beside = max(1e-3 * PAUSE_STEPS * float(np.median(steps)) if len(steps) else 0.0, 1.5 * interval)
+    alone = max(IDLE_S, PAUSE_STEPS * float(np.median(steps)) if len(steps) else 0.0, 1.5 * interval)
+    # The mean: batches may come in bursts, and one loop may have two loaders.
+    beside = min(alone, max(PAUSE_STEPS * float(steps.mean()), 1.5 * interval)) if len(steps) else alone
     before = np.concatenate([[0], np.cumsum(others)])
     theirs = before[active[1:]] > before[active[:-1] + 1]  # in the frames between two deliveries
-    together = np.diff(time[active]) <= np.where(theirs, beside, max(IDLE_S, beside))
+    together = np.diff(time[active]) <= np.where(theirs, beside, alone)
     following = np.searchsorted(active, np.arange(len(time)), side="left")
     inside = (following > 0) & (following < len(active))
     used[inside] = together[following[inside] - 1]
