@@ -51,6 +51,9 @@ def work() -> None:
     import site
     import traceback
 
+    # A write to a pipe that a stop interrupts is cut short. Python goes on with the rest, but where it has no buffer
+    # (PYTHONUNBUFFERED) the rest would be lost.
+    sys.stdout = open(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
     code: object = None
     try:
         site.main()

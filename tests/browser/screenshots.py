@@ -191,6 +191,7 @@ def _one_theme(browser: Browser, running: Server, root: Path, target: Path, them
                 viewport={"width": width, "height": 900}, color_scheme="dark" if theme == "dark" else "light"
             )
             page.goto(report.as_uri())
+            page.wait_for_selector("html[data-ready=true]")  # the loop beside it wants every core
             page.wait_for_timeout(1500)
             page.screenshot(path=target / f"report-{theme}-{kind}.png", full_page=True)
             page.close()

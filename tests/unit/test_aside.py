@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,6 +100,23 @@ def test_one_that_ends_by_a_signal_is_said_to(start: Start) -> None:
     process = start("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     process.communicate(timeout=30)
     assert process.returncode == -signal.SIGSEGV
+
+
+@pytest.mark.parametrize("how", ["sys.stdout.buffer.write(b'x' * 1_000_000)", "print('x' * 1_000_000, end='')"])
+def test_a_stop_in_the_middle_of_a_write_loses_nothing(start: Start, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in many containers
+    process = start(f"import sys\nsys.stderr.write('now\\n')\n{how}\n")
+    assert process.stderr is not None
+    assert process.stderr.readline() == "now\n"
+    (worker,) = group(process.pid) - {process.pid}
+    time.sleep(0.5)  # the pipe is full: it waits for its reader
+    for _ in range(3):
+        os.kill(worker, signal.SIGSTOP)
+        time.sleep(0.05)
+        os.kill(worker, signal.SIGCONT)
+        time.sleep(0.05)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, len(out), error) == (0, 1_000_000, "")
 
 
 @pytest.fixture
