@@ -35,6 +35,10 @@ class EpochIterator:
         self._lead = 0.0  # s that `begin` took: counts as waiting for the first batch
         self._finished = False
 
+    def __del__(self) -> None:
+        """An iterator that never delivered costs neither an epoch nor a draw: some frameworks make one for a look."""
+        self._loader.left(self._record)
+
     def __iter__(self) -> EpochIterator:
         return self
 
@@ -51,15 +55,25 @@ class EpochIterator:
                 break
             except BaseException as error:  # noqa: BLE001 - raised again unless another engine can go on
                 self._failed(error)
+        self._cursor.fill()
         self._lead = time.monotonic() - started
 
     def __next__(self) -> Any:
-        self._clock.ask(time.monotonic() - self._lead)
+        asked = time.monotonic()
+        with self._loader.turn:
+            return self._deliver(asked)
+
+    def _deliver(self, asked: float) -> Any:
+        """The next batch, for the loop, which asked for it at `asked` (s, monotonic)."""
+        self._clock.ask(asked - self._lead)
         self._lead = 0.0
         try:
+            self._cursor.ask()
             delivery = self._next()
             while not self._record_one(delivery):
+                self._cursor.ask()
                 delivery = self._next()
+            self._cursor.fill()
         except BaseException:
             self._clock.stop()
             raise

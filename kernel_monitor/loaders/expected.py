@@ -24,12 +24,13 @@ def expected(setting: Setting) -> dict[str, dict[str, float]]:
         return {}
     count = len(source)
     sizes = []
-    for place in sorted({count * k // LOOKS for k in range(LOOKS)}) if count else []:
-        try:
-            with Image.open(source.absolute(source.locate(place).path)) as image:
-                sizes.append((image.height, image.width))
-        except Exception:  # noqa: BLE001, S112 - the loop names a bad file when it meets it; here it only is not counted
-            continue
+    with setting.keyed.apart():
+        for place in sorted({count * k // LOOKS for k in range(LOOKS)}) if count else []:
+            try:
+                with Image.open(source.absolute(source.locate(place).path)) as image:
+                    sizes.append((image.height, image.width))
+            except Exception:  # noqa: BLE001, S112 - the loop names a bad file when it meets it
+                continue
     if not sizes:
         return {}
     found = ratios(source.transform, setting.program, np.array(sizes), fused=setting.fused_decode)

@@ -43,10 +43,13 @@ class SwitchableLoader:
     """A DataLoader with a choice of engines; made by `switchable`.
 
     Iterates like the DataLoader that it wraps, whose public attributes read through (`len(loader.dataset)`).
-    `switch` may be called from any thread; everything else belongs to the thread that iterates.
+    `switch` and `set` may be called from any thread. So may everything else, as on a DataLoader; threads that have
+    iterators of the same loader at the same time take turns.
     """
 
-    def __init__(self, setting: Setting | None = None, name: str | None = None, **others: Any) -> None:
+    def __init__(
+        self, setting: Setting | None = None, name: str | None = None, seed: int | None = None, **others: Any
+    ) -> None:
         if type(setting) is not Setting or others:  # a framework that makes another one of the same class
             raise NotSwitchable(
                 "A switchable loader cannot be made anew with other settings; let the framework prepare the DataLoader "
@@ -57,8 +60,10 @@ class SwitchableLoader:
         self._process = os.getpid()
         self._records: dict[int, EpochRecord] = {}
         self._record: EpochRecord | None = None
-        self._orders = Orders(setting.wrapped, setting.keyed)
+        self._orders = Orders(setting.wrapped, setting.keyed, seed)
         self._workers_stand = False  # from the first iteration on
+        self.turn = threading.RLock()
+        """Held by the thread that asks for a batch or begins an epoch: iterators of several threads take turns."""
         self._deferring = threading.Lock()
         self._deferred: Wish | None = None  # its engine is to be prepared once the workers have been forked
         self.id = f"loader-{register(self)}"
@@ -73,6 +78,15 @@ class SwitchableLoader:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._wrapped, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what is the wrapped DataLoader's there: it says no as ever, or the next iteration goes by it."""
+        wrapped = self.__dict__.get("_wrapped")
+        theirs = name not in self.__dict__ and not name.startswith("_") and not hasattr(type(self), name)
+        if wrapped is not None and theirs and hasattr(wrapped, name):
+            setattr(wrapped, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def __len__(self) -> int:
         return len(self._wrapped)
 
@@ -85,6 +99,12 @@ class SwitchableLoader:
     def __iter__(self) -> EpochIterator:
         if os.getpid() != self._process:
             raise MonitorError("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
+        with self.turn:
+            return self._begin()
+
+    def _begin(self) -> EpochIterator:
+        self._keyed.forget()
+        self.slots.renew()
         self._refresh()
         self.slots.expect()
         self.slots.reap()
@@ -107,6 +127,7 @@ class SwitchableLoader:
             late = self._take_deferred()
         if late is not None:
             prepare_in_background(self.board, late, partial(self.slot, late.target))
+        self._orders.begun()
         return iterator
 
     # What people use
@@ -219,7 +240,8 @@ class SwitchableLoader:
         values only (but for what a sampler's own `state_dict` may hold), about 20 KB: the order is not stored but
         drawn again.
         """
-        return self._orders.state()
+        with self.turn:
+            return self._orders.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on from a state: it delivers exactly the batches that were not delivered then.
@@ -232,7 +254,8 @@ class SwitchableLoader:
             MonitorError: it is no state, or of a loader with another data set length or batch size. That the sampler
                 draws something else than it did shows, and is raised, when the next iteration begins.
         """
-        self._orders.load(state)
+        with self.turn:
+            self._orders.load(state)
 
     def plan(self, epoch: int | None = None) -> list[int]:
         """Return the indices drawn so far in an epoch, in order; the newest epoch by default.
@@ -287,7 +310,7 @@ class SwitchableLoader:
         if isinstance(engine, WorkersEngine) and engine.forks and not engine.started:
             engine.generator = _clone(torch.default_generator)
             self._start_workers()
-        return compare(self.slots.setting, backend, n)
+        return compare(self.slots.setting, backend, n, self._orders.seed)
 
     def release(self, *, idle: bool = False) -> None:
         """Give back workers, threads and memory. The next iteration, or the next batch of this one, starts anew.
@@ -341,6 +364,18 @@ class SwitchableLoader:
     def slot(self, name: str) -> Slot:
         """The engine of a backend, with its holder; made when first asked for, not started."""
         return self.slots[name]
+
+    def left(self, record: EpochRecord) -> None:
+        """An iterator over an epoch is gone: if it never delivered, the epoch never was."""
+        # A thread that comes by here in the middle of another one's turn must not wait.
+        if record.finished or os.getpid() != self._process or not self.turn.acquire(blocking=False):
+            return
+        try:
+            if self._orders.undo(record) and self._records.get(record.number) is record:
+                del self._records[record.number]
+                self._record = next(reversed(self._records.values()), None)
+        finally:
+            self.turn.release()
 
     # Inside
 

@@ -4,30 +4,66 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from .data.keyed import KeyedDataset
 from .plan import Cursor, EpochRecord
 from .resume import Order, Origin, Resumption, save
 
+_AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
+_PREFETCH = 2  # batches per worker, where nobody says: torch's own default
+
+
+@dataclass
+class _Before:
+    """How things were before an epoch began, to go back to if it delivers nothing."""
+
+    newest: tuple[EpochRecord, Origin] | None
+    next_epoch: int
+    loaded: Resumption | None
+    seed: int | None
+    seed_given: bool
+    answered: int  # batches of it that another iteration has delivered: more than 0 where it goes on from a state
+    after: Origin | None = None  # the generators once the epoch had begun
+
 
 class Orders:
-    """Begins epochs, and says where the newest one has come to. Belongs to the thread that iterates.
+    """Begins epochs, and says where the newest one has come to.
 
     Args:
         loader: the user's.
-        keyed: its data set; its seed is that of the augmentation.
+        keyed: its data set.
+        seed: of the augmentation of all epochs. None: each iteration has its own, the number that torch draws at its
+            beginning to seed workers; so that `torch.manual_seed` reproduces a run, and two loaders over one data set
+            do not repeat each other's augmentation.
     """
 
-    def __init__(self, loader: DataLoader[Any], keyed: KeyedDataset) -> None:
+    def __init__(self, loader: DataLoader[Any], keyed: KeyedDataset, seed: int | None) -> None:
         self.next_epoch = 0  # number
         self._loader = loader
         self._keyed = keyed
+        self._seed_given = seed is not None
+        self._seed = seed  # of the newest epoch; None before the first
         self._newest: tuple[EpochRecord, Origin] | None = None
         self._loaded: Resumption | None = None  # the next epoch to begin goes on from it
+        self._before: _Before | None = None  # the newest epoch
+
+    @property
+    def seed(self) -> int:
+        """Of the augmentation of the newest epoch."""
+        return torch.initial_seed() if self._seed is None else self._seed
 
     def begin(self) -> tuple[Cursor, torch.Generator | None]:
         """Begin an epoch.
@@ -41,22 +77,55 @@ class Orders:
         """
         loaded = self._loaded
         order = Order.new(self._loader, kept=self._keeps_workers) if loaded is None else loaded.begin(self._loader)
-        number = loaded.epoch if loaded is not None and loaded.begun else self.next_epoch
+        resumed = loaded is not None and loaded.begun
+        number = loaded.epoch if loaded is not None and resumed else self.next_epoch
+        drawn = None if resumed or self._seed_given else order.base_seed
+        seed = self.seed if drawn is None else drawn
         record = EpochRecord(number, *_lengths(self._loader))
-        cursor = Cursor(order.batches, record, len(self._keyed), self._keyed.seed)
+        cursor = Cursor(order.batches, record, len(self._keyed), seed, lookahead(self._loader))
         if loaded is not None:
             loaded.replay(cursor)
+        self._before = _Before(self._newest, self.next_epoch, loaded, self._seed, self._seed_given, record.answered)
+        self._seed = seed
         self._loaded, self._newest, self.next_epoch = None, (record, order.origin), number + 1
         return cursor, order.seeding
+
+    def begun(self) -> None:
+        """The newest epoch has begun: whatever is drawn from now on may be the training's."""
+        if self._before is not None:
+            self._before.after = Origin.now(self._loader, kept=False)
+
+    def undo(self, record: EpochRecord) -> bool:
+        """Forget an epoch of which nothing was delivered, if it is the newest: the next one is numbered as it was.
+
+        What it has drawn is put back, too, unless somebody has drawn from the same generators since.
+
+        Returns:
+            Whether it is forgotten.
+        """
+        before, newest = self._before, self._newest
+        if before is None or newest is None or newest[0] is not record:
+            return False
+        if record.answered > before.answered or record.finished:
+            return False
+        if before.after is not None and before.after.same(Origin.now(self._loader, kept=False)):
+            newest[1].rewind(self._loader)
+            if before.loaded is None:  # what was drawn again was drawn apart
+                newest[1].defaults.restore()
+        self._newest, self.next_epoch, self._loaded = before.newest, before.next_epoch, before.loaded
+        self._seed, self._seed_given, self._before = before.seed, before.seed_given, None
+        return True
 
     def state(self) -> dict[str, Any]:
         """The state of the newest epoch, or of the next one where that has ended."""
         if self._loaded is not None:
             return copy.deepcopy(self._loaded.state)
         if self._newest is not None and not self._newest[0].finished:
-            return save(self._loader, *self._newest, self._keyed.seed, begun=True)
-        origin = Origin.now(self._loader, kept=self._keeps_workers)
-        return save(self._loader, EpochRecord(self.next_epoch, None, None), origin, self._keyed.seed, begun=False)
+            record, origin, begun = *self._newest, True
+        else:
+            origin = Origin.now(self._loader, kept=self._keeps_workers)
+            record, begun = EpochRecord(self.next_epoch, None, None), False
+        return save(self._loader, record, origin, self.seed, seed_given=self._seed_given, begun=begun)
 
     def load(self, state: dict[str, Any]) -> None:
         """Let the next epoch to begin go on from a state; an empty one forgets a state that was loaded before.
@@ -69,12 +138,32 @@ class Orders:
             return
         loaded = Resumption(state, self._loader)
         loaded.origin.tell_epochs(self._loader)
-        self._loaded, self.next_epoch, self._keyed.seed = loaded, loaded.epoch, loaded.seed
+        self._loaded, self.next_epoch = loaded, loaded.epoch
+        self._seed, self._seed_given = loaded.seed, loaded.seed_given
 
     @property
     def _keeps_workers(self) -> bool:
         """Whether torch would make no new workers for the next epoch."""
         return self._loader.persistent_workers and self._newest is not None
+
+
+def lookahead(loader: DataLoader[Any]) -> int | None:
+    """How many batches torch draws from the sampler before the first one is delivered; None where nobody can tell.
+
+    A sampler that is lazy, or is told things by the training, gives other batches if it is asked earlier. Those that
+    draw their whole order when they are first asked do not.
+    """
+    batch_sampler = loader.batch_sampler
+    if type(batch_sampler) is BatchSampler and type(batch_sampler.sampler) in _AT_ONCE:
+        sampler: Any = batch_sampler.sampler
+        # This one draws from the user's generator again and again.
+        if type(sampler) is not RandomSampler or sampler.generator is None or _one_permutation(sampler):
+            return None
+    return loader.num_workers * (loader.prefetch_factor or _PREFETCH)
+
+
+def _one_permutation(sampler: RandomSampler) -> bool:
+    return not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
 
 
 def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:

@@ -15,7 +15,6 @@ from torchvision import transforms as v1
 
 from ..errors import MonitorError
 from .data.files import FileTable, look_bytes
-from .data.keyed import own_generators
 from .data.sources import FileSource, Located
 from .engines import dali_graph, torch_engine
 from .engines.backends import Setting, gpu
@@ -117,13 +116,14 @@ class Stage:
         return self._injected.run(as_kind(self.program.rest_kind, image), 0, start=self.program.rest)
 
 
-def compare(setting: Setting, backend: str, n: int) -> Parity:
+def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     """Compute n samples, spread evenly over the data set, with the torchvision path and with DALI.
 
     Args:
         setting: of the loader.
         backend: `dali-cpu` or `dali-gpu`.
         n: number of samples.
+        seed: of the augmentation.
 
     Raises:
         MonitorError: the loader has a DALI pipeline of the user's, or its transform gives no images.
@@ -143,13 +143,13 @@ def compare(setting: Setting, backend: str, n: int) -> Parity:
     indices = np.unique(np.linspace(0, len(source) - 1, num=min(n, len(source))).round().astype(int)).tolist()
     totals, greatest = np.zeros((len(stages), 2)), np.zeros(len(stages))
     compared, same = 0, True
-    with own_generators():
+    with setting.keyed.apart():
         for index in indices:
             located = source.locate(index)
             facts, file = _looked_at(source, table, located)
             if facts.reason is not None:
                 continue
-            keys = sample_keys(setting.keyed.seed, 0, [index], [0])
+            keys = sample_keys(seed, 0, [index], [0])
             compared += 1
             for row, stage in enumerate(stages):
                 found, equal = stage.difference(source.open(located), file, keys, (facts.height, facts.width))

@@ -182,18 +182,25 @@ class EpochRecord:
 class Cursor:
     """Draws one epoch's batches from a batch sampler's iterator and records them.
 
-    Not thread-safe: the thread that iterates takes, nobody else.
+    Not thread-safe: one thread at a time takes.
 
     Args:
         batches: lists of indices.
         record: of the epoch.
         length: of the data set.
         seed: of the augmentation.
+        lookahead: batches that the wrapped loader draws before it has delivered any; it then draws one for each that
+            is asked for. Here exactly as many are drawn, whatever an engine would take. None: any number.
     """
 
-    def __init__(self, batches: Iterator[Any], record: EpochRecord, length: int, seed: int) -> None:
+    def __init__(
+        self, batches: Iterator[Any], record: EpochRecord, length: int, seed: int, lookahead: int | None = None
+    ) -> None:
         self.record = record
         self.seed = seed
+        self._lookahead = lookahead
+        self._limit = lookahead  # batches that may be drawn by now
+        self._drawn: deque[Take] = deque()  # not taken yet
         self.failure: Exception | None = None  # raised by the user's sampler; the plan ends there
         self._batches = batches
         self._returned: deque[Take] = deque()
@@ -203,12 +210,31 @@ class Cursor:
     @property
     def exhausted(self) -> bool:
         """Whether nothing is left to take."""
-        return self._ended and not self._returned
+        return self._ended and not self._returned and not self._drawn
 
     def take(self) -> Take | None:
-        """Return the next batch of the plan, None when there is none left."""
+        """Return the next batch of the plan; None when there is none left, or none may be drawn yet."""
         if self._returned:
             return self._returned.popleft()
+        if self._drawn:
+            return self._drawn.popleft()
+        return self._draw() if self._limit is None or len(self.record.ends) < self._limit else None
+
+    def ask(self) -> None:
+        """The loop asks for one batch more: as many more may be drawn."""
+        if self._lookahead is not None:
+            self._limit = self._lookahead + self.record.answered + 1
+
+    def fill(self) -> None:
+        """Draw as far as the wrapped loader would have drawn by now, though no engine takes that much."""
+        while self._limit is not None and len(self.record.ends) < self._limit:
+            take = self._draw()
+            if take is None:
+                return
+            self._drawn.append(take)
+
+    def _draw(self) -> Take | None:
+        """Ask the sampler; None where it has ended."""
         if self._ended:
             return None
         try:
@@ -235,7 +261,7 @@ class Cursor:
         """Draw the first `drawn` batches of the plan; those from number `answered` on are then taken again."""
         again = []
         for _ in range(drawn):
-            take = self.take()
+            take = self._draw()
             if take is None:
                 break
             if take.number >= answered:

@@ -90,11 +90,24 @@ class Origin:
     def restore(self, loader: DataLoader[Any]) -> None:
         """Put the loader's own generators and its samplers into these states; not the process's."""
         self.tell_epochs(loader)
+        self.rewind(loader)
+
+    def rewind(self, loader: DataLoader[Any]) -> None:
+        """As `restore`, but the samplers keep the epoch that they were told."""
         for place, generator in generators.own(loader).items():
-            generator.set_state(self.own[place])
+            if place in self.own:
+                generator.set_state(self.own[place])
         for place, sampler in generators.samplers(loader):
             if place in self.samplers:
                 sampler.load_state_dict(copy.deepcopy(self.samplers[place]))
+
+    def same(self, other: Origin) -> bool:
+        """Whether both would draw the same numbers."""
+        return (
+            self.defaults.same(other.defaults)
+            and self.own.keys() == other.own.keys()
+            and all(torch.equal(state, other.own[place]) for place, state in self.own.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -105,11 +118,13 @@ class Order:
         batches: lists of indices.
         origin: what they are drawn from.
         seeding: a generator in the state from which torch would seed new workers; None where it would make none.
+        base_seed: the number that torch draws to seed them, 63 bits; None where it draws none.
     """
 
     batches: Iterator[Any]
     origin: Origin
     seeding: torch.Generator | None
+    base_seed: int | None
 
     @classmethod
     def new(cls, loader: DataLoader[Any], *, kept: bool) -> Order:
@@ -163,6 +178,11 @@ class Resumption:
         """Of the augmentation."""
         return int(self.state["seed"])
 
+    @property
+    def seed_given(self) -> bool:
+        """Whether that seed is of all epochs, instead of drawn for each iteration; so it was before this was kept."""
+        return bool(self.state.get("seed_given", True))
+
     def begin(self, loader: DataLoader[Any]) -> Order:
         """Begin the order of then again."""
         # What the samplers have been told since the state was loaded is meant for an epoch that is yet to begin.
@@ -197,7 +217,9 @@ class Resumption:
             record.decoded[name] = record.decoded.get(name, 0) + run
 
 
-def save(loader: DataLoader[Any], record: EpochRecord, origin: Origin, seed: int, *, begun: bool) -> dict[str, Any]:
+def save(
+    loader: DataLoader[Any], record: EpochRecord, origin: Origin, seed: int, *, seed_given: bool, begun: bool
+) -> dict[str, Any]:
     """Return the state of an epoch: where it has come to, and what its order is drawn from.
 
     Args:
@@ -205,6 +227,7 @@ def save(loader: DataLoader[Any], record: EpochRecord, origin: Origin, seed: int
         record: of the epoch.
         origin: what its order was drawn from.
         seed: of the augmentation.
+        seed_given: whether that is the user's, and not drawn for each iteration.
         begun: whether the epoch is under way.
     """
     return {
@@ -216,6 +239,7 @@ def save(loader: DataLoader[Any], record: EpochRecord, origin: Origin, seed: int
         "digest": digest(record),
         "decoders": [[name, run] for name, run in zip(record.decoders, record.runs, strict=True)],
         "seed": seed,
+        "seed_given": seed_given,
         **_shape(loader),
         "origin": origin.plain(),
     }
@@ -231,15 +255,15 @@ def digest(record: EpochRecord) -> str:
 def _draw(loader: DataLoader[Any], origin: Origin, *, again: bool = False) -> Order:
     sampler: Any = loader.batch_sampler
     batches = iter(sampler)
-    seeding = None
+    seeding = base_seed = None
     if origin.seeded:
         source = torch.default_generator if loader.generator is None else loader.generator
         seeding = torch.Generator(source.device)
         seeding.set_state(source.get_state())
-        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator))
         if origin.twice:
             batches = iter(sampler)
-    return Order(_whole(batches, sampler) if again and origin.samplers else batches, origin, seeding)
+    return Order(_whole(batches, sampler) if again and origin.samplers else batches, origin, seeding, base_seed)
 
 
 def _whole(rest: Iterator[Any], sampler: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .engines.backends import SPECS, Backend, Setting, availability, translated
+from .engines.backends import SPECS, Backend, Given, Setting, availability, translated
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import PREFETCH, WorkersEngine
 from .expected import expected
@@ -120,6 +120,28 @@ class Slots:
         now, known = self._setting, self._expected_of
         if known is None or (known.program, known.fused_decode) != (now.program, now.fused_decode):
             self._expected_of, self.expected = now, expected(now)
+
+    def renew(self) -> None:
+        """Build every engine anew where the wrapped DataLoader's settings were assigned; not where its workers are
+        kept from epoch to epoch, which know the old ones only, as in torch."""
+        with self._lock:
+            old, now = self._setting.given, Given.of(self._setting.wrapped)
+            stands = any(
+                isinstance(entry.slot.engine, WorkersEngine) and entry.slot.engine.started
+                for entry in self._entries.values()
+            )
+            if old.same(now) or (stands and self._setting.wrapped.persistent_workers):
+                return
+            changed: dict[str, Any] = {"given": now, "careful": stands or self._setting.careful}
+            if old.num_workers != now.num_workers:
+                changed["workers"] = now.num_workers
+            if old.prefetch_factor != now.prefetch_factor:
+                changed["prefetch"] = None
+            self._setting = self._in_force = replace(self._setting, **changed)
+            dropped = list(self._entries.values())
+            self._entries.clear()
+        for entry in dropped:
+            entry.slot.release()
 
     def refresh(self) -> bool:
         """Translate the transform again, which the user may have changed; returns whether the program changed."""

@@ -43,7 +43,9 @@ def switchable(
             follows `ImageFiles`, or Subset and ConcatDataset of these.
         name: shown in the monitor; its id where none is given.
         dali: a pipeline of one's own, used by the `dali-*` backends instead of the translated transforms.
-        seed: of the augmentation; torch's initial seed where none is given.
+        seed: of the augmentation of every epoch. Where none is given, each iteration's is the number that torch draws
+            at its beginning to seed workers: `torch.manual_seed` reproduces a run, and two loaders over one data set,
+            or a loader that is made anew for each epoch, do not repeat each other.
         device: where `dali-gpu` decodes; the current CUDA device if one is usable, else the CPU.
         on_error: what to do with a file that cannot be read. "raise": a `SampleError` in the loop, the same on every
             engine. "skip": its batch comes without it, a batch of which nothing is left does not come at all;
@@ -60,8 +62,9 @@ def switchable(
             f"switchable(dali=…) takes a function that builds a DALI graph for one sample, not {type(dali).__name__}."
         )
     _check(loader)
-    keyed = KeyedDataset(find_source(loader.dataset), torch.initial_seed() if seed is None else seed, on_error)
-    return SwitchableLoader(backends.setting(keyed, loader, _device(device), own=dali, on_error=on_error), name)
+    keyed = KeyedDataset(find_source(loader.dataset), on_error)
+    setting = backends.setting(keyed, loader, _device(device), own=dali, on_error=on_error)
+    return SwitchableLoader(setting, name, seed)
 
 
 def _check(loader: Any) -> None:

@@ -93,7 +93,9 @@ def _beside(number: int, index: int) -> tuple[int, int]:
 
 def seeded(index: int) -> tuple[int, int]:
     """A target transform that shows what torch's generator in the worker was seeded with."""
-    return torch.initial_seed(), index
+    info = get_worker_info()
+    assert info is not None
+    return info.seed, index
 
 
 def as_pairs(samples: list[Any]) -> tuple[list[Any], torch.Tensor]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchvision import transforms as v1
 from torchvision.transforms import RandomResizedCrop
 
-from kernel_monitor.loaders.transforms.draws import generator_seed, sample_keys, uniforms
+from kernel_monitor.loaders.transforms.draws import sample_keys, stream_seeds, uniforms
 from kernel_monitor.loaders.transforms.ops.crop import place
 from kernel_monitor.loaders.transforms.ops.warp import inverse_affine
 from kernel_monitor.loaders.transforms.params import (
@@ -68,7 +68,7 @@ def test_draws_of_operations_do_not_overlap() -> None:
     keys = sample_keys(7, 0, range(50), [0] * 50)
     everything = np.concatenate([uniforms(keys, operation, 40) for operation in range(6)], axis=1)
     assert len(np.unique(everything)) == everything.size
-    assert len({generator_seed(int(keys[0]), operation) for operation in range(100)}) == 100
+    assert len({stream_seeds(keys, operation)[0] for operation in range(-3, 100)}) == 103
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 2**63))

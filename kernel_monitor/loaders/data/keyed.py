@@ -7,22 +7,21 @@ engine; what goes wrong in the user's own code comes back as torch's `ExceptionW
 from __future__ import annotations
 
 import pickle
-import random
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch._utils import ExceptionWrapper
-from torch.utils.data import get_worker_info
+from torch.utils.data import default_collate, get_worker_info
 
 from ...errors import SampleError
 from ..plan import Skipped, Take
-from ..transforms.draws import UInt64s, sample_keys
+from ..streams import COLLATE, SAMPLE, TARGET, Streams, apart_from_transforms
+from ..transforms.draws import UInt64s, sample_keys, stream_seeds
 from ..transforms.inject import Injected
-from .sources import FileSource
+from .sources import FileSource, Located
 
 GREETING = -1  # number of a take without samples, which a worker answers as soon as it can work
 
@@ -72,12 +71,14 @@ class Fetched(NamedTuple):
         content: list of samples, later the collated batch; None where every one was skipped.
         failure: what to raise instead of delivering, or None.
         bad: what could not be read and is to be skipped, by row of the planned batch.
+        seed: of what the collate function draws from.
     """
 
     indices: bytes
     content: Any
     failure: BadSample | ExceptionWrapper | None
     bad: dict[int, BadSample]
+    seed: int = 0
 
 
 class KeyedDataset:
@@ -85,23 +86,24 @@ class KeyedDataset:
 
     Args:
         source: of the data set.
-        seed: of the augmentation, for whoever makes takes; `keys` uses the take's own.
         on_error: "raise" or "skip", for files that cannot be read.
     """
 
-    def __init__(self, source: FileSource, seed: int, on_error: str) -> None:
+    def __init__(self, source: FileSource, on_error: str) -> None:
         self.source = source
-        self.seed = seed
         self.on_error = on_error
         self._copies: dict[int, tuple[Any, Injected]] = {}  # by the id of the transform, which is held so long
-        self._epoch: int | None = None  # that the copies were made for
+        self._streams: dict[tuple[int, ...], tuple[Any, Streams]] = {}  # by the ids of the objects, which are held
+        self._epoch: int | None = None  # that the copies and the streams were made for
+        self._asks_user = self._draws = True  # of the source, and of it or its transforms, at the epoch's beginning
+        self._seeds: tuple[Take, dict[int, list[int]]] | None = None  # of one batch, by stream
         self._last: Injected | None = None  # used last
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_copies": {}, "_epoch": None, "_last": None}
+        return {**self.__dict__, "_copies": {}, "_streams": {}, "_epoch": None, "_seeds": None, "_last": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -119,14 +121,17 @@ class KeyedDataset:
             return Fetched(_pack(take.indices), None, ExceptionWrapper(where=_where()), {})
 
     def fetch(self, take: Take, rows: Iterable[int]) -> Fetched:
-        """Compute the samples at `rows` of a batch; a file that cannot be read ends it or is left out."""
+        """Compute the samples at `rows` of a batch; a file that cannot be read ends it or is left out.
+
+        Draws from the process's generators: in the process of the training, `apart` puts them back.
+        """
         begun: dict[int, Injected | None] = {}
         samples: list[Any] = []
         indices: list[int] = []
         bad: dict[int, BadSample] = {}
         for row in rows:
             index = take.indices[row]
-            located = self.source.locate(index)
+            located = self.locate(take, row)
             try:
                 image = self.source.open(located)
             except Exception as error:  # noqa: BLE001 - raised in the user's loop, with the file's name
@@ -138,9 +143,47 @@ class KeyedDataset:
             injected = self._begin(self.source.transform_of(located), take, begun)
             if injected is not None:
                 image = injected.run(image, row)
-            samples.append((image, self.source.target(located)))
+            samples.append((image, self.target(take, row, located)))
             indices.append(index)
-        return Fetched(_pack(indices), samples, None, bad)
+        return Fetched(_pack(indices), samples, None, bad, collate_seed(take))
+
+    def locate(self, take: Take, row: int) -> Located:
+        """The file of a sample; with the generators seeded where the user's own code tells or opens it."""
+        self._renew(take.epoch)
+        if self._asks_user:
+            self._seed(self.source.dataset, take, row, SAMPLE)
+        return self.source.locate(take.indices[row])
+
+    def target(self, take: Take, row: int, located: Located) -> Any:
+        """A sample's target; with the generators seeded for its part's target transform."""
+        change = self.source.target_transform_of(located)
+        if change is None:
+            return located.target
+        self._seed(change, take, row, TARGET)
+        return change(located.target)
+
+    def apart(self, collate: Callable[[list[Any]], Any] | None = None) -> AbstractContextManager[None]:
+        """Leave the generators of the process of the training as they were, around whatever computes samples there.
+
+        Args:
+            collate: the user's collate function, where that is called, too.
+        """
+        if self._epoch is None:
+            self._look()
+        if not self._draws and (collate is None or collate is default_collate):
+            return apart_from_transforms()
+        return self._streams_of(self.source.dataset, collate).apart()
+
+    @property
+    def asks_user(self) -> bool:
+        """Whether the user's own code tells which file a sample is, or opens it."""
+        if self._epoch is None:
+            self._look()
+        return self._asks_user
+
+    def forget(self) -> None:
+        """Forget what was made of the user's objects: they may have been edited."""
+        self._epoch = None
 
     def injected(self, take: Take) -> Injected | None:
         """The data set's transform with a batch's numbers, for an engine that runs a part of it itself."""
@@ -159,22 +202,54 @@ class KeyedDataset:
         self._last = begun[id(transform)]
         return self._last
 
+    def _seed(self, drawing: Any, take: Take, row: int, stream: int) -> None:
+        """Seed the generators for what an object of the user's draws for one sample."""
+        if self._seeds is None or self._seeds[0] is not take:
+            self._seeds = take, {}
+        seeds = self._seeds[1]
+        if stream not in seeds:
+            seeds[stream] = stream_seeds(self.keys(take), stream)
+        self._streams_of(drawing).seed(seeds[stream][row])
+
+    def _streams_of(self, *drawing: Any) -> Streams:
+        ids = tuple(map(id, drawing))
+        if ids not in self._streams:
+            self._streams[ids] = drawing, Streams(*drawing)
+        return self._streams[ids][1]
+
+    def _renew(self, epoch: int) -> None:
+        """At a new epoch, look at the user's objects anew."""
+        if epoch != self._epoch:
+            self._copies, self._streams, self._epoch = {}, {}, epoch
+            self._look()
+
+    def _look(self) -> None:
+        """Look whether the user's own code draws for samples."""
+        pairs = self.source.all_transforms
+        self._asks_user = self.source.asks_user
+        self._draws = self._asks_user or any(
+            target is not None or Injected(transform).unknown for transform, target in pairs
+        )
+
     def _copied(self, transform: Any, epoch: int) -> Injected | None:
-        """A copy that takes numbers from the plan; made anew each epoch, as the transform may have been edited."""
+        """A copy that takes numbers from the plan."""
         if transform is None:
             return None
-        if epoch != self._epoch:
-            self._copies, self._epoch = {}, epoch
+        self._renew(epoch)
         if id(transform) not in self._copies:
             self._copies[id(transform)] = transform, Injected(transform)
         return self._copies[id(transform)][1]
 
 
 class KeyedCollate:
-    """The user's collate function, applied where the samples were computed."""
+    """The user's collate function, applied where the samples were computed, with the batch's random numbers."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
+        self._streams: Streams | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_streams": None}
 
     def __call__(self, fetched: Fetched) -> Fetched:
         if fetched.failure is not None or fetched.content is None:
@@ -182,9 +257,27 @@ class KeyedCollate:
         if fetched.bad and not fetched.content:
             return fetched._replace(content=None)
         try:
-            return fetched._replace(content=self.collate(fetched.content))
+            return fetched._replace(content=self.batch(fetched.content, fetched.seed))
         except Exception:  # noqa: BLE001 - raised in the user's loop
             return fetched._replace(content=None, failure=ExceptionWrapper(where=_where()))
+
+    def batch(self, samples: list[Any], seed: int) -> Any:
+        """What the function makes of some samples.
+
+        Args:
+            samples: as the data set gives them.
+            seed: from `collate_seed`.
+        """
+        if self.collate is not default_collate:
+            if self._streams is None:
+                self._streams = Streams(self.collate)
+            self._streams.seed(seed)
+        return self.collate(samples)
+
+
+def collate_seed(take: Take) -> int:
+    """Seed of what the collate function draws from for a batch, 63 bits."""
+    return stream_seeds(sample_keys(take.seed, take.epoch, [take.number], [0]), COLLATE)[0]
 
 
 class KeyedInit:
@@ -202,17 +295,6 @@ class KeyedInit:
         object.__setattr__(info, "dataset", info.dataset.source.dataset)
         if self.init is not None:
             self.init(worker)
-
-
-@contextmanager
-def own_generators() -> Iterator[None]:
-    """Leave the process's default generators as they were: samples computed here must not disturb the training."""
-    torch_state, python_state = torch.get_rng_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
 
 
 def _pack(indices: list[int]) -> bytes:

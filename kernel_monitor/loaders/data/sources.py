@@ -12,6 +12,7 @@ import operator
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -20,8 +21,10 @@ from torchvision import get_image_backend
 from torchvision.datasets.folder import default_loader, pil_loader
 
 from ...errors import NotSwitchable, TransformNotTranslatable
+from ..streams import Streams
 from .torchvision_sets import LAYOUTS, Layout, Opener, open_as_stored, open_gray
 
+ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
 _MODES = {open_as_stored: "in the file's own mode", open_gray: "in grey"}  # openers whose images are not RGB
 
 
@@ -53,6 +56,7 @@ class FileSource:
         self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
         self._offsets: dict[int, tuple[Any, list[int]]] = {}
         self._encoded: bool | None = None
+        self._first: list[Located] = []  # of the first samples, where the user's own code tells them
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -102,11 +106,28 @@ class FileSource:
     def encoded(self) -> bool:
         """Whether the data set gives encoded bytes instead of paths: as its first sample does, asked once."""
         if self._encoded is None:
-            self._encoded = any(
-                layout is _PROTOCOL and len(part) > 0 and _data(part.image_file(0)[0]) is not None
-                for part, layout in self._parts(self.dataset)
-            )
+            with Streams(self.dataset).apart():  # plain torch would not ask now
+                self._encoded = any(
+                    layout is _PROTOCOL and len(part) > 0 and _data(part.image_file(0)[0]) is not None
+                    for part, layout in self._parts(self.dataset)
+                )
         return self._encoded
+
+    def ask_first(self, count: int) -> None:
+        """Remember the files of the first samples, where the user's own code tells which they are.
+
+        To be called by the user's thread: an engine warms up on another one, where user code must not draw from the
+        generators that the training draws from at the same time.
+        """
+        if self.asks_user:
+            with Streams(self.dataset).apart(), suppress(Exception):  # the loop meets the error when it comes there
+                self._first = []
+                for index in range(min(count, len(self))):
+                    self._first.append(self.locate(index))
+
+    def first(self, count: int) -> list[Located]:
+        """The files of the first samples, `count` at most; may be called from any thread."""
+        return self._first[:count] if self.asks_user else [self.locate(k) for k in range(min(count, len(self)))]
 
     def locate(self, index: int) -> Located:
         """Return the file of a sample.
@@ -161,10 +182,22 @@ class FileSource:
         """The transform of a sample's image, None for none: its part's own."""
         return layout_of(located.part).transforms(located.part)[0]
 
-    def target(self, located: Located) -> Any:
-        """A sample's target after its part's target transform."""
-        change = layout_of(located.part).transforms(located.part)[1]
-        return located.target if change is None else change(located.target)
+    def target_transform_of(self, located: Located) -> Any:
+        """What is applied to a sample's target, None for nothing: its part's own."""
+        return layout_of(located.part).transforms(located.part)[1]
+
+    @property
+    def asks_user(self) -> bool:
+        """Whether the user's own code tells which file a sample is, or opens it."""
+        parts = list(self._parts(self.dataset))
+        return any(layout is _PROTOCOL for _, layout in parts) or not all(
+            _plain(opener) or opener in _MODES for opener in self.openers
+        )
+
+    @property
+    def all_transforms(self) -> list[tuple[Any, Any]]:
+        """The transform and the target transform of each part, None for none."""
+        return [layout.transforms(part) for part, layout in self._parts(self.dataset)]
 
     def _parts(self, view: Any) -> Iterator[tuple[Any, Layout]]:
         """The data sets at the bottom, each once per place it has."""
@@ -273,6 +306,7 @@ def find_source(dataset: Dataset[Any]) -> FileSource:
     """
     source = FileSource(dataset)
     _check(dataset)
+    source.ask_first(ASKED)
     return source
 
 

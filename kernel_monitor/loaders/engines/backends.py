@@ -42,6 +42,27 @@ class Backend(NamedTuple):
     confirm: str | None = None
 
 
+class Given(NamedTuple):
+    """Settings of a DataLoader that may be assigned between two iterations; each as the DataLoader has it."""
+
+    collate_fn: Any
+    worker_init_fn: Any
+    pin_memory: Any
+    timeout: Any
+    num_workers: int
+    prefetch_factor: int | None
+    multiprocessing_context: Any
+
+    @classmethod
+    def of(cls, wrapped: DataLoader[Any]) -> Given:
+        """As they are now."""
+        return cls(*(getattr(wrapped, name) for name in cls._fields))
+
+    def same(self, other: Given) -> bool:
+        """Whether nothing was assigned; functions are compared by identity."""
+        return all(one is two or (type(one) is int and one == two) for one, two in zip(self, other, strict=True))
+
+
 @dataclass(frozen=True)
 class Setting:
     """What an engine is built for.
@@ -49,6 +70,7 @@ class Setting:
     Attributes:
         keyed: the data set by keys.
         wrapped: the user's DataLoader.
+        given: its settings when the engine was built.
         device: where `dali-gpu` decodes.
         workers: processes of `torchvision`.
         threads: CPU threads of DALI.
@@ -63,6 +85,7 @@ class Setting:
 
     keyed: KeyedDataset
     wrapped: DataLoader[Any]
+    given: Given
     device: torch.device
     workers: int
     threads: int
@@ -85,7 +108,16 @@ def setting(
 ) -> Setting:
     """Describe a wrapped loader as it is, its transform translated."""
     return translated(
-        Setting(keyed, wrapped, device, wrapped.num_workers, _threads(wrapped), own=own, on_error=on_error)
+        Setting(
+            keyed,
+            wrapped,
+            Given.of(wrapped),
+            device,
+            wrapped.num_workers,
+            _threads(wrapped),
+            own=own,
+            on_error=on_error,
+        )
     )
 
 

@@ -21,7 +21,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ...errors import MonitorError
 from ..data.files import Facts, FileTable, look_bytes
-from ..data.keyed import BadSample, KeyedDataset, own_generators
+from ..data.keyed import BadSample, KeyedCollate, KeyedDataset, collate_seed
 from ..data.sources import Located
 from ..plan import Fallback, Take
 from ..transforms.inject import as_kind
@@ -78,16 +78,20 @@ class Batches:
         self._keyed = keyed
         self._work = work
         self._own = type(work) is OwnPipeline
-        self._collate = collate
+        self._collate = KeyedCollate(collate)
         self._device = device
         self._pin = pin and device is None
         self._files = FileTable(keyed.source.files)
         self._form: tuple[torch.Size, torch.dtype] | None = None  # of one image that DALI gave
 
-    def look(self, take: Take) -> Issued:
-        """Find a batch's files and examine them."""
+    def look(self, take: Take, located: list[Located] | None = None) -> Issued:
+        """Find a batch's files, unless they are given, and examine them."""
         source = self._keyed.source
-        located = [source.locate(index) for index in take.indices]
+        if located is None and self._keyed.asks_user:
+            with self._keyed.apart():
+                located = [self._keyed.locate(take, row) for row in range(len(take.indices))]
+        elif located is None:
+            located = [source.locate(index) for index in take.indices]
         encoded = source.encoded
         paths = [] if encoded else [source.absolute(one.path) for one in located]
         if not (source.opens_plainly or self._own):
@@ -144,7 +148,7 @@ class Batches:
         """Put a batch together from DALI's images and, at the rows in `reasons`, the torchvision path's."""
         take = issued.take
         try:
-            with own_generators():
+            with self._keyed.apart(self._collate.collate):
                 return self._put_together(issued, images, reasons)
         except Exception as error:  # noqa: BLE001 - the user's transform or collate: raised in the user's loop
             return Delivery(take.number, np.asarray(take.indices, dtype=np.int64), None, error=error)
@@ -177,8 +181,8 @@ class Batches:
         self, issued: Issued, images: Images | None, samples: dict[int, tuple[Any, Any]], kept: list[int]
     ) -> Any:
         """What the user's loop receives, of the rows in `kept`; `samples` are those of the torchvision path."""
-        target = self._keyed.source.target
-        targets = [samples[row][1] if row in samples else target(issued.located[row]) for row in kept]
+        take, target = issued.take, self._keyed.target
+        targets = [samples[row][1] if row in samples else target(take, row, issued.located[row]) for row in kept]
         whole: Any
         if isinstance(images, torch.Tensor):
             whole = self._merged(images, issued, samples, kept) if samples else images
@@ -191,10 +195,10 @@ class Batches:
                 whole = torch.stack(whole)
         if self._device is not None and isinstance(whole, torch.Tensor) and whole.device.type == "cpu":
             whole = whole.to(f"cuda:{self._device}")
-        if self._collate is default_collate and isinstance(whole, torch.Tensor):
+        if self._collate.collate is default_collate and isinstance(whole, torch.Tensor):
             batch: Any = [whole, default_collate(targets)]
         else:
-            batch = self._collate(list(zip(whole, targets, strict=True)))
+            batch = self._collate.batch(list(zip(whole, targets, strict=True)), collate_seed(take))
         return pin_memory(batch, "cuda") if self._pin else batch
 
     def _finished(self, images: list[torch.Tensor], issued: Issued) -> dict[int, Any]:

@@ -14,6 +14,7 @@ import torch
 
 from ...errors import BackendUnavailable
 from ..data.keyed import KeyedDataset
+from ..data.sources import Located
 from ..plan import Take
 from . import torch_engine
 from .base import Delivery, EngineFailed, Pull
@@ -150,7 +151,7 @@ class DaliEngine:
             some = files[first : first + step]
             try:
                 if some:
-                    self._batches.feed(pipeline, self._batches.look(Take(0, 0, 0, some, [0] * len(some))))
+                    self._batches.feed(pipeline, self._trial(some))
                     self._batches.unpack(self._outputs(pipeline))
             except EngineFailed:
                 raise
@@ -161,14 +162,19 @@ class DaliEngine:
         reason = "" if failure is None else explained(failure)
         raise BackendUnavailable(f"{self.name} fails on the first files: {reason}") from failure
 
-    def _first_files(self) -> list[int]:
-        """Indices of the first samples that DALI is given."""
-        found: list[int] = []
-        for index in range(min(len(self._source), WARM_UP_SEARCH)):
+    def _first_files(self) -> list[tuple[int, Located]]:
+        """The first samples that DALI is given: indices and files."""
+        found: list[tuple[int, Located]] = []
+        for one in enumerate(self._source.first(WARM_UP_SEARCH)):
             if len(found) == WARM_UP * WARM_UPS:
                 break
-            found += [index] if self._batches.look(Take(0, 0, 0, [index], [0])).good else []
+            found += [one] if self._trial([one]).good else []
         return found
+
+    def _trial(self, some: list[tuple[int, Located]]) -> Issued:
+        """A batch to warm up with."""
+        indices = [index for index, _ in some]
+        return self._batches.look(Take(0, 0, 0, indices, [0] * len(some)), [located for _, located in some])
 
     def _issue(self, take: Take) -> None:
         issued = self._batches.look(take)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...errors import MonitorError
-from ..data.keyed import GREETING, BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit, own_generators
+from ..data.keyed import GREETING, BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
 from ..plan import Take
 from .base import Delivery, EngineFailed, Pull
 
@@ -105,7 +105,7 @@ class InlineEngine:
     def __init__(self, keyed: KeyedDataset, wrapped: DataLoader[Any]) -> None:
         self.broken = False
         self._keyed = keyed
-        self._collate = wrapped.collate_fn
+        self._collate = KeyedCollate(wrapped.collate_fn)
         self._pin = wrapped.pin_memory and torch.accelerator.is_available()
         self._pull: Pull | None = None
         self._next: Take | None = None
@@ -125,11 +125,11 @@ class InlineEngine:
         if take is None:
             raise EngineFailed("no batch was asked for")
         try:
-            with own_generators():
+            with self._keyed.apart(self._collate.collate):
                 fetched = self._keyed.fetch(take, range(len(take.indices)))
                 if fetched.failure is None:
                     everything_skipped = bool(fetched.bad) and not fetched.content
-                    batch = None if everything_skipped else self._collate(fetched.content)
+                    batch = None if everything_skipped else self._collate.batch(fetched.content, fetched.seed)
                     fetched = fetched._replace(content=_pinned(batch) if self._pin else batch)
         except Exception as error:  # noqa: BLE001 - the user's code: to be raised in the user's loop
             return Delivery(take.number, np.asarray(take.indices, dtype=np.int64), None, error=error)

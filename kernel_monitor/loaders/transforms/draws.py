@@ -65,6 +65,13 @@ def uniforms(keys: UInt64s, operation: int, draws: int) -> Floats:
     return numbers
 
 
-def generator_seed(key: int, operation: int) -> int:
-    """Return a seed (63 bits) for a generator that an operation draws from by itself."""
-    return _mix_int(key + (operation * _OPERATIONS + 1) * _GOLDEN) >> 1
+def stream_seeds(keys: UInt64s, operation: int) -> list[int]:
+    """Return a seed (63 bits) per sample for generators that an operation draws from by itself.
+
+    Args:
+        keys: uint64[n] from `sample_keys`.
+        operation: position in the chain of transforms; negative for what is no transform, see `streams`.
+    """
+    offset = np.uint64(((operation * _OPERATIONS + 1) * _GOLDEN) & _MASK)
+    seeds: list[int] = (_mix(keys + offset) >> np.uint64(1)).tolist()
+    return seeds

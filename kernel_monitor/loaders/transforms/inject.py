@@ -51,6 +51,11 @@ class Injected:
             image = one(image)
         return image
 
+    @property
+    def unknown(self) -> bool:
+        """Whether some transform is not known by name, and may draw from any generator."""
+        return any(type(one) is Seeded for one in self._injections)
+
     def drawn(self) -> dict[int, Any]:
         """What the last sample drew, by operation; transforms that were not applied to it are left out."""
         return {one.operation: one.drawn for one in self._injections if one.drawn is not None}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import random
 from typing import Any
 
-import numpy as np
-import torch
 from torchvision.transforms import functional, v2
 
-from ..draws import UInt64s, generator_seed
+from ...streams import Streams
+from ..draws import UInt64s, stream_seeds
 from .base import Gate
 
 
@@ -90,23 +88,19 @@ class Parameters(Injection):
 
 
 class Seeded(Injection):
-    """Any other transform, itself and not a copy: called with the default generators seeded for this sample."""
+    """Any other transform, itself and not a copy: called with the generators that it may draw from seeded.
+
+    Whoever runs it in the process of the training puts these back, see `streams`.
+    """
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         self.operation, self.drawn, self.cursor, self.transform = operation, None, cursor, transform
-        self._keys: list[int] = []
+        self._streams = Streams(transform)
+        self._seeds: list[int] = []
 
     def begin(self, keys: UInt64s) -> None:
-        self._keys = keys.tolist()
+        self._seeds = stream_seeds(keys, self.operation)
 
     def __call__(self, image: Any) -> Any:
-        seed = generator_seed(self._keys[self.cursor.row], self.operation)
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        # numpy's is put back here: the process's own may be at work between two samples (a sampler's, a collate's)
-        before = np.random.get_state(legacy=False)  # noqa: NPY002 - what users' functions draw from
-        np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002
-        try:
-            return self.transform(image)
-        finally:
-            np.random.set_state(before)  # noqa: NPY002
+        self._streams.seed(self._seeds[self.cursor.row])
+        return self.transform(image)
