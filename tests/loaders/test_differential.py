@@ -1,0 +1,426 @@
+"""Switchable loaders against plain torch, on random settings: data sets, samplers, workers, collates and targets that
+draw, default dtypes, engines and switches.
+
+`make test-long` plays 10,000 cases, with a seed that it prints and that `CASES=long:SEED` plays again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase
+from PIL import Image
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+)
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from kernel_monitor.loaders import SwitchableLoader, switchable
+from kernel_monitor.loaders.generators import Apart, Defaults
+
+from .conftest import settle
+
+COUNT, LONG = 500, 10_000
+MOST = 12  # samples in a data set
+SIDE, CROP = 40, 16  # of the images, pixels
+BRIGHTER = 6  # of the red channel, for each column
+KINDS = ("random", "numpy", "torch", "held")
+SAMPLERS = ("sequential", "shuffle", "generator", "replacement", "weighted", "subset", "distributed", "batches", "lazy")
+TRANSFORMS = ("fixed", "crops", "typed", "unknown")
+TARGETS = ("none", "text", "pair", "nested", "noise")
+COLLATES = ("default", "list", "drawing", "mixup")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One loader, and what is done with it. `engines` are switched to in turn, one for each batch."""
+
+    seed: int
+    files: str
+    size: int
+    sampler: str
+    batch_size: int
+    drop_last: bool
+    workers: int
+    prefetch: int
+    persistent: bool
+    transform: str
+    target: str
+    collate: str
+    kind: str
+    double: bool
+    engines: tuple[str, ...]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    dali = draw(st.integers(0, 2)) == 0
+    engines = ("torchvision", "dali-cpu") if dali else ("torchvision",)
+    return Case(
+        seed=draw(st.integers(0, 2**32)),
+        files=draw(st.sampled_from(("folder", "folder", "subset", "concat", "own"))),
+        size=draw(st.integers(4, MOST)),
+        sampler=draw(st.sampled_from(SAMPLERS)),
+        batch_size=draw(st.integers(2, 4)),
+        drop_last=draw(st.booleans()),
+        workers=draw(st.sampled_from((0,) * 18 + (1, 2))),
+        prefetch=draw(st.integers(1, 3)),
+        persistent=draw(st.booleans()),
+        transform=draw(st.sampled_from(TRANSFORMS)),
+        target=draw(st.sampled_from(TARGETS)),
+        collate=draw(st.sampled_from(COLLATES)),
+        kind=draw(st.sampled_from(KINDS)),
+        double=draw(st.integers(0, 3)) == 0,
+        engines=tuple(draw(st.lists(st.sampled_from(engines), min_size=1, max_size=3))),
+    )
+
+
+# -- what is wrapped --------------------------------------------------------------------------------------------------
+
+
+class Draw:
+    """A number in [0, 1) from one of the process's generators, or from one of its own."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.own = np.random.default_rng(5)
+
+    def __call__(self) -> float:
+        if self.kind == "random":
+            return random.random()
+        if self.kind == "numpy":
+            return float(np.random.rand())  # noqa: NPY002 - what people's code draws from
+        return float(torch.rand((), dtype=torch.float64)) if self.kind == "torch" else float(self.own.random())
+
+
+class Target:
+    """A target transform: the sample's number, in some form."""
+
+    def __init__(self, case: Case) -> None:
+        self.form, self.draw = case.target, Draw(case.kind)
+
+    def __call__(self, number: int) -> Any:
+        forms: dict[str, Callable[[], Any]] = {
+            "none": lambda: number,
+            "text": lambda: f"sample {number}",
+            "pair": lambda: (number, str(number)),
+            "nested": lambda: {"number": number, "more": [float(number), (number,)]},
+            "noise": lambda: (number, self.draw()),
+        }
+        return forms[self.form]()
+
+
+class Collate:
+    """Where the loop gets what was drawn for the batch, beside the batch."""
+
+    def __init__(self, case: Case) -> None:
+        self.form, self.draw = case.collate, Draw(case.kind)
+        self.mix = v2.MixUp(num_classes=MOST)
+
+    def __call__(self, samples: list[Any]) -> Any:
+        if self.form == "list":
+            return samples
+        if self.form == "drawing":
+            return {"batch": default_collate(samples), "drawn": self.draw()}
+        labels = torch.arange(len(samples))
+        images = torch.stack([torch.as_tensor(image).as_subclass(torch.Tensor) for image, _ in samples]).float()
+        mixed, labels = self.mix(images, labels)
+        return {"batch": mixed, "targets": [target for _, target in samples], "drawn": float(labels[0, 0])}
+
+
+class Noisy:
+    """A transform that nobody knows by name."""
+
+    def __init__(self, kind: str) -> None:
+        self.draw = Draw(kind)
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        image = image.clone()
+        image[2, 0, 0] = self.draw()
+        return image
+
+
+class Own(Dataset[Any]):
+    """A data set of one's own."""
+
+    def __init__(self, files: list[Path], transform: Any, target_transform: Any) -> None:
+        self.files, self.transform, self.target_transform = files, transform, target_transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def image_file(self, index: int) -> tuple[Path, int]:
+        return self.files[index], index
+
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self.files[index]) as image:
+            return self.transform(image.convert("RGB")), self.target_transform(index)
+
+
+class Uneven(Sampler[list[int]]):
+    """Batches of several sizes, drawn one by one."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for size in (2, 1, 3, 2):
+            yield torch.randint(self.length, (size,)).tolist()
+
+
+class Lazy(Sampler[int]):
+    """Each index depends on what the training told it last."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.told = length, 0
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.length):
+            yield (number + self.told) % self.length
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def transform_of(case: Case) -> Any:
+    chains: dict[str, list[Any]] = {
+        "fixed": [v1.Resize((CROP, CROP)), v1.ToTensor()],
+        "crops": [v1.RandomCrop(CROP), v1.RandomHorizontalFlip(0.0), v1.PILToTensor()],
+        "typed": [v2.Resize((CROP, CROP)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)],
+        "unknown": [v1.Resize((CROP, CROP)), v1.ToTensor(), Noisy(case.kind)],
+    }
+    return v1.Compose(chains[case.transform])
+
+
+class Guarded:
+    """Calls what draws with generators of its own that go on: so plain torch without workers leaves the loop's alone."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call = call
+        self.apart = Apart(Defaults.now())
+
+    def __call__(self, *given: Any) -> Any:
+        with self.apart:
+            return self.call(*given)
+
+
+def made(case: Case, files: list[Path], *, plain: bool) -> tuple[DataLoader[Any], Any]:
+    """A DataLoader, and what is told of the training (None where nobody is)."""
+
+    def guarded(call: Any) -> Any:
+        return Guarded(call) if plain and case.workers == 0 else call
+
+    transform, target = guarded(transform_of(case)), guarded(Target(case))
+    collate = None if case.collate == "default" else guarded(Collate(case))
+    folder = ImageFolder(files[0].parent.parent, transform, target)
+    folder.samples = folder.imgs = [(str(file), number) for number, file in enumerate(files)]
+    dataset: Any = Subset(folder, range(case.size))
+    if case.files == "concat":
+        dataset = ConcatDataset([Subset(folder, range(3)), Subset(folder, range(3, case.size))])
+    elif case.files == "own":
+        dataset = Own(files[: case.size], transform, target)
+    elif case.files == "folder":
+        folder.samples = folder.imgs = folder.samples[: case.size]
+        dataset = folder
+    sampler: Any = {
+        "sequential": lambda: SequentialSampler(dataset),
+        "shuffle": lambda: RandomSampler(dataset),
+        "generator": lambda: RandomSampler(dataset, generator=torch.Generator().manual_seed(case.seed)),
+        "replacement": lambda: RandomSampler(dataset, replacement=True, num_samples=case.size + 3),
+        "weighted": lambda: WeightedRandomSampler(list(range(1, case.size + 1)), case.size),
+        "subset": lambda: SubsetRandomSampler(range(0, case.size, 2)),
+        "distributed": lambda: DistributedSampler(dataset, num_replicas=2, rank=1, seed=case.seed % 1000),
+        "batches": lambda: Uneven(case.size),
+        "lazy": lambda: Lazy(case.size),
+    }[case.sampler]()
+    options: dict[str, Any] = {"batch_sampler": sampler}
+    if case.sampler != "batches":
+        options = {"sampler": sampler, "batch_size": case.batch_size, "drop_last": case.drop_last}
+    if case.workers:
+        options |= {"prefetch_factor": case.prefetch, "persistent_workers": case.persistent}
+    if collate is not None:
+        options["collate_fn"] = collate
+    return DataLoader(dataset, num_workers=case.workers, **options), sampler
+
+
+# -- what is compared -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Seen:
+    """What a run delivered: `exact` in everything but pixels and draws; those, for their distribution."""
+
+    exact: list[Any] = field(default_factory=list)
+    drawn: list[float] = field(default_factory=list)  # in a collate function or for a target; uniform
+    mixed: list[float] = field(default_factory=list)  # MixUp's share of the first image
+    crops: list[float] = field(default_factory=list)  # where a crop begins
+    images: list[torch.Tensor] = field(default_factory=list)  # of what is not random
+
+
+def described(value: Any, case: Case, seen: Seen) -> Any:
+    """Type, shape and all that is not random of what the loop was given; what is random goes to `seen`."""
+    kind = type(value).__name__
+    if isinstance(value, torch.Tensor):
+        if value.ndim >= 3:
+            for image in value if value.ndim == 4 else [value]:
+                measured(image, case, seen)
+        elif value.dtype == torch.float64 and case.target == "noise":
+            seen.drawn += value.tolist()
+            return kind, str(value.dtype), tuple(value.shape)
+        pixels = () if value.ndim >= 3 else tuple(value.tolist())
+        return kind, str(value.dtype), tuple(value.shape), value.is_contiguous(), pixels
+    if isinstance(value, dict):
+        drawn = value.pop("drawn", None)
+        if drawn is not None:
+            (seen.mixed if case.collate == "mixup" else seen.drawn).append(drawn)
+        return kind, [(key, described(inner, case, seen)) for key, inner in value.items()]
+    if isinstance(value, list | tuple):
+        return kind, [described(inner, case, seen) for inner in value]
+    if isinstance(value, float) and case.target == "noise":
+        seen.drawn.append(value)
+        return kind
+    return kind, value
+
+
+def measured(image: torch.Tensor, case: Case, seen: Seen) -> None:
+    if case.collate == "mixup":
+        return
+    if case.transform == "crops":
+        seen.crops.append(float(image[0].double().mean()))
+    elif case.transform == "unknown":
+        seen.drawn.append(float(image[2, 0, 0]))
+    else:
+        seen.images.append(image.detach().clone())
+
+
+def run(case: Case, loader: Any, sampler: Any) -> Seen:
+    """Two epochs of a loop that draws, too, and tells the sampler of it."""
+    seen = Seen()
+    for epoch in range(2):
+        if case.sampler == "distributed":
+            (loader if isinstance(loader, SwitchableLoader) else sampler).set_epoch(epoch)
+        for number, batch in enumerate(loader):
+            seen.exact.append(described(batch, case, seen))
+            seen.exact.append((float(torch.rand(())), random.random(), float(np.random.rand())))  # noqa: NPY002
+            sampler.told = number * 5 + int(torch.randint(9, ()))
+            if isinstance(loader, SwitchableLoader):
+                loader.switch(case.engines[number % len(case.engines)])
+                if number == 0:
+                    settle(loader)
+    seen.exact.append(Defaults.now().plain())
+    return seen
+
+
+@contextmanager
+def begun(case: Case) -> Iterator[None]:
+    torch.manual_seed(case.seed)
+    random.seed(case.seed + 1)
+    np.random.seed(case.seed % 2**32)  # noqa: NPY002
+    torch.set_default_dtype(torch.float64 if case.double else torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def distance(ours: list[float], theirs: list[float]) -> tuple[float, float]:
+    """Kolmogorov and Smirnov's distance of two samples, and the one that fewer than 1 in 100,000 true pairs exceed."""
+    points = np.unique([*ours, *theirs])
+    at = [np.searchsorted(np.sort(one), points, side="right") / len(one) for one in (ours, theirs)]
+    bound = math.sqrt(math.log(2 / 1e-5) / 2 * (1 / len(ours) + 1 / len(theirs)))
+    return float(np.abs(at[0] - at[1]).max()), bound
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Images that are brighter in red from left to right, in several formats."""
+    root = tmp_path_factory.mktemp("differential")
+    found = []
+    for number in range(MOST):
+        pixels = np.zeros((SIDE, SIDE, 3), dtype=np.uint8)
+        pixels[:, :, 0] = np.arange(SIDE) * BRIGHTER
+        pixels[:, :, 1] = number * 20
+        path = root / "all" / f"{number:02d}{('.png', '.bmp', '.jpg')[number % 3]}"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(path, **({"quality": 98} if path.suffix == ".jpg" else {}))
+        found.append(path)
+    return found
+
+
+def test_random_loaders_deliver_what_plain_torch_delivers(
+    files: list[Path], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    kind, _, seed = os.environ.get("CASES", "").partition(":")
+    count, ours, theirs, tried = LONG if kind else COUNT, Seen(), Seen(), []
+
+    @hypothesis.settings(
+        max_examples=count,
+        derandomize=not kind,
+        database=None,
+        deadline=None,
+        print_blob=True,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @hypothesis.given(cases())
+    def compare(case: Case) -> None:
+        tried.append(case)
+        with begun(case):
+            plain = run(case, *made(case, files, plain=True))
+        with begun(case):
+            wrapped, sampler = made(case, files, plain=False)
+            loader = switchable(wrapped)
+            seen = run(case, loader, sampler)
+            loader.release()
+        assert seen.exact == plain.exact
+        for image, other in zip(seen.images, plain.images, strict=True):
+            assert image.dtype == other.dtype
+            unit = 255 if image.dtype == torch.uint8 else 1
+            assert float((image.double() - other.double()).abs().mean()) <= 0.01 * unit
+        for all_of, one in ((ours, seen), (theirs, plain)):
+            for name in ("drawn", "mixed", "crops"):
+                getattr(all_of, name).extend(getattr(one, name))
+        assert len(set(seen.drawn)) == len(seen.drawn) or case.kind == "held"
+
+    if kind:
+        number = int(seed) if seed else int.from_bytes(os.urandom(4), "little")
+        with capsys.disabled():
+            print(f"\nto play these cases again: CASES=long:{number}", flush=True)
+        compare = hypothesis.seed(number)(compare)
+    compare()
+    assert len(tried) >= count
+    figures = {name: distance(getattr(ours, name), getattr(theirs, name)) for name in ("drawn", "mixed", "crops")}
+    switched = sum(len(set(case.engines)) > 1 or case.engines != ("torchvision",) for case in tried)
+    with capsys.disabled():
+        shown = ", ".join(f"{name} {found:.3f} (bound {bound:.3f})" for name, (found, bound) in figures.items())
+        print(
+            f"\n{len(tried):,} cases, {switched:,} of them on DALI, {sum(case.workers > 0 for case in tried):,} with "
+            f"workers; Kolmogorov-Smirnov distance from plain torch: {shown}",
+            flush=True,
+        )
+    assert all(found <= bound for found, bound in figures.values())
