@@ -12,6 +12,8 @@ from torchvision import transforms as v1
 from torchvision.models import ResNet50_Weights
 from torchvision.transforms import InterpolationMode, v2
 
+from .timm_standin import timm_transforms
+
 NORM = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 HALF = ([0.5] * 3, [0.5] * 3)
 
@@ -119,6 +121,54 @@ DIRECT: dict[str, Any] = {
 }
 
 
+class Preset:
+    """As torchvision's reference scripts write theirs: an object that merely holds a chain."""
+
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, img: Any) -> Any:
+        return self.transforms(img)
+
+
+class PresetModule(torch.nn.Module):
+    """The same as a module."""
+
+    def __init__(self, transforms: Any) -> None:
+        super().__init__()
+        self.inner = transforms
+
+    def forward(self, image: Any) -> Any:
+        """Transform an image."""
+        return self.inner(image)
+
+
+def timm_training(interpolation: str, *policy: Any) -> Any:
+    """What timm's `create_transform(48, is_training=True)` makes."""
+    timm = timm_transforms()
+    return v1.Compose(
+        [
+            timm.RandomResizedCropAndInterpolation(48, interpolation=interpolation),
+            v1.RandomHorizontalFlip(0.5),
+            *(policy or [v1.ColorJitter(0.4, 0.4, 0.4)]),
+            timm.MaybeToTensor(),
+            v1.Normalize(*map(torch.tensor, NORM)),
+        ]
+    )
+
+
+_TIMM = timm_transforms()
+DIRECT |= {
+    "RandomResizedCropAndInterpolation": timm_training("bilinear"),
+    "RandomResizedCropAndInterpolation bicubic": timm_training("bicubic", v1.RandomVerticalFlip()),
+    "RandomResizedCropAndInterpolation of two": timm_training("random", v1.RandomGrayscale(0.1)),
+    "MaybeToTensor": v1.Compose([_SQUARE, _TIMM.MaybeToTensor(), _TIMM.MaybeToTensor(), v1.Normalize(*NORM)]),
+    "MaybePILToTensor": v1.Compose([_SQUARE, _TIMM.MaybePILToTensor(), _TIMM.MaybePILToTensor()]),
+    "a preset object": Preset(_v1(v1.RandomResizedCrop(48), v1.RandomHorizontalFlip())),
+    "a preset module": PresetModule(torch.nn.Sequential(v2.RandomResizedCrop(48), v2.ToImage())),
+}
+
+
 def reference(policy: Any, version: Any = v1) -> Any:
     """torchvision's own training preset (references/classification/presets.py) with an augmentation policy."""
     return version.Compose(
@@ -166,5 +216,7 @@ HYBRID: dict[str, tuple[Any, int]] = {
     "Resize nearest": (_v1(v1.RandomHorizontalFlip(), v1.Resize((40, 40), interpolation=_NEAREST)), 1),
     "Lambda": (v1.Compose([_SQUARE, v1.Lambda(_noise), v1.ToTensor()]), 1),
     "a function first": (v1.Compose([_noise, v1.ToTensor(), _SQUARE]), 0),
+    "a preset object of AutoAugment": (Preset(reference(v1.AutoAugment())), 2),
+    "timm with a policy": (timm_training("random", v1.RandAugment()), 2),
     "Grayscale to one channel": (v1.Compose([_SQUARE, v1.Grayscale(), v1.ToTensor()]), 1),
 }

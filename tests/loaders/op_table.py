@@ -19,6 +19,7 @@ from kernel_monitor.loaders.parity import Stage
 from kernel_monitor.loaders.transforms.catalogue import OPS
 from kernel_monitor.loaders.transforms.chain import flatten
 from kernel_monitor.loaders.transforms.draws import sample_keys
+from kernel_monitor.loaders.transforms.timm_ops import TIMM
 
 from .conftest import draw_photo
 from .op_chains import DIRECT, HYBRID
@@ -98,6 +99,10 @@ def page(rows: dict[str, Row]) -> str:
         "sample: what it draws is the same on every engine, in any order, with any number of workers. A function that",
         "keeps a generator of its own is on its own.",
         "",
+        "An object whose `__call__` (or, of a module without hooks, `forward`) does nothing but `return self.x(image)`",
+        "merely holds a chain, as torchvision's reference presets do, and is opened like `Compose`. It is known by its",
+        "compiled code; a method that does anything else makes it a callable like any other.",
+        "",
         "Refused are transforms that take more than one image: `MixUp` and `CutMix` (apply them in `collate_fn`), and",
         "joint transforms of image and target.",
         "",
@@ -108,9 +113,9 @@ def page(rows: dict[str, Row]) -> str:
         "| transform | how | after DALI instead | parity |",
         "|---|---|---|---|",
     ]
-    for name, op in OPS.items():
+    for name, op in {**OPS, **TIMM}.items():
         means = [rows[chain].mean for chain in _chains_of(name)]
-        lines.append(f"| `{name}` | in DALI | {op.limits} | {max(means):.2f} |")
+        lines.append(f"| `{name}` | in DALI{' (of timm)' if name in TIMM else ''} | {op.limits} | {max(means):.2f} |")
     for name, (how, limits) in CONTAINERS.items():
         lines.append(f"| `{name}` | {how} | {limits} | |")
     lines += [

@@ -12,6 +12,7 @@ import torch
 from kernel_monitor.loaders.streams import apart_from_transforms
 from kernel_monitor.loaders.transforms.catalogue import OPS
 from kernel_monitor.loaders.transforms.chain import flatten
+from kernel_monitor.loaders.transforms.timm_ops import TIMM
 from kernel_monitor.loaders.transforms.translate import scaling, translate
 
 from .conftest import Make, deliver, settle
@@ -134,5 +135,5 @@ def test_the_page_lists_what_the_code_knows() -> None:
     figures = re.compile(r"\d+\.\d\d(?= \|)")
     assert figures.sub("n", text) == figures.sub("n", page(rows)), "python -m tests.loaders.op_table writes it anew"
     listed = re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
-    assert listed == [*OPS, *CONTAINERS]
+    assert listed == [*OPS, *TIMM, *CONTAINERS]
     assert all(float(figure) <= BAR for line in text.splitlines() for figure in figures.findall(line)[:1])

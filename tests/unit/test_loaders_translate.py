@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -120,7 +120,7 @@ class Mine(v1.RandomHorizontalFlip):
     pass
 
 
-CROP, TENSOR = v1.RandomResizedCrop(8), v1.ToTensor()
+CROP, FLIP, TENSOR = v1.RandomResizedCrop(8), v1.RandomHorizontalFlip(), v1.ToTensor()
 BICUBIC, NEAREST = v1.InterpolationMode.BICUBIC, v1.InterpolationMode.NEAREST
 
 
@@ -184,3 +184,129 @@ def test_no_transform_at_all_gives_the_image() -> None:
 def test_what_takes_more_than_an_image_is_refused(one: Any, said: str) -> None:
     with pytest.raises(TransformNotTranslatable, match=said):
         translate(v1.Compose([abs, one]))
+
+
+class Preset:
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, img: Any) -> Any:
+        """Every way to say it that compiles to the same."""
+        return self.transforms(img)
+
+
+class Module(nn.Module):
+    def __init__(self, transforms: Any) -> None:
+        super().__init__()
+        self.transforms = transforms
+
+    def forward(self, image: Any) -> Any:
+        return self.transforms(image)
+
+
+class Louder(Preset):
+    def __call__(self, img: Any) -> Any:
+        return 1 - self.transforms(img)
+
+
+class Twice(Preset):
+    def __call__(self, img: Any) -> Any:
+        return self.transforms(self.transforms(img))
+
+
+class Strict(Preset):
+    def __call__(self, img: Any) -> Any:
+        assert img is not None
+        return self.transforms(img)
+
+
+class Other(Preset):
+    def __call__(self, img: Any) -> Any:
+        return self.transforms.transforms[0](img)
+
+
+class Fresh(Preset):
+    """Another chain at each call."""
+
+    made: ClassVar[list[Any]] = []
+
+    @property
+    def fresh(self) -> Any:
+        self.made.append(v1.RandomResizedCrop(8))
+        return self.made[-1]
+
+    def __call__(self, img: Any) -> Any:
+        return self.fresh(img)
+
+
+class Mangled(Preset):
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name)
+
+
+class Gone(Preset):
+    def __init__(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return v1.ToTensor()
+
+
+class Inherits(Preset):
+    """Nothing of its own."""
+
+
+@pytest.mark.parametrize("kind", [Preset, Module, Inherits])
+def test_an_object_that_merely_holds_a_chain_is_opened_and_seen_live(kind: Any) -> None:
+    preset = kind(kind(v1.Compose([CROP, TENSOR])))
+    assert list(flatten(v1.Compose([preset]))) == [CROP, TENSOR]
+    assert translate(preset).rest is None
+    preset.transforms = kind(FLIP)
+    assert list(flatten(preset)) == [FLIP]
+
+
+def test_what_holds_nothing_that_can_be_called_fails_as_without_us() -> None:
+    preset = Preset(None)
+    assert list(flatten(preset)) == [preset]
+
+
+def hooked(one: Any, register: str) -> Any:
+    getattr(one, register)(lambda *_: None)
+    return one
+
+
+def overridden(one: Any) -> Any:
+    one.forward = abs
+    return one
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        *(kind(v1.Compose([CROP, TENSOR])) for kind in (Louder, Twice, Strict, Other, Fresh, Mangled)),
+        Gone(),
+        *(hooked(Module(CROP), f"register_{name}hook") for name in ("forward_", "forward_pre_", "full_backward_")),
+        overridden(Module(CROP)),
+        hooked(nn.Sequential(CROP), "register_forward_hook"),
+        hooked(v2.Compose([CROP]), "register_forward_hook"),
+        hooked(v1.RandomHorizontalFlip(), "register_forward_hook"),
+        hooked(v1.RandomApply([CROP]), "register_forward_hook"),
+        overridden(v1.RandomHorizontalFlip()),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_does_anything_beside_is_not_opened(one: Any) -> None:
+    assert list(flatten(one)) == [one]
+    assert operations(one) == 1
+    program = translate(v1.Compose([one, TENSOR]))
+    assert program.rest == 0
+    assert re.search("not among|hooks", str(program.reason))
+    assert not Fresh.made
+
+
+def test_a_hook_on_every_module_leaves_all_modules_alone() -> None:
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert translate(v1.Compose([v1.RandomHorizontalFlip(), TENSOR])).rest == 0
+    finally:
+        handle.remove()

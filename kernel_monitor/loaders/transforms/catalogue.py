@@ -5,8 +5,6 @@ Both versions of torchvision's classes are listed; recognised is the exact class
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,7 +13,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
-from .chain import Chain, Refused, interpolation_of
+from .chain import Chain, Op, Refused, interpolation_of
+from .holder import plain
 from .ops.base import Gate
 from .ops.blur import Blur, BlurInjection
 from .ops.colour import Gray, Jitter, JitterInjection
@@ -34,23 +33,7 @@ from .ops.flip import Mirror
 from .ops.injection import Coin, Cursor, Injection, Seeded
 from .ops.resize import FILTERS, NEAREST, Scale
 from .ops.warp import AffineInjection, Ranges, RotationInjection, Warp, affine_ranges, rotation_ranges
-
-
-@dataclass(frozen=True)
-class Op:
-    """One transform.
-
-    Attributes:
-        read: adds it to a chain; raises `Refused` where DALI cannot do it with these arguments, at this place.
-        inject: what puts the plan's numbers into a copy; None where it draws none.
-        limits: when it is left to torchvision, for people; empty where it never is.
-        scales: whether it changes the type or the scale of values.
-    """
-
-    read: Callable[[Chain, Any], None]
-    inject: Callable[[int, Any, Cursor], Injection] | None = None
-    limits: str = ""
-    scales: bool = False
+from .timm_ops import known_of_timm
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -236,48 +219,38 @@ def _identity(_chain: Chain, _one: Any) -> None:
     """Nothing to do."""
 
 
-def _certain(chain: Chain) -> None:
-    if chain.gates:
-        raise Refused("it is applied by chance and changes the type")
-
-
 def _to_tensor(chain: Chain, _one: Any) -> None:
-    _certain(chain)
+    chain.certain()
     if chain.kind != "pil":
         raise Refused("it is applied to a tensor")
-    _floats(chain, 1 / 255)
-
-
-def _floats(chain: Chain, factor: float) -> None:
-    chain.kind = "floats"
-    chain.scale([factor] * 3, [0.0] * 3)
+    chain.floats(1 / 255)
 
 
 def _pil_to_tensor(chain: Chain, _one: Any) -> None:
-    _certain(chain)
+    chain.certain()
     if chain.kind != "pil":
         raise Refused("it is applied to a tensor")
     chain.kind = "tensor"
 
 
 def _to_image(chain: Chain, _one: Any) -> None:
-    _certain(chain)
+    chain.certain()
     if chain.kind in ("pil", "tensor"):
         chain.kind = "image"
 
 
 def _to_pure_tensor(chain: Chain, _one: Any) -> None:
-    _certain(chain)
+    chain.certain()
     if chain.kind == "image":
         chain.kind = "tensor"
 
 
 def _convert(chain: Chain, dtype: Any, scale: bool) -> None:
-    _certain(chain)
+    chain.certain()
     if dtype not in (torch.float32, torch.uint8):
         raise Refused(f"it converts to {dtype}" if isinstance(dtype, torch.dtype) else "it has a type for each kind")
     if chain.whole and dtype is torch.float32:
-        _floats(chain, 1 / 255 if scale else 1.0)
+        chain.floats(1 / 255 if scale else 1.0)
     elif not chain.whole and dtype is torch.uint8:
         raise Refused("it turns floating-point pixels back into torch.uint8")
 
@@ -294,7 +267,7 @@ def _convert_image_dtype(chain: Chain, one: Any) -> None:
 
 
 def _normalize(chain: Chain, one: Any) -> None:
-    _certain(chain)
+    chain.certain()
     if chain.whole:
         raise Refused("it needs floating-point pixels; put ToTensor() or ToDtype(torch.float32) before it")
     mean, std = [float(x) for x in one.mean], [float(x) for x in one.std]
@@ -354,5 +327,6 @@ def _by_class() -> dict[type, Op]:
 
 
 def find(transform: Any) -> Op | None:
-    """Return the entry of a transform's exact class."""
-    return _by_class().get(type(transform))
+    """Return the entry of a transform's exact class; None for a module that has hooks, and so does more than that."""
+    op = _by_class().get(type(transform)) or known_of_timm().get(type(transform))
+    return op if op is not None and plain(transform) else None

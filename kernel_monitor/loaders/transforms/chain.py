@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
+from .holder import held, plain
 from .ops.base import Gate, Step
 from .ops.erase import Erase
+from .ops.injection import Cursor, Injection
 from .program import Program
 
 COMPOSES = (v1.Compose, v2.Compose)
@@ -29,13 +31,38 @@ class Refused(Exception):
     """Why DALI cannot do one transform; `translate` adds its name and position."""
 
 
+@dataclass(frozen=True)
+class Op:
+    """One transform.
+
+    Attributes:
+        read: adds it to a chain; raises `Refused` where DALI cannot do it with these arguments, at this place.
+        inject: what puts the plan's numbers into a copy; None where it draws none.
+        limits: when it is left to torchvision, for people; empty where it never is.
+        scales: whether it changes the type or the scale of values.
+    """
+
+    read: Callable[[Chain, Any], None]
+    inject: Callable[[int, Any, Cursor], Injection] | None = None
+    limits: str = ""
+    scales: bool = False
+
+
 def flatten(transform: Any) -> Iterator[Any]:
-    """Yield the transforms of a chain in the order in which they run, nested `Compose` and `Sequential` opened."""
-    if type(transform) in COMPOSES:
-        for inner in transform.transforms:
-            yield from flatten(inner)
-    elif type(transform) is nn.Sequential:
-        for inner in transform:
+    """Yield the transforms of a chain in the order in which they run.
+
+    Nested `Compose` and `Sequential`, and objects that merely hold a transform, are opened.
+    """
+    inside = None
+    if plain(transform):
+        if type(transform) in COMPOSES:
+            inside = transform.transforms
+        elif type(transform) is nn.Sequential:
+            inside = transform
+        else:
+            inside = held(transform) or None
+    if inside is not None:
+        for inner in inside:
             yield from flatten(inner)
     elif transform is not None:
         yield transform
@@ -43,7 +70,7 @@ def flatten(transform: Any) -> Iterator[Any]:
 
 def branches(transform: Any) -> list[list[Any]]:
     """The transforms inside RandomApply, RandomChoice or RandomOrder, each one flattened; none for all others."""
-    if type(transform) in (*APPLY, *CHOICE, *ORDER):
+    if type(transform) in (*APPLY, *CHOICE, *ORDER) and plain(transform):
         return [list(flatten(inner)) for inner in transform.transforms]
     return []
 
@@ -72,7 +99,11 @@ def name_of(transform: Any) -> str:
 
 def interpolation_of(transform: Any) -> str:
     """torchvision's name of a transform's interpolation, however it was given."""
-    given = transform.interpolation
+    return interpolation_name(transform.interpolation)
+
+
+def interpolation_name(given: Any) -> str:
+    """torchvision's name of an interpolation."""
     if isinstance(given, InterpolationMode):
         return str(given.value)
     return _PILLOW.get(given, str(given)) if isinstance(given, int) else str(given)
@@ -128,6 +159,16 @@ class Chain:
             self._roundings += 1
             if self._roundings > FLOAT_ROUNDINGS:
                 raise Refused("too many transforms compute on floating-point pixels; put them before ToTensor")
+
+    def certain(self) -> None:
+        """Refuse a change of type that only some samples would get."""
+        if self.gates:
+            raise Refused("it is applied by chance and changes the type")
+
+    def floats(self, factor: float) -> None:
+        """Let the image be floats, its values multiplied."""
+        self.kind = "floats"
+        self.scale([factor] * 3, [0.0] * 3)
 
     def resized(self) -> None:
         """Refuse a change of size that only some samples would get."""

@@ -26,9 +26,9 @@ FILE = Path(__file__).with_suffix(".json")
 TORCHVISION, DALI = "torchvision", "dali-cpu"
 DRAWS = 64
 """Samples over whose draws the sizes are averaged."""
-FREE = frozenset({"ToImage", "PILToTensor", "ToPureTensor", "Identity", "CenterCrop", "RandomCrop"})
+FREE = frozenset({"ToImage", "PILToTensor", "ToPureTensor", "Identity", "CenterCrop", "RandomCrop", "MaybePILToTensor"})
 """Their cost is that of what they deliver, which is counted once, at the end."""
-ENDS = frozenset({"ToTensor", "ToDtype", "ConvertImageDtype"})
+ENDS = frozenset({"ToTensor", "MaybeToTensor", "ToDtype", "ConvertImageDtype"})
 
 Costs = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -99,7 +99,7 @@ def ratio(transform: Any, program: Program, sizes: Ints, *, fused: bool, costs: 
 
 def _entry(name: str, kind: str) -> str:
     kind = "pil" if kind == "pil" else "tensor"
-    return f"{'Resize' if name == 'RandomResizedCrop' else name}/{kind}"
+    return f"{'Resize' if name.startswith('RandomResizedCrop') else name}/{kind}"
 
 
 def _mega(shapes: Ints) -> float:

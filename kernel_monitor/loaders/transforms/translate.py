@@ -11,10 +11,12 @@ from torchvision.transforms import v2
 from ...errors import TransformNotTranslatable
 from .catalogue import find
 from .chain import APPLY, CHOICE, Chain, Refused, branches, flatten, name_of, operations, shares
+from .holder import plain
 from .ops.base import Gate
 from .program import Program
 
 _WHOLE_BATCHES = (v2.MixUp, v2.CutMix)
+UNKNOWN = "it is not among the transforms that this version translates to DALI"
 
 
 def translate(transform: Any) -> Program:
@@ -68,9 +70,9 @@ def read(chain: Chain, one: Any, operation: int) -> None:
         Refused: DALI cannot do it; the chain is then half read.
     """
     inside = branches(one)
-    if type(one) in APPLY:
+    if inside and type(one) in APPLY:
         _read_gated(chain, [inner for branch in inside for inner in branch], operation + 1, Gate(operation, 0.0, one.p))
-    elif type(one) in CHOICE:
+    elif inside and type(one) in CHOICE:
         sums, first = shares(one), operation + 1
         for number, branch in enumerate(inside):
             _read_gated(chain, branch, first, Gate(operation, sums[number], sums[number + 1]))
@@ -80,7 +82,7 @@ def read(chain: Chain, one: Any, operation: int) -> None:
     else:
         op = find(one)
         if op is None:
-            raise Refused("it is not among the transforms that this version translates to DALI")
+            raise Refused(UNKNOWN if plain(one) else "it has hooks or a forward() of its own")
         chain.operation = operation
         op.read(chain, one)
 

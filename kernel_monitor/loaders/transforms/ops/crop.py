@@ -12,6 +12,7 @@ from ..draws import Floats, UInt64s, uniforms
 from ..params import CROP_DRAWS, center_start, crop_box, crop_boxes
 from .base import Fed, Graph, Ints, int32
 from .injection import Cursor, Parameters
+from .resize import chosen
 
 Colour = tuple[int, int, int]
 Sides = tuple[int, int, int, int]  # left, top, right, bottom, as torchvision orders them; pixels
@@ -180,6 +181,24 @@ class RandomBoxInjection(Parameters):
 
     def v2(self, drawn: Any) -> dict[str, Any]:
         return dict(zip(("top", "left", "height", "width"), drawn, strict=True))
+
+
+class ChosenBoxInjection(RandomBoxInjection):
+    """timm's RandomResizedCropAndInterpolation draws (top, left, height, width), and one of its interpolations."""
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        super().__init__(operation, transform, cursor)
+        given = transform.interpolation
+        self._choices = list(given) if isinstance(given, (tuple, list)) else [given]
+        self._chosen: list[int] = []
+
+    def begin(self, keys: UInt64s) -> None:
+        super().begin(keys)
+        self._chosen = chosen(keys, self.operation, len(self._choices)).tolist()
+
+    def __call__(self, image: Any) -> Any:
+        self.transform.interpolation = self._choices[self._chosen[self.cursor.row]]
+        return super().__call__(image)
 
 
 class RandomWindowInjection(Parameters):

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..draws import UInt64s
-from ..params import resized
-from .base import Fed, Graph, Ints, float32
+from ..draws import UInt64s, uniforms
+from ..params import CROP_DRAWS, resized
+from .base import Fed, Graph, Ints, float32, int32
 
 FILTERS = {
     "bilinear": "INTERP_LINEAR",
@@ -71,3 +71,33 @@ class Scale:
             )
         kind = getattr(types, FILTERS[self.interpolation])
         return fn.resize(image, size=size, interp_type=kind, antialias=True, subpixel_scale=False)
+
+
+@dataclass(frozen=True)
+class ChosenScale:
+    """Resize to `size` (height, width) after a random crop, by one of two `names` of `FILTERS`, drawn for each."""
+
+    operation: int
+    size: tuple[int, int]
+    names: tuple[str, str]
+    region = False
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        after = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
+        return {f"second{k}": int32(chosen(keys, self.operation, 2))}, after
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        return [None] * len(keys)
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        from nvidia.dali import fn, types
+
+        first, other = (int(getattr(types, FILTERS[name])) for name in self.names)
+        number = graph.fed(f"second{k}", 0) * (other - first) + first
+        kind = fn.reinterpret(number, dtype=types.INTERP_TYPE)
+        return fn.resize(image, size=list(self.size), interp_type=kind, antialias=True, subpixel_scale=False)
+
+
+def chosen(keys: UInt64s, operation: int, count: int) -> Ints:
+    """int64[n], which of `count` interpolations each sample draws, after the numbers of its crop."""
+    return (uniforms(keys, operation, CROP_DRAWS + 1)[:, CROP_DRAWS] * count).astype(np.int64)

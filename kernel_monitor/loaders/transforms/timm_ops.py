@@ -1,0 +1,63 @@
+"""timm's transforms that are known: found once somebody has imported timm, which is never imported here.
+
+A chain of `timm.data.create_transform` consists of these, of torchvision's own, and of augmentation policies that are
+left to themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .chain import Chain, Op, Refused, interpolation_name
+from .ops.crop import ChosenBoxInjection, RandomBox
+from .ops.resize import FILTERS, ChosenScale, Scale
+
+
+def _crop_and_interpolation(chain: Chain, one: Any) -> None:
+    """timm's RandomResizedCrop, whose interpolation may be drawn from two."""
+    chain.resized()
+    if chain.kind != "pil":
+        raise Refused("it is applied to a tensor")
+    choices = one.interpolation if isinstance(one.interpolation, (tuple, list)) else (one.interpolation,)
+    names = [interpolation_name(choice) for choice in choices]
+    if unlike := [name for name in names if name not in FILTERS]:
+        raise Refused(f"its interpolation is {unlike[0]}, and Pillow's places differ from DALI's")
+    if len(one.size) != 2 or len(names) > 2 or min(one.scale) <= 0 or min(one.ratio) <= 0:
+        raise Refused("its size must be (height, width), its scale and ratio positive")
+    chain.pixels()
+    (height, width), operation = one.size, chain.operation
+    size = int(height), int(width)
+    chain.steps.append(RandomBox(operation, (one.scale[0], one.scale[1]), (one.ratio[0], one.ratio[1])))
+    if len(names) == 2:
+        chain.steps.append(ChosenScale(operation, size, (names[0], names[1])))
+    else:
+        chain.steps.append(Scale(operation, size, None, names[0]))
+    chain.size = size
+
+
+def _maybe_to_tensor(chain: Chain, _one: Any) -> None:
+    """timm's ToTensor, which leaves tensors as they are."""
+    chain.certain()
+    if chain.kind == "pil":
+        chain.floats(1 / 255)
+
+
+def _maybe_pil_to_tensor(chain: Chain, _one: Any) -> None:
+    chain.certain()
+    if chain.kind == "pil":
+        chain.kind = "tensor"
+
+
+TIMM: dict[str, Op] = {
+    "RandomResizedCropAndInterpolation": Op(_crop_and_interpolation, ChosenBoxInjection, "box, hamming, nearest"),
+    "MaybeToTensor": Op(_maybe_to_tensor, scales=True),
+    "MaybePILToTensor": Op(_maybe_pil_to_tensor, scales=True),
+}
+"""Those of `timm.data.transforms`; its other transforms are torchvision's own, or left to themselves."""
+
+
+def known_of_timm() -> dict[type, Op]:
+    """timm's classes, if somebody imported timm; not kept, as that may be still to come."""
+    module = sys.modules.get("timm.data.transforms")
+    return {getattr(module, name): op for name, op in TIMM.items() if hasattr(module, name)}
