@@ -235,6 +235,7 @@ def _dali(name: str, setting: Setting) -> Engine:
         depth=setting.prefetch or DALI_DEPTH,
         device=device,
         pin=wrapped.pin_memory and torch.cuda.is_available(),
+        own_memory=wrapped.num_workers == 0,
     )
 
 

@@ -28,6 +28,7 @@ from ..transforms.inject import as_kind
 from . import torch_engine
 from .base import Delivery, EngineFailed
 from .dali_graph import ENCODED, NAME, Rows, Work
+from .forms import Form
 from .own_pipeline import OwnPipeline, refused
 
 _MIXED = Facts(0, 0, "the data set gives some files as paths and some as bytes")
@@ -62,6 +63,8 @@ class Batches:
         collate: the user's collate function.
         device: number of the CUDA device, None for the CPU.
         pin: whether batches in host memory are to be pinned.
+        own_memory: whether the loop may resize what it is given, as where the DataLoader has no workers: then DALI's
+            images are copied. A worker's batch lies in shared memory, which cannot be resized either.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Batches:
         *,
         device: int | None,
         pin: bool,
+        own_memory: bool,
     ) -> None:
         self._name = name
         self._keyed = keyed
@@ -82,7 +86,9 @@ class Batches:
         self._device = device
         self._pin = pin and device is None
         self._files = FileTable(keyed.source.files)
+        self._own_memory = own_memory and device is None
         self._form: tuple[torch.Size, torch.dtype] | None = None  # of one image that DALI gave
+        self._form_seen: tuple[tuple[int, torch.dtype], Form] | None = None  # in which epoch, with which default
 
     def look(self, take: Take, located: list[Located] | None = None) -> Issued:
         """Find a batch's files, unless they are given, and examine them."""
@@ -181,11 +187,18 @@ class Batches:
         self, issued: Issued, images: Images | None, samples: dict[int, tuple[Any, Any]], kept: list[int]
     ) -> Any:
         """What the user's loop receives, of the rows in `kept`; `samples` are those of the torchvision path."""
+        form = self._seen(issued)
         take, target = issued.take, self._keyed.target
-        targets = [samples[row][1] if row in samples else target(take, row, issued.located[row]) for row in kept]
+        # A tuple, as default_collate makes of a batch's samples: of strings it is what the loop receives.
+        targets = tuple(samples[row][1] if row in samples else target(take, row, issued.located[row]) for row in kept)
         whole: Any
         if isinstance(images, torch.Tensor):
-            whole = self._merged(images, issued, samples, kept) if samples else images
+            if self._collate.collate is default_collate:
+                images = form.batch(images, own=self._own_memory and not samples)
+                whole = self._merged(images, issued, samples, kept) if samples else images
+            else:
+                made = dict(zip(issued.good, images, strict=True))
+                whole = [samples[row][0] if row in samples else form.image(made[row]) for row in kept]
         else:
             finished = {} if images is None else self._finished(images, issued)
             whole = [samples[row][0] if row in samples else finished[row] for row in kept]
@@ -200,6 +213,17 @@ class Batches:
         else:
             batch = self._collate.batch(list(zip(whole, targets, strict=True)), collate_seed(take))
         return pin_memory(batch, "cuda") if self._pin else batch
+
+    def _seen(self, issued: Issued) -> Form:
+        """The form of an image on the torchvision path: looked at once an epoch, as transforms may be edited."""
+        if self._own or self._work.rest is not None or not issued.good:
+            return Form()
+        now = issued.take.epoch, torch.get_default_dtype()
+        if self._form_seen is None or self._form_seen[0] != now:
+            row = issued.good[0]
+            fact = issued.facts[row]
+            self._form_seen = now, Form.seen(self._keyed.injected(issued.take), row, fact.height, fact.width)
+        return self._form_seen[1]
 
     def _finished(self, images: list[torch.Tensor], issued: Issued) -> dict[int, Any]:
         """DALI's images after the rest of the user's transforms, by row."""

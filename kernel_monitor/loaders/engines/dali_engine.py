@@ -43,6 +43,7 @@ class DaliEngine:
         depth: most batches in flight.
         device: number of the CUDA device, None for the CPU.
         pin: whether batches in host memory are to be pinned.
+        own_memory: whether the loop may resize what it is given; see `Batches`.
     """
 
     def __init__(
@@ -57,13 +58,14 @@ class DaliEngine:
         depth: int,
         device: int | None,
         pin: bool,
+        own_memory: bool,
     ) -> None:
         self.name = name
         self.depth = depth
         self.broken = False
         self._source = keyed.source
         self._work = work
-        self._batches = Batches(name, keyed, work, collate, device=device, pin=pin)
+        self._batches = Batches(name, keyed, work, collate, device=device, pin=pin, own_memory=own_memory)
         self._batch_size = batch_size
         self._threads = threads
         self._device = device

@@ -7,7 +7,7 @@ import multiprocessing
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...errors import MonitorError
+from ..data.inherited import InheritingInit
 from ..data.keyed import GREETING, BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
 from ..plan import Take
 from .base import Delivery, EngineFailed, Pull
@@ -266,11 +267,12 @@ class WorkersEngine:
     def _build(self) -> DataLoader[Any]:
         wrapped = self._wrapped
         context: Any = wrapped.multiprocessing_context
+        init: Callable[[int], None] = KeyedInit(wrapped.worker_init_fn)
         if forks(wrapped) and not self.forks:
             obstacle = why_not_sent(self._keyed, wrapped)
             if obstacle is not None:
                 raise MonitorError(obstacle)
-            context = without_fork()
+            context, init = without_fork(), InheritingInit(init)
         return DataLoader(
             self._keyed,  # type: ignore[arg-type]
             batch_sampler=self._sampler,  # type: ignore[arg-type]
@@ -278,7 +280,7 @@ class WorkersEngine:
             collate_fn=KeyedCollate(wrapped.collate_fn),  # type: ignore[arg-type]
             pin_memory=wrapped.pin_memory,
             timeout=wrapped.timeout,
-            worker_init_fn=KeyedInit(wrapped.worker_init_fn),
+            worker_init_fn=init,
             multiprocessing_context=context,
             generator=self.generator or torch.Generator(),
             prefetch_factor=self._prefetch,
