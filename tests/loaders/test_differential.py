@@ -23,7 +23,6 @@ import torch
 from hypothesis import HealthCheck, Phase
 from PIL import Image
 from torch.utils.data import (
-    BatchSampler,
     ConcatDataset,
     DataLoader,
     Dataset,
@@ -218,7 +217,7 @@ def transform_of(case: Case) -> Any:
 
 
 class Guarded:
-    """Calls what draws with generators of its own that go on: so plain torch without workers leaves the loop's alone."""
+    """Calls what draws with generators of its own that go on: the loop.s are left alone."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.call = call
