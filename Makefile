@@ -17,7 +17,7 @@ SOURCES := package.json package-lock.json tsconfig.base.json $(wildcard widgets/
 help:
 	@echo 'make demo         set up, then open JupyterLab on the quickstart'
 	@echo 'make test         set up, then run every test'
-	@echo 'make test-long    the state machine of the loaders, ten times as long, with schedules of its own'
+	@echo 'make test-long    the state machine of the loaders and the comparison with plain torch, many times as long'
 	@echo 'make soak         an hour beside a notebook: memory of sampler and kernel, samples missed'
 	@echo 'make check        linters, types and layers'
 	@echo 'make dev          rebuild the front end on every change, with JupyterLab beside it'
@@ -114,10 +114,12 @@ test: setup browser
 	$(SAY) 'tests'
 	@$(PY) -m tests.run $(FOLDERS)
 
-# Prints the seed; SCHEDULES=long:SEED plays the same schedules again.
+# Prints the seeds; SCHEDULES=long:SEED and CASES=long:SEED play the same again.
 test-long: setup
 	$(SAY) 'state machine: 10,000 schedules with in-process engines, 1,000 on real workers and DALI'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/test_state_machine.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'differential: 10,000 loaders beside plain torch'
+	@CASES=$${CASES:-long} $(PY) -m pytest tests/loaders/test_differential.py --quiet -o faulthandler_timeout=0
 
 # MINUTES=5 for a shorter one.
 soak: setup

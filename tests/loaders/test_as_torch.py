@@ -14,6 +14,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
+from kernel_monitor.loaders.engines import torch_engine
 
 from .conftest import make_folder, settle
 
@@ -41,6 +42,12 @@ class Numbered(Dataset[Any]):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(make_folder(tmp_path_factory.mktemp("as_torch"), 60).glob("*/*.jpg"))
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New workers are forked, as before DALI ran in this process: started otherwise they take ten seconds."""
+    monkeypatch.setattr(torch_engine, "fork_is_safe", lambda: True)
 
 
 # -- assignment -------------------------------------------------------------------------------------------------------
