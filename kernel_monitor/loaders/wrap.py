@@ -29,7 +29,8 @@ def switchable(
     """Wrap a DataLoader over image files so that its engine can be swapped in the middle of an epoch.
 
     The order is the one that the DataLoader's own sampler draws (the same as torch's for the same seed); random
-    crops and flips are a function of (seed, epoch, index, occurrence), so that no switch changes them. Workers start
+    crops and flips are a function of (seed, epoch, index, occurrence), and whatever else draws in the user's code is
+    seeded likewise, so that no switch changes them (docs/one-plan.md). Workers start
     at the first iteration and are kept. Where the DataLoader has persistent_workers=False, changes made to the data
     set between epochs reach them as in torch, for as long as neither DALI nor CUDA runs in the process; after that
     a fork would not be safe and the existing workers stay. With num_workers=0 every change is seen at once.
