@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import ctypes
 import json
 import logging
 import tempfile
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..diagnose.operators import text
 from ..errors import MonitorError
 from ..steps.boundary import at_boundary
+from ..steps.mainthread import run_on_main_thread
 from ..steps.operators import TOP
 from ..steps.profile import OperatorProfile
 from ..steps.records import PROFILED
@@ -153,7 +153,9 @@ class Run:
         self._backend = "loader"
         self._steps = steps
         self._patience = patience
-        self._lock = threading.Lock()
+        # Held while the profiler is stopped. The main thread may come to a call from outside in the middle of that.
+        self._lock = threading.RLock()
+        self._stopping = False
         self._profile = OperatorProfile(self._give_way)
         self._thread: int | None = None
         self._from = self._done = 0
@@ -231,15 +233,18 @@ class Run:
 
     def _stop(self, why: str) -> None:
         with self._lock:
-            if self._stopped.is_set():
+            if self._stopping or self._stopped.is_set():
                 return
+            self._stopping = True
             self._stopped_at = time.monotonic()
             try:
                 self._profile.stop()
             except Exception as error:  # noqa: BLE001 - as above
                 self._done, why = 0, _words(error)
+            finally:
+                self._stopping = False
             self._why = why
-            if self._done:
+            if self._done and not self._given_up:
                 # Said here, not by the thread that reads it: a cell that ends at once must know that there is one.
                 self._say("running", READING)
             self._stopped.set()
@@ -297,17 +302,19 @@ class Run:
             MonitorError: that thread cannot be reached.
         """
         if self._thread == threading.main_thread().ident:
-
-            def stop(_argument: int | None) -> int:
-                self._stop(why)
-                return 0
-
-            pending = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(stop)
-            ctypes.pythonapi.Py_AddPendingCall(pending, None)
-            if self._stopped.wait(TO_STOP_S):
+            run_on_main_thread(lambda: self._stop_late(why))
+            self._stopped.wait(TO_STOP_S)
+        with self._lock:  # it may be at it
+            if self._stopped.is_set():
                 return
-        self._given_up = True
+            self._given_up = True
         raise MonitorError(f"{why}, and the profiler can only be stopped by the loop's own thread: nothing was kept.")
+
+    def _stop_late(self, why: str) -> None:
+        """On the main thread, whenever it gets to it: perhaps long after anybody waited for it."""
+        self._stop(why)
+        if self._given_up:  # nobody reads it any more
+            self._profile.let_go()
 
     def _report(self) -> None:
         self._say("running", READING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -229,6 +230,107 @@ def test_a_loop_that_comes_to_no_boundary_any_more_is_ended_from_outside(
     assert state["result"]["steps"] == 7
     loop.run()
     assert [batch for batch in loop.flagged if batch > 12] == []
+
+
+LONG_CALL = """
+import ctypes, gc, threading, time, torch
+from torch.profiler import ProfilerActivity, profile
+from kernel_monitor import watch_loader
+from kernel_monitor.live import Monitor, profiling
+from kernel_monitor.steps.profile import in_use
+profiling.STALL_S = profiling.TO_STOP_S = 0.3
+with profile(activities=[ProfilerActivity.CPU]):
+    pass  # the first one takes long to start, and a profile is as patient as its longest step
+monitor = Monitor()
+monitor.start(record=False)
+said = []
+
+def collect():  # while the main thread is in its C call: what nobody refers to any more is freed
+    run = monitor._profile
+    run.ended.wait(30)
+    said.append(time.monotonic() - began)
+    said.append(monitor.profiling)
+    gc.collect()
+
+collector = threading.Thread(target=collect)
+for number, _ in enumerate(watch_loader([[0] * 4] * 12, name="train")):
+    torch.ones(8, 8) @ torch.ones(8, 8)
+    if number == 3:
+        monitor.profile(50, wait=False)
+        collector.start()
+    if number == 7:
+        began = time.monotonic()
+        ctypes.CDLL(None).sleep(3)
+collector.join()
+took, state = said
+assert took < 3, took
+print(state["state"], state["message"])
+print("in use:", in_use(), "state:", monitor.profiling["state"])
+with profile(activities=[ProfilerActivity.CPU]) as theirs:
+    torch.mm(torch.ones(8, 8), torch.ones(8, 8))
+print("theirs:", [one.count for one in theirs.key_averages() if one.key == "aten::mm"])
+for number, _ in enumerate(watch_loader([[0] * 4] * 40, name="again")):
+    if number == 4:
+        monitor.profile(5, wait=False)
+    torch.ones(8, 8) @ torch.ones(8, 8)
+monitor.end_profile_here()
+print("again:", monitor.profile_ended(60)["state"])
+monitor.stop()
+"""
+
+
+def test_a_c_call_that_outlasts_the_patience_ends_the_profile_and_nothing_else() -> None:
+    """The call that stops the profiler is queued in the interpreter, and comes long after it was given up."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", LONG_CALL],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "KINETO_LOG_LEVEL": "99"},
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    told = done.stdout.splitlines()
+    assert told[0].startswith("failed No step ended for "), told
+    assert told[0].endswith("can only be stopped by the loop's own thread: nothing was kept.")
+    assert told[1:] == ["in use: False state: failed", "theirs: [1]", "again: done"]
+
+
+CALLS = """
+import ctypes, os, threading, time
+from kernel_monitor.steps.mainthread import run_on_main_thread
+came = []
+
+def ask():
+    for number in range(2000):  # far more than the interpreter has room for
+        while not run_on_main_thread(lambda n=number: came.append((n, threading.get_ident()))):
+            pass
+    run_on_main_thread(lambda: 1 / 0)
+    run_on_main_thread(lambda: came.append("the end"))
+
+threading.Thread(target=ask).start()
+while came[-1:] != ["the end"]:
+    time.sleep(0.001)
+assert came[:-1] == [(n, threading.main_thread().ident) for n in range(2000)], came[:10]
+
+def interrupt():
+    raise KeyboardInterrupt
+
+def from_outside():
+    run_on_main_thread(interrupt)
+
+try:
+    threading.Thread(target=from_outside).start()
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_calls_on_the_main_thread_come_once_each_and_in_order() -> None:
+    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    assert "a call on the main thread failed" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
 
 
 def test_the_loop_s_own_profiler_takes_over_and_keeps_its_results(monitor: Monitor) -> None:
