@@ -62,8 +62,8 @@ class Stepping(ABC):
 
     def step_notices(self) -> list[str]:
         """What stands in the way of measuring steps, for people."""
-        module = sys.modules.get("kernel_monitor.steps.device")
-        return [] if module is None else list(module.LOST)
+        # Not there until it is imported, nor while another thread imports it.
+        return list(getattr(sys.modules.get("kernel_monitor.steps.device"), "LOST", []))
 
     def mark(self, label: str) -> dict[str, Any]:
         """Mark this moment: a line with these words crosses every chart, and a new stretch begins for the analysis.

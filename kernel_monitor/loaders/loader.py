@@ -13,6 +13,7 @@ import torch
 
 from ..errors import MonitorError, NotSwitchable
 from ..steps.meter import Meter
+from ..steps.registry import next_number
 from .engines.backends import Backend, Setting, resolve
 from .engines.synthetic import NAME as SYNTHETIC
 from .engines.torch_engine import NAME as TORCHVISION
@@ -66,12 +67,14 @@ class SwitchableLoader:
         """Held by the thread that asks for a batch or begins an epoch: iterators of several threads take turns."""
         self._deferring = threading.Lock()
         self._deferred: Wish | None = None  # its engine is to be prepared once the workers have been forked
-        self.id = f"loader-{register(self)}"
+        number = next_number()
+        self.id = f"loader-{number}"
         self.meter = Meter(self.id)
         self.name = self.id if name is None else name
         self.board = Switchboard(self.id, TORCHVISION)
         self.slots = Slots(setting, self.board)
         weakref.finalize(self, _end, self.slots, self.board, self._process)
+        register(number, self)  # last: from now on other threads ask it for its state
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

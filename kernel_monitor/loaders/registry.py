@@ -7,7 +7,6 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from ..steps.registry import next_number
 from . import events
 
 if TYPE_CHECKING:
@@ -19,12 +18,10 @@ _live: weakref.WeakValueDictionary[int, SwitchableLoader] = weakref.WeakValueDic
 _inherited: list[SwitchableLoader] = []
 
 
-def register(loader: SwitchableLoader) -> int:
-    """Enter a loader and return its number, from 1, never used again."""
-    number = next_number()
+def register(number: int, loader: SwitchableLoader) -> None:
+    """Enter a loader that is whole, by its number (`steps.registry.next_number`): other threads may use it at once."""
     with _lock:
         _live[number] = loader
-    return number
 
 
 def live() -> list[SwitchableLoader]:

@@ -41,8 +41,9 @@ class phase:  # noqa: N801 - used as a function
 
 
 def _cuda_in_use() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
+    # Not there without PyTorch, nor while another thread imports it.
+    initialized = getattr(getattr(sys.modules.get("torch"), "cuda", None), "is_initialized", None)
+    return initialized is not None and bool(initialized())
 
 
 class _Loop:

@@ -7,7 +7,9 @@ from types import ModuleType
 
 import pytest
 
+from kernel_monitor.live import Monitor
 from kernel_monitor.live.following import Following
+from kernel_monitor.steps.by_hand import phase, step
 from kernel_monitor.store import Store
 
 
@@ -17,3 +19,17 @@ def test_a_module_that_is_being_imported_has_no_loaders_yet(monkeypatch: pytest.
     following = Following(Store(), lambda monotonic: monotonic, lambda *_args, **_fields: None)
     assert following.loaders() == []
     assert isinstance(following.look(), list)
+
+
+@pytest.mark.parametrize("name", ["torch", "torch.cuda", "kernel_monitor.steps.device"])
+def test_what_is_being_imported_stands_in_no_one_s_way(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    if name == "torch.cuda":
+        torch = ModuleType("torch")
+        monkeypatch.setattr(torch, "cuda", ModuleType(name), raising=False)
+        monkeypatch.setitem(sys.modules, "torch", torch)
+    else:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    with step("importing"), phase("forward"):
+        pass
+    assert isinstance(Monitor().status(), str)
+    assert Monitor().step_notices() == []
