@@ -24,6 +24,7 @@ from .record.when import moment, span
 from .store import Rows, Schema, Snapshot
 from .store.charts import DEFAULT_CHARTS, available, shown_series
 from .stream.render import run_module
+from .text import shown, shown_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +87,16 @@ class RecordedSession:
     @cached_property
     def snapshot(self) -> Snapshot:
         """The session in at most some thousand rows, longer ones as means over equal bins."""
-        return self.session.snapshot()
+        found = self.session.snapshot()
+        schema = found.schema
+        loaders = tuple(replace(loader, name=shown(loader.name)) for loader in schema.loaders)
+        return replace(
+            found,
+            schema=replace(schema, loaders=loaders),
+            events=shown_in(found.events),
+            loaders=shown_in(found.loaders),
+            facts=shown_in(dict(found.facts)),
+        )
 
     @cached_property
     def charts(self) -> tuple[str, ...]:
@@ -124,7 +134,8 @@ class RecordedSession:
         """One line: when it was, how long, how it ended, and which file."""
         label = self.label()
         end = "still running" if label["live"] else "ended" if label["goodbye"] else "ended without goodbye"
-        return f"Recorded session of {moment(label['started'])}, {span(label['seconds'])}, {end}: {label['path']}"
+        when = f"{moment(label['started'])}, {span(label['seconds'])}"
+        return shown(f"Recorded session of {when}, {end}: {label['path']}")
 
     def export_name(self) -> str:
         return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html", time.localtime(self.session.started))
@@ -198,8 +209,11 @@ def table(entries: list[dict[str, Any]]) -> str:
         words = [moment(one["started"]), span(one["seconds"]), _size(one["bytes"]), one["problem"] or end]
         lines.append((one["id"][:8], *words, one["path"]))
     widths = [max(len(line[k]) for line in lines) for k in range(5)]
-    return "\n".join(
-        "  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[5]]) for line in lines
+    return shown(
+        "\n".join(
+            "  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[5]])
+            for line in lines
+        )
     )
 
 

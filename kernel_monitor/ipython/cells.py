@@ -18,12 +18,15 @@ import numpy as np
 from ..diagnose.limits import allowed_cores, limits_note
 from ..diagnose.loops import Loop, beside, of_steps
 from ..steps.records import PROFILED, WARM_UP
+from ..text import line
 
 if TYPE_CHECKING:
     from ..live import Monitor
     from ..store import Rows
 
 FIRST_LINE = re.compile(r"%%monitor(?:[ \t]+(?P<label>.*?))?[ \t]*$")
+MOST_LETTERS = 200
+"""Of what a cell is called."""
 FEWEST_ROWS = 2
 """Samples that it takes to say how busy the machine was."""
 PROCESSES_S = 2.0
@@ -76,7 +79,7 @@ class Cells:
         if label is None:
             return
         self._monitor.start()
-        self._running[threading.get_ident()] = Cell(label, time.monotonic(), self._images())
+        self._running[threading.get_ident()] = Cell(line(label, MOST_LETTERS), time.monotonic(), self._images())
 
     def end(self) -> list[Line] | None:
         """The cell of this thread has ended: (label, text) pairs about it; None if it is none of ours."""

@@ -15,6 +15,7 @@ from IPython.display import display
 from ..errors import MonitorError
 from ..live.recording import words as recording_words
 from ..recorded import table
+from ..text import shown
 from .answers import Answers, verdict_text
 from .cells import Cells, cell_html, cell_text
 from .summary import summary_html, summary_text
@@ -53,22 +54,22 @@ class MonitorMagics(Magics):
         except ValueError as error:
             raise UsageError(f"%monitor: {error} in {line!r}. Quote it as in a shell.") from None
         if words in (["--help"], ["help"]):
-            print(USAGE)
+            _say(USAGE)
             return
         args = self._parser.parse_args(words)
         actions: dict[str | None, Callable[[argparse.Namespace], None]] = {
             None: lambda _args: self._show(),
             "start": self._start,
             "stop": lambda _args: self._stop(),
-            "status": lambda _args: print(self._monitor.status()),
+            "status": lambda _args: _say(self._monitor.status()),
             "switch": lambda args: self._switch(args.backend, args.loader, confirmed=args.yes),
             "set": lambda args: self._set(args.loader, dict(args.knobs)),
-            "export": lambda args: print(f"wrote {self._monitor.export(args.path)}"),
+            "export": lambda args: _say(f"wrote {self._monitor.export(args.path)}"),
             "show": lambda args: self._charts(args.charts),
             "record": lambda args: self._record(on=args.record == "on"),
-            "sessions": lambda _args: print(table(self._monitor.opened.listing())),
+            "sessions": lambda _args: _say(table(self._monitor.opened.listing())),
             "open": lambda args: self._open(args.session),
-            "verdict": lambda _args: print(verdict_text(self._monitor.snapshot())),
+            "verdict": lambda _args: _say(verdict_text(self._monitor.snapshot())),
             "diagnose": self._diagnose,
             "profile": self._profile,
             "mark": lambda args: self._mark(" ".join(args.words)),
@@ -77,7 +78,7 @@ class MonitorMagics(Magics):
         try:
             actions[args.command](args)
         except MonitorError as exc:  # one sentence with cause and remedy: a traceback would bury it
-            raise UsageError(f"{type(exc).__name__}: {exc}") from exc
+            raise UsageError(shown(f"{type(exc).__name__}: {exc}")) from exc
 
     def refresh_summaries(self) -> None:
         """Bring the static summaries up to date: what a headless run or a notebook reopened later shows.
@@ -95,12 +96,12 @@ class MonitorMagics(Magics):
         """A cell has ended: what it asked for stands under it."""
         self._monitor.end_profile_here()
         for words in self._answers.ready():
-            print(words)
+            _say(words)
         lines = self._cells.end()
         if lines is None:
             return
         if getattr(self.shell, "kernel", None) is None:
-            print(cell_text(lines))
+            _say(cell_text(lines))
         else:
             display({"text/plain": cell_text(lines), "text/html": cell_html(lines)}, raw=True)
 
@@ -111,24 +112,24 @@ class MonitorMagics(Magics):
     def _say_news(self) -> None:
         news = self._monitor.news()
         if news is not None:
-            print(news)
+            _say(news)
 
     def _charts(self, charts: list[str]) -> None:
-        print(f"charts: {', '.join(self._monitor.configure(charts=charts)['charts'])}")
+        _say(f"charts: {', '.join(self._monitor.configure(charts=charts)['charts'])}")
 
     def _record(self, *, on: bool) -> None:
         self._monitor.configure(record=on)
         recording = self._monitor.recording
         if on and not self._monitor.running:
-            print("The session will be recorded once the monitor runs: %monitor start.")
+            _say("The session will be recorded once the monitor runs: %monitor start.")
         else:
-            print(recording_words(recording))
+            _say(recording_words(recording))
 
     def _open(self, session: str | None) -> None:
         recorded = self._monitor.opened.open(session)
         text = recorded.words()
         if getattr(self.shell, "kernel", None) is None:
-            print(text)
+            _say(text)
             return
         display(self._picture(recorded.dashboard(), text, f"<p>{escape(text)}</p>"), raw=True)
 
@@ -136,7 +137,7 @@ class MonitorMagics(Magics):
         self._monitor.start()
         self._say_news()
         if getattr(self.shell, "kernel", None) is None:
-            print(summary_text(self._monitor))
+            _say(summary_text(self._monitor))
             return
         data = self._picture(self._monitor.dashboard(), "", "")
         handle = display(self._with_summary(data), raw=True, display_id=True)
@@ -157,36 +158,36 @@ class MonitorMagics(Magics):
         question = None if confirmed else self._monitor.question(backend, loader=loader)
         if question is not None:
             which = "" if loader is None else f" --loader {shlex.quote(loader)}"
-            print(f"Warning: {question}\nNothing was switched. If you mean it: %monitor switch {backend}{which} --yes")
+            _say(f"Warning: {question}\nNothing was switched. If you mean it: %monitor switch {backend}{which} --yes")
             return
         state = self._monitor.switch(backend, loader=loader, confirmed=True)
-        print(f"{state['name']}: {state['status']}")
+        _say(f"{state['name']}: {state['status']}")
 
     def _set(self, loader: str | None, knobs: dict[str, int]) -> None:
         state = self._monitor.set(loader=loader, **knobs)
         now = ", ".join(f"{name} {value}" for name, value in state["knobs"].items() if value is not None)
-        print(f"{state['name']}: {now}")
+        _say(f"{state['name']}: {now}")
 
     def _diagnose(self, args: argparse.Namespace) -> None:
         if args.cancel:
-            print("cancelled" if self._monitor.cancel_diagnosis() else "There is no diagnosis to cancel.")
+            _say("cancelled" if self._monitor.cancel_diagnosis() else "There is no diagnosis to cancel.")
             return
         self._monitor.diagnose(args.loader, seconds=args.seconds, confirmed=args.yes, wait=False)
-        print(self._answers.diagnosis())
+        _say(self._answers.diagnosis())
 
     def _profile(self, args: argparse.Namespace) -> None:
         self._monitor.profile(args.steps, loader=args.loader, wait=False, patience=PATIENCE_S)
-        print(self._answers.profile(args.steps))
+        _say(self._answers.profile(args.steps))
 
     def _mark(self, label: str) -> None:
-        self._monitor.mark(label)
-        print(f"marked: {label}")
+        event = self._monitor.mark(label)
+        _say(f"marked: {event['label']}")
 
     def _price(self, words: str) -> None:
         self._monitor.configure(price="" if words == "off" else words)
         settings = self._monitor.settings
         price, currency = settings["price"], settings["currency"]
-        print("no price" if price is None else f"price: {price:g} {currency} an hour".replace("  ", " "))
+        _say("no price" if price is None else f"price: {price:g} {currency} an hour".replace("  ", " "))
 
     def _update_summaries(self) -> None:
         for handle, data in self._shown:
@@ -194,3 +195,8 @@ class MonitorMagics(Magics):
 
     def _with_summary(self, data: dict[str, Any]) -> dict[str, Any]:
         return {**data, "text/plain": summary_text(self._monitor), "text/html": summary_html(self._monitor)}
+
+
+def _say(text: str) -> None:
+    """Print what may have names of files and of other people's in it."""
+    print(shown(text))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..steps.records import PHASES
+from ..text import shown_in
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -99,7 +100,7 @@ class Following:
 
     def states(self) -> list[State]:
         """The states of the live loaders and the last ones of those gone last (``"ended": true``)."""
-        live = {source.id: {**source.state(), "ended": False} for source in self.sources()}
+        live = {source.id: {**shown_in(source.state()), "ended": False} for source in self.sources()}
         gone = [{**state, "ended": True} for key, state in self._states.items() if key not in live]
         return [*gone[-KEPT_ENDED:], *live.values()]
 

@@ -13,6 +13,7 @@ from ..errors import SessionError
 from ..recorded import Opened, RecordedSession
 from ..store import Snapshot, Store
 from ..stream.hub import Hub, Publisher
+from ..text import shown
 from .cost import thread_seconds
 from .diagnosing import Diagnosing
 from .profiling import Profiling
@@ -215,7 +216,7 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
         lines += [f"{state['name']}: {state['status']}" for state in self.loader_states()]
         lines += self.step_notices()
         lines += sampling.notices
-        return "\n".join(lines)
+        return shown("\n".join(lines))
 
     def news(self) -> str | None:
         """A sentence that is said once in this process: that the session before ended without goodbye; or None."""

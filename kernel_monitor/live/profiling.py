@@ -21,6 +21,7 @@ from ..steps.profile import OperatorProfile
 from ..steps.records import PROFILED
 from ..steps.traces import new_trace
 from ..stream.render import run_module
+from ..text import line
 
 if TYPE_CHECKING:
     from ..steps.boundary import BoundaryInfo
@@ -128,7 +129,7 @@ class Profiling(ABC):
 
     def _source(self, loader: str) -> tuple[str, str]:
         sources = [(one.id, one.name) for one in self._sampling.following.sources()]
-        chosen = [one for one in sources if loader in one]
+        chosen = [one for one in sources if line(loader) in one]
         if len(chosen) != 1:
             names = ", ".join(name for _, name in sources) or "none"
             raise MonitorError(f"No single loader is called {loader!r}. Those that can be profiled are: {names}.")

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import MonitorError
 from ..record import places, sessions
 from ..record.when import moment, span
+from ..text import shown
 
 LOG = logging.getLogger(__name__)
 
@@ -99,6 +100,6 @@ def left_behind() -> dict[str, str] | None:
 def words(recording: Mapping[str, Any]) -> str:
     """A recording's state as a line of text."""
     if recording["state"] in ("recording", "moved"):
-        line = f"recording to {recording['path']}"
+        line = f"recording to {shown(recording['path'])}"
         return f"{line} ({recording['message']})" if recording["message"] else line
     return f"not recording: {recording['message']}"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from ..sample.client import SamplerClient
 from ..sample.clock import SessionClock
 from ..store import Store
+from ..text import shown_in
 from .cost import Share
 from .following import Following
 from .recording import Recording, left_behind
@@ -168,7 +169,7 @@ class Sampling:
 
     def add_event(self, kind: str, at: float, **fields: Any) -> dict[str, Any]:
         """Note that something happened `at` seconds into the session, for pages, reports and the recording."""
-        event = self._store.add_event(kind, at, **fields)
+        event = self._store.add_event(kind, at, **shown_in(fields))
         self._teller.event(event)
         return event
 

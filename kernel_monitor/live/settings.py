@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import SessionError
 from ..store.charts import CHART_IDS, DEFAULT_CHARTS, chart_ids
+from ..text import shown
 
 INTERVAL_S = (0.05, 60.0)
 HISTORY_S = (60.0, 3600.0)
@@ -142,7 +143,13 @@ def _record(wanted: Any) -> dict[str, Any]:
         return {"record": True, "record_to": None}
     if not isinstance(wanted, str | os.PathLike):
         raise SessionError(f"record is true, false, or a folder for the recordings, not {wanted!r}.")
-    return {"record": True, "record_to": str(Path(os.fsdecode(wanted)).expanduser().absolute())}
+    try:
+        folder = Path(os.fsdecode(wanted)).expanduser().absolute()
+        if b"\0" in os.fsencode(folder):
+            raise ValueError("it has a null character in it")
+    except (ValueError, RuntimeError) as error:  # UnicodeError is a ValueError
+        raise SessionError(f"{wanted!r} cannot be a folder for the recordings: {error}.") from None
+    return {"record": True, "record_to": str(folder)}
 
 
 def _price(wanted: Any, currency: str) -> dict[str, Any]:
@@ -155,6 +162,8 @@ def _price(wanted: Any, currency: str) -> dict[str, Any]:
             raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
         number = float(said["number"].replace(",", "."))
         currency = said["before"] or said["after"] or currency
+        if shown(currency) != currency:
+            raise SessionError(f"The currency {currency!r} has characters in it that cannot be shown: {EXAMPLES}")
     elif isinstance(wanted, bool) or not isinstance(wanted, int | float):
         raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
     else:

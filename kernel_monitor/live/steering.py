@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
+from ..text import line
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
@@ -78,7 +79,7 @@ class Steering(ABC):
                 "This kernel has no switchable loader. "
                 "Wrap yours: loader = switchable(loader)  # from kernel_monitor import switchable"
             )
-        chosen = [one for one in live if loader in (None, one.id, one.name)]
+        chosen = [one for one in live if loader is None or line(loader) in (one.id, one.name)]
         if len(chosen) != 1:
             names = ", ".join(one.name for one in live)
             problem = "Several are live: say which" if loader is None else f"No single loader is called {loader!r}"

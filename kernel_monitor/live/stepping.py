@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
+from ..text import given
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +78,7 @@ class Stepping(ABC):
         Raises:
             MonitorError: there are no words or too many, or nothing is measured yet.
         """
-        words = " ".join(str(label).split())
+        words = given(label, "A mark", sys.maxsize)
         if not words:
             raise MonitorError("A mark needs words: monitor.mark('augment x12').")
         if len(words) > MOST_LETTERS:

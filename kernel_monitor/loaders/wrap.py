@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import MonitorError, NotSwitchable
+from ..text import given
 from .data.keyed import KeyedDataset
 from .data.sources import find_source
 from .engines import backends
@@ -42,7 +43,7 @@ def switchable(
     Args:
         loader: map-style, over a torchvision data set of one image file per sample, a data set of one's own that
             follows `ImageFiles`, or Subset and ConcatDataset of these.
-        name: shown in the monitor; its id where none is given.
+        name: shown in the monitor, as one line of at most 80 letters; its id where none is given.
         dali: a pipeline of one's own, used by the `dali-*` backends instead of the translated transforms.
         seed: of the augmentation of every epoch. Where none is given, each iteration's is the number that torch draws
             at its beginning to seed workers: `torch.manual_seed` reproduces a run, and two loaders over one data set,
@@ -63,6 +64,7 @@ def switchable(
             f"switchable(dali=…) takes a function that builds a DALI graph for one sample, not {type(dali).__name__}."
         )
     _check(loader)
+    name = None if name is None else given(name, "The name of a loader") or None
     keyed = KeyedDataset(find_source(loader.dataset), on_error)
     setting = backends.setting(keyed, loader, _device(device), own=dali, on_error=on_error)
     return SwitchableLoader(setting, name, seed)

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..text import given
 from .meter import Meter
 
 EPOCHS_KEPT = 4
@@ -48,7 +49,7 @@ class Source:
     """A loop whose steps are measured and whose data comes from elsewhere.
 
     Args:
-        name: for people; None: the id.
+        name: for people, kept as one line of at most 80 letters; None: the id.
         batches: how many an epoch has, asked at its beginning; None where nobody knows.
         planned: the same for samples.
     """
@@ -59,6 +60,7 @@ class Source:
         batches: Callable[[], int | None] = lambda: None,
         planned: Callable[[], int | None] = lambda: None,
     ) -> None:
+        name = None if name is None else given(name, "The name of a loop") or None
         number = next_number()
         self.id = f"loader-{number}"
         self.name = self.id if name is None else name

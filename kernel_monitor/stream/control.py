@@ -57,7 +57,10 @@ class Control:
         self._replay = Replay(monitor.state)
 
     def handle(self, content: Any, reply: Callable[[dict[str, Any], list[bytes]], None]) -> None:
-        """Answer one request by calling ``reply`` exactly once: now, or from a worker thread for slow commands."""
+        """Answer one request by calling ``reply`` exactly once: now, or from a worker thread for slow commands.
+
+        Whatever is wrong with the request or with the work on it, there is a reply.
+        """
         try:
             command, args = parse(content)
             work = self._slow.get(command)
@@ -72,8 +75,10 @@ class Control:
                 known = ", ".join(sorted([*self._quick, *self._slow]))
                 raise BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
             quick = self._quick[command]
-        except BadRequest as exc:
+        except BaseException as exc:
             reply(wire.error(exc), [])
+            if isinstance(exc, KeyboardInterrupt):
+                raise
             return
         _answer(lambda: quick(args), reply)
 
@@ -201,8 +206,12 @@ def _answer(work: Callable[[], Reply], reply: Callable[[dict[str, Any], list[byt
     """Every request is answered: an exception becomes an error reply, or the page would wait for ever."""
     try:
         content, buffers = work()
-    except Exception as exc:  # noqa: BLE001 - becomes the error reply
-        content, buffers = wire.error(exc), []
+        content = wire.sendable(content)
+    except BaseException as exc:
+        reply(wire.error(exc), [])
+        if isinstance(exc, KeyboardInterrupt):
+            raise
+        return
     reply(content, buffers)
 
 

@@ -26,7 +26,7 @@ class KernelChannels:
         kernel.session.send(
             kernel.iopub_socket,
             msg_type,
-            content,
+            wire.sendable(content),
             parent=self._parent,
             ident=f"kernel.{kernel.ident}.{msg_type}".encode(),
             buffers=buffers,
@@ -38,7 +38,10 @@ class KernelChannels:
 
         def handler(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
             def send(content: dict[str, Any], buffers: list[bytes]) -> None:
-                kernel.session.send(stream, wire.REPLY, content, parent, ident, buffers=buffers or None)
+                try:
+                    kernel.session.send(stream, wire.REPLY, content, parent, ident, buffers=buffers or None)
+                except Exception as exc:  # noqa: BLE001 - told to the page, which would wait for ever
+                    kernel.session.send(stream, wire.REPLY, wire.error(exc), parent, ident)
 
             control_thread = threading.get_ident()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import MonitorError
+from ..text import check
 from . import wire
 
 SETTINGS = ("interval", "history", "charts", "record", "price")
@@ -45,6 +46,7 @@ def text(args: dict[str, Any], key: str) -> str:
     value = args.get(key)
     if not isinstance(value, str) or not value:
         raise BadRequest(f"The request needs {key!r} (text).")
+    check(value, f"The request's {key!r}")
     return value
 
 

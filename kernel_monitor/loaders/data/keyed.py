@@ -17,6 +17,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 
 from ...errors import SampleError
+from ...text import shown
 from ..plan import Skipped, Take
 from ..streams import COLLATE, SAMPLE, TARGET, Streams, apart_from_transforms
 from ..transforms.draws import UInt64s, sample_keys, stream_seeds
@@ -43,7 +44,8 @@ class BadSample:
 
     def error(self) -> SampleError:
         """The exception to raise in the user's loop."""
-        error = SampleError(f"sample {self.index}, {self.path}: {self.text}", path=self.path, index=self.index)
+        message = shown(f"sample {self.index}, {self.path}: {self.text}")
+        error = SampleError(message, path=self.path, index=self.index)
         if self.cause:
             error.__cause__ = pickle.loads(self.cause)  # noqa: S301 - written by our own worker, never by a file
         return error

@@ -1,0 +1,82 @@
+"""Text of people and files: shown, never obeyed, and always such that it can be encoded."""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies
+
+from kernel_monitor import watch_loader
+from kernel_monitor.errors import MonitorError, SessionError
+from kernel_monitor.live import Monitor
+from kernel_monitor.live.settings import Settings
+from kernel_monitor.steps.by_hand import step
+from kernel_monitor.steps.registry import live
+from kernel_monitor.text import NAME_LETTERS, given, line, shown, shown_in
+
+BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
+HALF = "loss \ud800 0.3"
+
+
+def test_every_control_and_bidirectional_character_and_surrogate_is_escaped() -> None:
+    escaped = {code for code in range(sys.maxunicode + 1) if shown(chr(code)) != chr(code)}
+    named = {code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in ("Cc", "Cs", "Zl", "Zp")}
+    assert escaped == (named | set(BIDI)) - set(map(ord, "\t\n"))
+    assert shown("\x1b[2J\u202egpj.tac \x9b") == "\\x1b[2J\\u202egpj.tac \\x9b"
+    assert shown(os.fsdecode(b"caf\xe9.jpg")) == "caf\\xe9.jpg"
+    assert shown("\ud83d\ude00") == "\\ud83d\\ude00"  # two halves are no whole character in Python
+    assert shown("日本語 é \N{FAMILY} ا") == "日本語 é \N{FAMILY} ا"
+
+
+@for_all(strategies.text(strategies.characters()), strategies.integers(1, 100))
+def test_a_line_is_one_short_line_that_can_be_encoded_and_stays_as_it_is(text: str, most: int) -> None:
+    once = line(text, most)
+    once.encode()
+    assert len(once) <= most
+    assert once.splitlines() == ([once] if once else [])
+    assert line(once, most) == once
+
+
+def test_a_name_is_cut_and_half_a_character_is_refused() -> None:
+    assert given("  train\n set ", "It") == "train set"
+    assert given("x" * 10_000, "It") == "x" * (NAME_LETTERS - 1) + "…"
+    with pytest.raises(MonitorError, match=r"It has half a character in it \('\\ud800', a lone surrogate\)"):
+        given(HALF, "It")
+
+
+def test_lists_and_objects_as_a_whole() -> None:
+    assert shown_in({"a\x00": [1, None, ("\u202e", 2.5)]}) == {"a\\x00": [1, None, ["\\u202e", 2.5]]}
+
+
+def test_names_of_loops_are_kept_short_and_harmless() -> None:
+    hostile = "train\u202e" + "x" * 100_000
+    loader = watch_loader([[0]] * 2, name=hostile)
+    (source,) = [one for one in live() if one.name.startswith("train\\u202e")]
+    assert len(source.name) == NAME_LETTERS
+    assert "\u202e" not in repr(loader)
+    assert watch_loader([[0]], name=" ")._kernel_monitor_source.name.startswith("loader-")
+    with pytest.raises(MonitorError, match="The name of a loop has half a character"):
+        watch_loader([[0]], name=HALF)
+    with pytest.raises(MonitorError, match="The name of a loop has half a character"), step(HALF):
+        pass
+
+
+def test_marks_and_settings_refuse_what_cannot_be_stored(tmp_path: Path) -> None:
+    monitor = Monitor()
+    with pytest.raises(MonitorError, match="A mark has half a character"):
+        monitor.mark(HALF)
+    with pytest.raises(SessionError, match="currency"):
+        monitor.configure(price="2.5 \u202e$")
+    with pytest.raises(SessionError, match="currency"):
+        monitor.configure(price="2.5 \ud800")
+    for folder in (f"{tmp_path}/\ud800", f"{tmp_path}/a\0b"):
+        with pytest.raises(SessionError, match="cannot be a folder for the recordings"):
+            monitor.configure(record=folder)
+    assert monitor.settings == Settings().to_json()
+    monitor.configure(record=tmp_path / "caf\udce9")  # such folders exist
+    assert monitor.settings["record_to"] == f"{tmp_path}/caf\udce9"
