@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
     from ..widgets import Dashboard
 
+SETTLE_S = 3.0
+"""How long is waited for the recorder's word when recording is turned on: it answers in some 50 ms."""
+
 
 class Monitor(Steering, Stepping, Diagnosing, Profiling):
     """Samples this machine, follows this process's loaders, and serves the pages that show them.
@@ -93,7 +96,8 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
         Args:
             interval, history: as for `start`.
             charts: ids of `kernel_monitor.store.charts`, among which `all` and `default` stand for those.
-            record: False stops the recording, True goes on with it in the same file, a folder says where.
+            record: False stops the recording, True goes on with it in the same file, a folder says where; `recording`
+                says what became of it.
             price: of an hour of this machine: a number, or words such as `2.50 €`; an empty text takes it away.
 
         Raises:
@@ -106,6 +110,8 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
             self._shape()
             if after != before or record is not None:
                 self._sampling.configure(before, after)
+        if record is not None and self.running:
+            self._sampling.recording.settle(SETTLE_S)
         if after != before:
             self.notify("configured")
         return after.to_json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ..text import shown
 LOG = logging.getLogger(__name__)
 
 OFF = "Recording is off."
+NO_WORD = "the recorder has not said yet whether it can"
 
 
 class Recording:
@@ -29,6 +31,7 @@ class Recording:
         self._path: Path | None = None
         self._folder: str | None = None
         self._moved: str | None = None
+        self._word = threading.Event()  # the recorder has said what became of the newest `begin`
 
     def to_json(self) -> dict[str, Any]:
         """`{"state", "path", "message"}`; always another object after a change."""
@@ -46,6 +49,7 @@ class Recording:
             session: the session's id.
             origin: its beginning, in Unix seconds.
         """
+        self._word.clear()
         try:
             if self._path is None or folder != self._folder:
                 place = places.directory(None if folder is None else Path(folder))
@@ -62,6 +66,11 @@ class Recording:
         """Nothing is recorded from now on, as somebody wanted."""
         self._set("off", self._path, message)
 
+    def settle(self, seconds: float) -> None:
+        """Wait until the recorder has said whether it records, no longer than `seconds`; then the state says that."""
+        if self.on and not self._word.wait(seconds):
+            self._set("recording" if self._moved is None else "moved", self._path, NO_WORD)
+
     def heard(self, notice: Mapping[str, Any]) -> None:
         """Take the recorder's own word, unless it is of before what a person said last."""
         state, path = str(notice.get("state")), notice.get("path")
@@ -69,6 +78,7 @@ class Recording:
             return
         if path is not None and state != "moved" and self._path is not None and Path(path) != self._path:
             return
+        self._word.set()
         if state == "recording" and self._moved is not None:
             self._set("moved", self._path, self._moved)
         else:

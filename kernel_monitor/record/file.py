@@ -22,6 +22,7 @@ CHUNK_BYTES = 2 << 20  # of rows as they came: what packing holds in memory
 STEPS_PACKED = 5000  # steps of a loader that are packed together
 EVENTS_KEPT = 50_000
 HELLOS_KEPT = 1000
+ROOM = 1 << 16  # bytes that there must be for a recording to begin
 _SLACK = 8 << 20  # bytes of free pages that a file may keep for its next tail
 _LOG_LIMIT = 64 << 20  # a log beyond this is written back at once, by whoever writes
 
@@ -137,6 +138,15 @@ class SessionFile:
     def _read(self, key: str) -> Any:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else json.loads(row[0])
+
+    def prove_room(self) -> None:
+        """Write and remove as much as the first rows take: a disk that is nearly full takes the small facts above.
+
+        Raises:
+            sqlite3.Error: it cannot be written.
+        """
+        self.note("room", "0" * ROOM)
+        self._db.execute("DELETE FROM meta WHERE key = 'room'")
 
     def begin(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")

@@ -197,6 +197,7 @@ class Recorder:
         for number in range(2, 100):
             try:
                 file = SessionFile(self.path, session=self._session, origin=self._origin, max_bytes=self._max_bytes)
+                file.prove_room()
             except (NotOurs, sqlite3.DatabaseError) as error:
                 damaged = getattr(error, "sqlite_errorname", "SQLITE_NOTADB").split("_")[1] in ("NOTADB", "CORRUPT")
                 if not damaged:
