@@ -19,6 +19,7 @@ import { Pace } from './pace.js';
 import { Sight } from './sight.js';
 import { Table } from './table.js';
 import { Tiles, type MakeImage, type TilesTag } from './tiles.js';
+import { Translation } from './translation.js';
 import type { MonitorEvent, Rows, Schema } from './wire.js';
 
 type Tag = TilesTag | LinesTag | MarkersTag | BandsTag | { readonly kind: 'unknown' };
@@ -53,6 +54,7 @@ export class Feed {
   readonly pace: Pace;
 
   private readonly table: Table;
+  private readonly translation: Translation;
   private readonly sight: Sight;
   private readonly tiles: Tiles[] = [];
   private readonly lines: Lines[] = [];
@@ -91,6 +93,7 @@ export class Feed {
     const names = [...drawn];
     const picks = names.map(name => schema.series.findIndex(series => series.name === name));
     const place = (name: string): number => names.indexOf(name);
+    this.translation = new Translation(schema);
     this.table = new Table(picks, schema.capacity, schema.interval);
     for (const [source, tag] of tagged) {
       if (tag.kind === 'tiles') {
@@ -113,9 +116,10 @@ export class Feed {
     return this.table.length;
   }
 
-  /** Take rows of this feed's schema, in any order, known ones too. */
-  add(rows: Rows): void {
-    if (rows.schema.version !== this.schema.version || rows.seq.length === 0) {
+  /** Take rows of this feed's schema, or of another one of its session, in any order, known ones too. */
+  add(arrived: Rows): void {
+    const rows = this.translation.of(arrived);
+    if (rows === null || rows.seq.length === 0) {
       return;
     }
     const fresh = this.table.add(rows);

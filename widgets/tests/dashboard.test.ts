@@ -137,7 +137,7 @@ describe('a dashboard', () => {
     expect(source.setVisible).toHaveBeenLastCalledWith(false);
   });
 
-  it('keeps the old charts until those of another schema stand', async () => {
+  it('keeps the old charts, and goes on with them, until those of another schema stand', async () => {
     mountDashboard(el, source);
     onScreen(true);
     open(3, 5);
@@ -153,12 +153,14 @@ describe('a dashboard', () => {
     await settle();
     expect(el.querySelectorAll('.km-pane')).toHaveLength(1);
     expect(cleared).toEqual([]);
+    source.arrived.emit(makeRows(source.schema!, [7]));
+    expect(el.monitor?.feed?.newest?.seq).toBe(7);
     answer();
     await settle();
     expect(embedded).toHaveLength(2);
     expect(cleared).toEqual([embedded[0]!.document]);
     expect([...el.querySelectorAll('.km-pane')]).toEqual([embedded[1]!.target]);
-    expect(el.monitor?.feed?.newest?.seq).toBe(6);
+    expect(el.monitor?.feed?.newest?.seq).toBe(7);
   });
 
   it('does not show charts that a newer schema overtook', async () => {

@@ -264,10 +264,28 @@ describe('drawing', () => {
     expect(vi.getTimerCount()).toBe(0);
   });
 
-  it('ignores rows of another schema', async () => {
+  it('goes on with rows of another schema, whose charts are still being made', async () => {
+    const schema = makeSchema();
+    const { feed, lines, ...view } = setUp(schema);
+    feed.add(makeRows(schema, [10]));
+    const wider = makeSchema(['gpu/0/power', 'cpu/1/busy', 'loader/m/wait', 'cpu/0/busy']);
+    feed.add(makeRows({ ...wider, version: 9 }, [11, 12]));
+    feed.add(makeRows({ ...schema, version: 9 }, [13]));
+    await draw();
+    expect(feed.newest).toMatchObject({ seq: 13, values: Float32Array.from([13, 14, 15]) });
+    expect(tile(view, 1).map(row => row.slice(0, 5))).toEqual([
+      [11, 12, 13, 14, 255],
+      [10, 14, 15, 13, 255],
+      [255, 255, 255, 255, 255]
+    ]);
+    expect(lines.data.y0).toEqual([12, NaN, NaN, 15]);
+  });
+
+  it('ignores rows of another session, and those on another time grid', async () => {
     const schema = makeSchema();
     const { feed } = setUp(schema);
-    feed.add(makeRows({ ...schema, version: 9 }, [1]));
+    feed.add(makeRows({ ...schema, version: 9, origin: schema.origin + 1 }, [1]));
+    feed.add(makeRows({ ...schema, version: 9, interval: 0.5 }, [1]));
     await draw();
     expect(feed.newest).toBeNull();
   });
