@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from kernel_monitor.steps.records import PHASES
 
+from .codec import TABLE_LIMIT
 from .format import FORMAT, STEP, STEP_1
+from .limits import BLOCK_VALUES, SESSION_S, STEPS_BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +28,8 @@ FIRST_PHASED = 2
 """The first format with phases and flags."""
 
 Floats = npt.NDArray[np.float32]
+_LONGEST_S = 1e7
+"""Longer than any step, by months."""
 
 
 class Damaged(ValueError):
@@ -33,7 +37,12 @@ class Damaged(ValueError):
 
 
 class Chunk:
-    """Packed rows of m columns.
+    """Packed rows.
+
+    Args:
+        data: as the recorder packed them.
+        rows: how many, by the file's list of them.
+        width: columns of their layout.
 
     Attributes:
         times: float64[n], session seconds.
@@ -43,20 +52,25 @@ class Chunk:
         Damaged: it is not whole.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, rows: int, width: int) -> None:
         try:
-            text = zlib.decompress(data)
+            if rows * width > BLOCK_VALUES:
+                raise ValueError(f"{rows:,} rows of {width:,} columns are more than any block has")
+            # The head; times and missed deadlines; for each value itself, its place in a table and in a pattern.
+            text = inflate(data, 4096 + 64 * width + 12 * rows + 9 * rows * width)
             (length,) = struct.unpack_from("<I", text)
             head = json.loads(text[4 : 4 + length])
             self._bytes = np.frombuffer(text, dtype=np.uint8)
-            self._rows = int(head["rows"])
-            self._families: list[dict[str, Any]] = head["families"]
+            self._rows = rows
+            if head["rows"] != rows:
+                raise ValueError(f"{head['rows']!r:.20} rows in place of {rows}")
+            self._families = _families(head["families"], width)
             self._at = 4 + length
             self.times = self._planes(1, self._rows, 8, "<f8")[0]
             self.missed = self._planes(1, self._rows, 4, "<u4")[0]
-            self._patterns = [self._take(self._rows).astype(bool) for _ in range(head["patterns"])]
-        except (zlib.error, struct.error, ValueError, KeyError, TypeError) as error:
-            raise Damaged(f"{type(error).__name__}: {error}") from error
+            self._patterns = [self._take(self._rows).astype(bool) for _ in range(_whole(head["patterns"], 0, width))]
+        except (zlib.error, struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Damaged(_words(error)) from error
 
     def fill(self, out: Floats, places: npt.NDArray[np.intp]) -> None:
         """Put the values into `out`, float32[k, n]: column c of the layout into row `places[c]`, none where that is -1.
@@ -70,15 +84,15 @@ class Chunk:
                 wanted = rows >= 0
                 out[rows[wanted]] = values[wanted]
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise Damaged(f"{type(error).__name__}: {error}") from error
+            raise Damaged(_words(error)) from error
 
     def _values(self, places: npt.NDArray[np.intp]) -> Iterator[tuple[npt.NDArray[np.intp], Floats]]:
         """The columns of each family that has some in demand, and their values float32[columns, n]."""
-        for family in self._families:
-            columns = np.asarray(family["columns"], dtype=np.intp)
-            pattern = self._patterns[family["pattern"]] if family["pattern"] >= 0 else None
+        for columns, place, table in self._families:
+            pattern = self._patterns[place] if place >= 0 else None
+            if pattern is not None and not pattern[0]:
+                raise ValueError("a pattern without its first row")
             count = self._rows if pattern is None else int(pattern.sum())
-            table = int(family["table"])
             width = 4 if table == 0 else 1 if table <= 256 else 2
             if (places[columns] < 0).all():
                 self._take(4 * table + width * count * len(columns))
@@ -135,19 +149,65 @@ def steps(data: bytes, rows: int, *, packed: bool, version: int = FORMAT) -> npt
     """
     kind, size = (_STEP_TYPE_1, STEP_1.size) if version < FIRST_PHASED else (_STEP_TYPE, STEP.size)
     try:
+        if rows > STEPS_BLOCK:
+            raise ValueError("more than any block has")
         if packed:
-            planes = np.frombuffer(zlib.decompress(data), dtype=np.uint8).reshape(size, rows)
+            planes = np.frombuffer(inflate(data, size * rows), dtype=np.uint8).reshape(size, rows)
             data = np.ascontiguousarray(planes.T).tobytes()
         if len(data) != rows * size:
             raise Damaged(f"{len(data)} bytes for {rows} steps")
         stored = np.frombuffer(data, dtype=kind, count=rows)
     except (zlib.error, ValueError, TypeError) as error:
-        raise Damaged(f"{type(error).__name__}: {error}") from error
-    if kind is _STEP_TYPE:
-        return stored
+        raise Damaged(_words(error)) from error
     found = np.zeros(rows, dtype=_STEP_TYPE)
     for name in PHASES:
         found[name] = np.nan
     for name in kind.names or ():
         found[name] = stored[name]
+    for name in ("wait", "step", *PHASES):
+        found[name][~(np.abs(found[name]) < _LONGEST_S)] = np.nan
+    found["end"][~(np.abs(found["end"]) <= SESSION_S)] = np.nan
     return found
+
+
+def inflate(data: bytes, most: int) -> bytes:
+    """What zlib packed, `most` bytes of it at most.
+
+    Raises:
+        ValueError, zlib.error: it is not whole, or there is more.
+    """
+    unpacker = zlib.decompressobj()
+    text = unpacker.decompress(data, most + 1)
+    if len(text) > most:
+        raise ValueError(f"it unpacks to more than {most:,} bytes")
+    if not unpacker.eof:
+        raise ValueError("it ends too early")
+    return text
+
+
+def _families(told: Any, width: int) -> list[tuple[npt.NDArray[np.intp], int, int]]:
+    """Columns, place of the pattern (-1: none) and length of the table of each family: every column once."""
+    found = []
+    left = set(range(width))
+    for one in told:
+        columns = [_whole(column, 0, width - 1) for column in one["columns"]]
+        if not columns or not left.issuperset(columns) or len(set(columns)) < len(columns):
+            raise ValueError("a column that is there twice")
+        left.difference_update(columns)
+        place = (
+            np.array(columns, dtype=np.intp),
+            _whole(one["pattern"], -1, width),
+            _whole(one["table"], 0, TABLE_LIMIT),
+        )
+        found.append(place)
+    return found
+
+
+def _whole(value: Any, least: int, most: int) -> int:
+    if not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{value!r:.20} is not between {least} and {most}")
+    return value
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

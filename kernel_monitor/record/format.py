@@ -1,4 +1,4 @@
-"""The file of a session: what is in it, and how it is opened for reading, whatever became of its writer.
+"""The file of a session: what is in it, and whether it is being written.
 
 An SQLite database, in WAL mode while it is written and a plain file once it is closed. Tables:
 
@@ -15,26 +15,19 @@ All times are session seconds, all numbers little-endian.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shutil
-import sqlite3
 import struct
-import tempfile
 import time
-import weakref
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel_monitor.errors import SessionError
 from kernel_monitor.sample import process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import sqlite3
+    from collections.abc import Sequence
 
 SUFFIX = ".kmsession"
 APPLICATION_ID = 0x4B4D5331  # "KMS1"
@@ -109,8 +102,8 @@ def wal_of(path: Path) -> Path:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a session on disk, with what SQLite keeps beside it."""
-    return sum(file.stat().st_size for file in files_of(path))
+    """Bytes of a session on disk, with what SQLite keeps beside it; what goes meanwhile counts for nothing."""
+    return sum(_size(file) for file in files_of(path))
 
 
 def files_of(path: Path) -> list[Path]:
@@ -118,10 +111,17 @@ def files_of(path: Path) -> list[Path]:
     return [file for end in ("", "-wal", "-shm", "-journal") if (file := path.with_name(path.name + end)).exists()]
 
 
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size if file.is_file() else 0
+    except OSError:
+        return 0
+
+
 def _age(file: Path) -> float:
     try:
         return time.time() - file.stat().st_mtime
-    except FileNotFoundError:
+    except OSError:
         return float("inf")
 
 
@@ -136,117 +136,6 @@ def _machine() -> dict[str, str]:
     return {"boot": boot, "namespace": namespace}
 
 
-@dataclass(frozen=True)
-class Access:
-    """How a session's file can be read here.
-
-    Attributes:
-        path: the session's file.
-        uri: what SQLite is to open.
-        copy: the folder of a temporary copy, where reading in place is not possible; it goes with this object.
-    """
-
-    path: Path
-    uri: str
-    copy: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.copy is not None:
-            weakref.finalize(self, shutil.rmtree, self.copy, ignore_errors=True)
-
-    @contextmanager
-    def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection within one read transaction: everything that is read belongs to one moment.
-
-        Raises:
-            SessionError: the file cannot be read, and why.
-        """
-        with _named(self.path), closing(_open(self.uri)) as connection:
-            connection.execute("BEGIN")
-            yield connection
-
-
-def access(path: Path) -> Access:
-    """Find out how a session's file can be read, and that it is one.
-
-    Raises:
-        SessionError: there is no such file, it is no session, of a newer format, empty or damaged.
-    """
-    if not path.is_file():
-        raise SessionError(f"There is no session at {path}.")
-    with _named(path):
-        found = _reachable(path)
-        with closing(_open(found.uri)) as connection:
-            application = connection.execute("PRAGMA application_id").fetchone()[0]
-            version = format_of(connection)
-    if application != APPLICATION_ID:
-        if path.stat().st_size == 0 or application == 0:
-            raise SessionError(f"{path} is not a recorded session, or nothing was recorded in it.")
-        raise SessionError(f"{path} is not a recorded session: it is a database of another program.")
-    if version > FORMAT:
-        raise SessionError(
-            f"{path} has format {version}; this version of kernel_monitor reads formats up to {FORMAT}. "
-            "Update it: pip install --upgrade kernel-monitor"
-        )
-    return found
-
-
-def _reachable(path: Path) -> Access:
-    """In place where that works. On a read-only or full medium SQLite cannot make what reading a log takes."""
-    place = path.resolve().as_uri()
-    try:
-        with closing(_open(f"{place}?mode=ro")) as connection:
-            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    except sqlite3.OperationalError as error:
-        if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOERR")):
-            raise
-    else:
-        return Access(path, f"{place}?mode=ro")
-    log = wal_of(path)
-    if not log.exists() or log.stat().st_size == 0:
-        return Access(path, f"{place}?mode=ro&immutable=1")
-    folder = tempfile.mkdtemp(prefix="kernel_monitor-")
-    found = Access(path, f"{Path(folder, path.name).as_uri()}?mode=rw", folder)
-    for file in (path, log):
-        shutil.copyfile(file, Path(folder, file.name))
-    return found
-
-
-def _open(uri: str) -> sqlite3.Connection:
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """SQLite's and the system's errors as errors that name the file, the cause and what can be done."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
-        if name == "SQLITE_NOTADB":
-            raise SessionError(f"{path} is not a recorded session.") from error
-        if name.startswith("SQLITE_CORRUPT"):
-            raise SessionError(f"{path} is damaged: {error}. A copy of it, if there is one, may be whole.") from error
-        raise SessionError(f"{path} cannot be read: {error}.") from error
-    except OSError as error:
-        raise SessionError(f"{path} cannot be read: {error.strerror}.") from error
-
-
 def format_of(connection: sqlite3.Connection) -> int:
     """The format of the session that `connection` has open."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def read_meta(connection: sqlite3.Connection) -> dict[str, Any]:
-    """All facts by name."""
-    return {key: json.loads(value) for key, value in connection.execute("SELECT key, value FROM meta")}
-
-
-def last_ends(connection: sqlite3.Connection) -> tuple[float, float]:
-    """Session times of the oldest and the newest of the host's rows; NaN where there is none."""
-    first, last = connection.execute(
-        "SELECT min(first), max(last) FROM (SELECT first, last, layout FROM chunks UNION ALL "
-        "SELECT first, last, layout FROM tail) WHERE layout IN (SELECT id FROM layouts WHERE kind = ?)",
-        (HOST,),
-    ).fetchone()
-    return (float("nan"), float("nan")) if first is None else (first, last)

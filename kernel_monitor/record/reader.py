@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import time
@@ -19,10 +20,15 @@ from kernel_monitor.store import LoaderInfo, Rows, Schema, Series, Snapshot
 from kernel_monitor.store.schema import gpus_from_json
 
 from . import steptable
+from .access import Access, access, restrain
 from .bins import Bins, width
 from .decode import STEP_FIELDS
-from .format import HOST, LOADERS, SUFFIX, Access, access, is_live, last_ends, read_meta
-from .sessions import find
+from .facts import read_events, read_meta, states
+from .format import HOST, LOADERS, SUFFIX, is_live
+from .limits import LOADERS as LOADERS_READ
+from .limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
+from .runs import ends
+from .sessions import find, identity
 from .table import Table
 
 if TYPE_CHECKING:
@@ -34,6 +40,12 @@ if TYPE_CHECKING:
     from .decode import Floats
 
 INTERVAL = "sample/interval"
+_LONGEST_S = 60.0  # a row covers no more
+_DRAWN_CELLS = 64 << 20
+"""Cells of the heatmaps that the rows of a snapshot may take: their tiles are whole, however few rows are in one."""
+_TILE_SLOTS = 60  # of a heatmap (`views.heatmap.SLOTS`)
+_SLOTS = 2_000_000
+"""Intervals that the rows of a snapshot may cover together."""
 
 
 def open_session(path: str | os.PathLike[str] | None = None) -> Session:
@@ -64,14 +76,12 @@ class Session:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._access: Access = access(path)
+        damage: list[str] = []
         with self._access.connect() as connection:
-            meta = read_meta(connection)
-            first, _ = last_ends(connection)
-        try:
-            self.id = str(meta["session"])
-            self.origin = self.started = float(meta["origin"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise SessionError(f"{path} is damaged: it does not say which session it is ({error}).") from error
+            meta = read_meta(connection, damage)
+            first, _ = ends(connection)
+        self.id, self.origin = identity(path, meta, damage)
+        self.started = self.origin
         if first != first:
             raise SessionError(f"{path} is empty: nothing was measured yet.")
 
@@ -83,7 +93,7 @@ class Session:
     def seconds(self) -> float:
         """From the first row to the last."""
         with self._access.connect() as connection:
-            first, last = last_ends(connection)
+            first, last = ends(connection)
         return last - first
 
     @property
@@ -95,9 +105,9 @@ class Session:
     def ended(self) -> dict[str, Any] | None:
         """How it ended: `reason`, `time` (session s), `goodbye` (its kernel ended it as it should); None while live."""
         with self._access.connect() as connection:
-            meta = read_meta(connection)
-            _, last = last_ends(connection)
-        if meta.get("ended") is not None:
+            meta = read_meta(connection, [])
+            _, last = ends(connection)
+        if "ended" in meta:
             return dict(meta["ended"])
         if self._is_live(meta):
             return None
@@ -112,12 +122,7 @@ class Session:
     @property
     def loaders(self) -> list[dict[str, Any]]:
         """The loaders' last states (`docs/architecture.md`, *LoaderState*), with the counts of their earlier epochs."""
-        meta = self._meta()
-        epochs = meta.get("epochs") or {}
-        return [
-            {**state, "epochs": epochs[state["id"]]} if state.get("id") in epochs else state
-            for state in meta.get("loaders") or []
-        ]
+        return states(self._meta(), [])
 
     @property
     def schema(self) -> Schema:
@@ -127,55 +132,79 @@ class Session:
 
     def events(self) -> list[dict[str, Any]]:
         """What happened, oldest first; each with its `id`, `kind` and `time` (session s)."""
-        with self._access.connect() as connection:
-            found = connection.execute("SELECT id, event FROM events ORDER BY time, id").fetchall()
-        return [{"id": number, **json.loads(text)} for number, text in found]
+        with self._reading() as (connection, damage):
+            return read_events(connection, damage)
 
-    def steps(self) -> dict[str, npt.NDArray[Any]]:
+    def steps(self, most: int | None = STEPS) -> dict[str, npt.NDArray[Any]]:
         """The steps of all loaders, in the order of their ends: arrays of one length.
 
         `loader` (its id), `end` (session s), `epoch`, `batch`, `images`, `wait` and `step` (s), the phases `copy`,
         `forward`, `backward`, `optimizer` (s, NaN where they were not measured), `flags` (`steps.records`).
+
+        Args:
+            most: with more steps a SessionError is raised, before any is read; None: as many as there are.
         """
-        with self._table() as table:
-            found = steptable.read(table.connection, table.damage)
+        with self._reading() as (connection, damage):
+            count = 0 if most is None else steptable.count(connection)
+            if most is not None and count > most:
+                raise SessionError(f"{self.path} has {count:,} steps, more than {most:,}: steps(most=None) reads them.")
+            found = steptable.read(connection, damage)
         names = np.array(found.loaders or ("",))
         return {"loader": names[found.rows["loader"]], **{key: found.rows[key] for key in STEP_FIELDS}}
 
-    def rows(self, start: float | None = None, end: float | None = None, series: Iterable[str] | None = None) -> Rows:
+    def rows(
+        self,
+        start: float | None = None,
+        end: float | None = None,
+        series: Iterable[str] | None = None,
+        *,
+        most: int | None = VALUES,
+    ) -> Rows:
         """The rows in [start, end] (session s; all if not given), as they were measured.
 
         Args:
             series: the columns wanted, in their order; all if not given. One that never was is a SessionError.
+            most: with more values to be unpacked a SessionError is raised, before any is; None: as many as there are.
         """
         with self._table() as table:
             schema = self._chosen(self._schema(table), series)
+            cost = 0 if most is None else table.cost(len(schema.series), start, end)
+            if most is not None and cost > most:
+                raise SessionError(
+                    f"{self.path} has {cost:,} values to unpack, more than {most:,}: name series or a stretch of time, "
+                    "or say most=None."
+                )
             numbers, times, values = table.rows(schema.names, start, end)
-            gone = int((read_meta(table.connection).get("dropped") or {"rows": 0})["rows"])
+            gone = read_meta(table.connection, []).get("dropped", {"rows": 0})["rows"]
         return Rows(schema=schema, seq=numbers + gone + 1, time=times, values=values.T)
 
     def snapshot(self, max_rows: int = 6000) -> Snapshot:
         """The session for the dashboard and the report: at most `max_rows` rows.
 
-        A longer session is given as means over equal bins; stretches without rows stay gaps. `facts["recorded"]` says
-        `started` (Unix s), `ended` (as `ended`), `live`, `bin_s` (None if these are the rows themselves), `rows` (that
-        were recorded) and `damaged` (what could not be read).
+        A longer session is given as means over equal bins, a very long one as means of evenly chosen minutes; stretches
+        without rows stay gaps. `facts["recorded"]` says `started` (Unix s), `ended` (as `ended`), `live`, `bin_s` (None
+        if these are the rows themselves), `rows` (that were recorded), `one_in` (of so many stretches one was read; 1:
+        all) and `damaged` (what could not be read).
         """
         with self._table(warn=False) as table:
             schema = self._schema(table)
-            runs = table.stored(HOST)
-            recorded = sum(run.rows for run in runs)
+            max_rows = max(1, min(max_rows, SNAPSHOT_VALUES // max(1, len(schema.series))))
+            recorded = sum(run.rows for run in table.stored(HOST))
+            one_in = table.thin(SHOWN_VALUES)
             bin_s: float | None = None
-            if recorded <= max_rows:
+            times, values = np.empty(0), np.empty((len(schema.series), 0), dtype=np.float32)
+            if recorded <= max_rows and one_in == 1:
                 _, times, values = table.rows(schema.names)
-            else:
-                first, last = runs[0].first, max(run.last for run in runs)
-                bin_s = width(first, last, schema.interval, max_rows)
+            if recorded > len(times) or not _drawable(schema, times, values):
+                bin_s = self._bin_s(table, schema, max_rows, one_in)
                 times, values = self._binned(table, schema, bin_s)
                 schema = replace(schema, interval=bin_s)
             steps = steptable.read(table.connection, table.damage, most=steptable.MOST)
+            events = read_events(table.connection, table.damage)
+            meta = read_meta(table.connection, table.damage)
+            loaders = states(meta, table.damage)
         facts = {
-            **self.facts,
+            **meta.get("facts", {}),
             "session": self.id,
             "interval": schema.interval,
             "recorded": {
@@ -184,6 +213,7 @@ class Session:
                 "live": self.live,
                 "bin_s": bin_s,
                 "rows": recorded,
+                "one_in": one_in,
                 "damaged": table.damage,
             },
         }
@@ -192,11 +222,20 @@ class Session:
             seq=np.arange(1, len(times) + 1, dtype=np.int64),
             time=times,
             values=np.ascontiguousarray(values.T),
-            events=self.events(),
-            loaders=self.loaders,
+            events=events,
+            loaders=loaders,
             facts=facts,
             steps=steps,
         )
+
+    def _bin_s(self, table: Table, schema: Schema, max_rows: int, one_in: int) -> float:
+        """Seconds of the bins: `max_rows` are enough, and each has something even where blocks were left out."""
+        runs = table.stored(HOST)
+        bin_s = width(runs[0].first, max(run.last for run in runs), schema.interval, max_rows)
+        if one_in == 1:
+            return bin_s
+        apart = float(np.median(np.diff([run.first for run in runs])))
+        return max(bin_s, schema.interval * math.ceil(apart / schema.interval))
 
     def _binned(self, table: Table, schema: Schema, bin_s: float) -> tuple[npt.NDArray[np.float64], Floats]:
         names = schema.names
@@ -217,45 +256,53 @@ class Session:
             out[np.array(rest)[:, None], here] = means[:, there]
         if INTERVAL in names:
             interval = out[names.index(INTERVAL)]
-            np.maximum(interval, bin_s, out=interval)  # of a bin the next row is a bin away
+            np.clip(interval, bin_s, max(bin_s, _LONGEST_S), out=interval)  # of a bin the next row is a bin away
         return middles, out
 
-    def to_pandas(self, series: Iterable[str] | None = None) -> pd.DataFrame:
+    def to_pandas(self, series: Iterable[str] | None = None, *, most: int | None = VALUES) -> pd.DataFrame:
         """The rows as a DataFrame: UTC timestamps down, series across, float32, NaN missing.
+
+        Args:
+            series: the columns wanted, in their order; all if not given.
+            most: as for `rows`.
 
         Raises:
             MonitorError: pandas is not installed.
+            SessionError: there are more values than `most`.
         """
         try:
             import pandas as pd
         except ImportError as error:
             raise MonitorError("to_pandas() needs pandas: pip install pandas") from error
-        rows = self.rows(series=series)
+        rows = self.rows(series=series, most=most)
         stamps = np.round((self.origin + rows.time) * 1e6).astype("int64").astype("datetime64[us]")
         index = pd.DatetimeIndex(stamps, name="time").tz_localize("UTC")
         return pd.DataFrame(rows.values, index=index, columns=list(rows.schema.names), copy=False)
 
     def check(self) -> list[str]:
-        """What is damaged, in words; nothing if the session is whole."""
-        found: list[str] = []
+        """What is damaged, in words; nothing if the session is whole.
+
+        Of a very long one evenly chosen blocks are read.
+        """
         with self._access.connect() as connection:
             try:
-                answer = [row[0] for row in connection.execute("PRAGMA integrity_check(20)")]
+                answer = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
             except sqlite3.DatabaseError as error:
                 answer = [str(error)]
-            found += [line for line in answer if line != "ok"]
+        found = [line for line in answer if line != "ok"]
+        with self._access.connect() as connection:
+            states(read_meta(connection, found), found)
+            read_events(connection, found)
             table = Table(connection, found)
+            table.thin(SHOWN_VALUES)
             for kind in (HOST, LOADERS):
-                series = table.layouts.order
                 latest = float("-inf")
-                for times, _ in table.blocks(kind, series):
+                for times, _ in table.blocks(kind, table.layouts.order):
                     if (np.diff(times, prepend=latest) < 0).any():
                         found.append(f"rows of the {kind} go back in time at {times[0]:.1f} s")
                     latest = max(latest, float(times[-1]))
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            self.steps()
-        return found + [str(warning.message) for warning in told]
+            steptable.read(connection, found, most=steptable.MOST)
+        return found
 
     def copy(self, destination: str | os.PathLike[str]) -> Path:
         """Write a whole copy, at any moment, to a file that does not exist yet or into a folder; returns the file.
@@ -277,6 +324,7 @@ class Session:
         try:
             with self._access.connect() as source, closing(sqlite3.connect(target, isolation_level=None)) as copy:
                 source.backup(copy)
+                restrain(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")
                 now = json.dumps(time.time())
                 copy.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [("copied", now), ("told", now)])
@@ -289,24 +337,37 @@ class Session:
 
     def _meta(self) -> dict[str, Any]:
         with self._access.connect() as connection:
-            return read_meta(connection)
+            return read_meta(connection, [])
 
     def _is_live(self, meta: dict[str, Any]) -> bool:
-        return meta.get("ended") is None and "copied" not in meta and is_live(meta.get("writer"), self.path)
+        return "ended" not in meta and "copied" not in meta and is_live(meta.get("writer"), self.path)
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[sqlite3.Connection, list[str]]]:
+        """A connection, and a list to be told of what is damaged, of which a warning is given at the end."""
+        damage: list[str] = []
+        with self._access.connect() as connection:
+            yield connection, damage
+        self._warn(damage)
 
     @contextmanager
     def _table(self, *, warn: bool = True) -> Iterator[Table]:
         with self._access.connect() as connection:
             table = Table(connection, [])
             yield table
-        if table.damage and warn:
-            warnings.warn(f"{self.path} is damaged; missing: {'; '.join(table.damage)}.", stacklevel=4)
+        if warn:
+            self._warn(table.damage)
+
+    def _warn(self, damage: list[str]) -> None:
+        if damage:
+            more = f"; and {len(damage) - 20:,} more" if len(damage) > 20 else ""
+            warnings.warn(f"{self.path} is damaged; missing: {'; '.join(damage[:20])}{more}.", stacklevel=5)
 
     def _schema(self, table: Table) -> Schema:
         layouts = table.layouts
         hello = layouts.hello
         ids = dict.fromkeys(name.split("/")[1] for name in layouts.order if name.startswith("loader/"))
-        called = {state.get("id"): state.get("name") for state in read_meta(table.connection).get("loaders") or []}
+        called = {state["id"]: state["name"] for state in states(read_meta(table.connection, []), [])}
         return Schema(
             version=1,
             interval=float(hello["interval"]),
@@ -318,7 +379,7 @@ class Session:
             gpu_reason=hello["gpu_reason"],
             loaders=tuple(
                 LoaderInfo(id=one, name=called.get(one) or one, phased=f"loader/{one}/other" in layouts.units)
-                for one in ids
+                for one in list(ids)[-LOADERS_READ:]
             ),
             host=hello["host"],
         )
@@ -331,3 +392,14 @@ class Session:
         if unknown:
             raise SessionError(f"The session has no series {', '.join(unknown)}.")
         return replace(schema, series=tuple(schema.series[schema.columns[name]] for name in wanted))
+
+
+def _drawable(schema: Schema, times: npt.NDArray[np.float64], values: Floats) -> bool:
+    """Whether charts of these rows stay small: not so where rows are far apart, or say that they cover years."""
+    tiles = len(np.unique(np.floor(times / schema.interval / _TILE_SLOTS))) * _TILE_SLOTS
+    if tiles * (len(schema.cpus) + 5 * len(schema.gpus)) > _DRAWN_CELLS:
+        return False
+    if INTERVAL not in schema.columns:
+        return True
+    covered = float(np.nansum(values[schema.columns[INTERVAL]], dtype=np.float64))
+    return covered / schema.interval <= _SLOTS

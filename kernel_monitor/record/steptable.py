@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from kernel_monitor.store import STEP, StepTable
 from . import decode
 from .decode import Damaged
 from .format import format_of
+from .limits import BLOCKS, INTEGER, LOADERS, NAME, STEPS, STEPS_BLOCK
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,13 +30,23 @@ def read(connection: sqlite3.Connection, damage: list[str], most: int | None = N
         most: of more steps, evenly chosen ones are given, so many at most; the others count as dropped.
     """
     version = format_of(connection)
+    batches = _listed(connection, damage)
+    # Batches first, so that a long session takes no more time than it must; then steps.
+    stride = 1 if most is None else max(1, -(-sum(one.count for one in batches) // STEPS))
     loaders: dict[str, int] = {}
     found: list[npt.NDArray[Any]] = []
-    dropped = 0
-    for loader, lost, rows in _batches(connection, version, damage):
-        dropped += lost
+    dropped = sum(one.dropped for one in batches)
+    for place, batch in enumerate(batches):
+        if place % stride:
+            dropped += batch.count
+            continue
+        try:
+            rows = _load(connection, batch, version)
+        except (Damaged, sqlite3.DatabaseError) as error:
+            damage.append(f"{batch.count} steps of {batch.loader} (batch {batch.id}): {error}")
+            continue
         part = np.zeros(len(rows), dtype=STEP)
-        part["loader"] = loaders.setdefault(loader, len(loaders))
+        part["loader"] = loaders.setdefault(batch.loader, len(loaders))
         for name in decode.STEP_FIELDS:
             part[name] = rows[name]
         found.append(part)
@@ -51,21 +62,52 @@ def read(connection: sqlite3.Connection, damage: list[str], most: int | None = N
     return StepTable(loaders=tuple(loaders), rows=whole, dropped=dropped)
 
 
-def _batches(
-    connection: sqlite3.Connection, version: int, damage: list[str]
-) -> list[tuple[str, int, npt.NDArray[Any]]]:
-    """Each batch that can be read: its loader, the steps that were not kept, the steps."""
-    found: list[tuple[str, int, npt.NDArray[Any]]] = []
+def count(connection: sqlite3.Connection) -> int:
+    """How many steps there are."""
+    return sum(one.count for one in _listed(connection, []))
+
+
+class _Batch(NamedTuple):
+    """Steps in the file: under which number, whose, how many, how many were not kept, and whether they are packed."""
+
+    id: int
+    loader: str
+    count: int
+    dropped: int
+    packed: int
+
+
+def _listed(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
+    """The batches of the newest loaders, in their order; what cannot be one is left out."""
+    found: list[_Batch] = []
+    loaders: set[str] = set()
+    left_out = others = 0
     try:
-        for number, loader, count, dropped, packed, data in connection.execute(
-            "SELECT id, loader, n, dropped, packed, data FROM steps ORDER BY id"
+        for row in connection.execute(
+            "SELECT id, loader, n, dropped, packed FROM steps ORDER BY id DESC LIMIT ?", (BLOCKS,)
         ):
-            try:
-                rows = decode.steps(data, count, packed=bool(packed), version=version)
-            except Damaged as error:
-                damage.append(f"{count} steps of {loader} (batch {number}): {error}")
+            number, loader, count, dropped, packed = row
+            numbers = (number, count, dropped, packed)
+            named = isinstance(loader, str) and len(loader) <= NAME
+            counted = all(isinstance(one, int) for one in numbers)
+            if not named or not counted or not (0 <= count <= STEPS_BLOCK and 0 <= dropped <= INTEGER):
+                left_out += 1
+            elif loader not in loaders and len(loaders) >= LOADERS:
+                others += 1
             else:
-                found.append((str(loader), int(dropped), rows))
-    except sqlite3.DatabaseError as error:
+                loaders.add(loader)
+                found.append(_Batch(number, loader, count, dropped, packed))
+    except sqlite3.DatabaseError as error:  # what was read before it counts
         damage.append(f"the list of steps: {error}")
-    return found
+    if left_out:
+        damage.append(f"{left_out} batches of steps whose counts are impossible")
+    if others:
+        damage.append(f"the steps of all but the newest {LOADERS} loaders")
+    return found[::-1]
+
+
+def _load(connection: sqlite3.Connection, batch: _Batch, version: int) -> npt.NDArray[Any]:
+    row = connection.execute("SELECT data FROM steps WHERE id = ?", (batch.id,)).fetchone()
+    if row is None or not isinstance(row[0], bytes):
+        raise Damaged("its bytes are not there")
+    return decode.steps(row[0], batch.count, packed=bool(batch.packed), version=version)

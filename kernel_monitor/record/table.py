@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .decode import Chunk, Damaged, Floats, Tail
+from .facts import read_hello, read_layouts
 from .format import HOST, LOADERS
+from .limits import MAGNITUDE, SESSION_S
+from .runs import Stored, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-
-class Stored(NamedTuple):
-    """A run of rows in the file: in which table, under which number, of which layout, from when to when, how many."""
-
-    table: str
-    id: int
-    layout: int
-    first: float
-    last: float
-    rows: int
+_SLACK_S = 1e-6
 
 
 @dataclass
@@ -47,18 +40,15 @@ class Layouts:
     hello: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, connection: sqlite3.Connection) -> Layouts:
-        """Of the session that `connection` has open."""
+    def read(cls, connection: sqlite3.Connection, damage: list[str]) -> Layouts:
+        """Of the session that `connection` has open; what cannot be read is told to `damage`."""
         found = cls()
-        for number, kind, text in connection.execute("SELECT id, kind, series FROM layouts ORDER BY id"):
-            series = json.loads(text)
+        for number, kind, series in read_layouts(connection, damage):
             found.kinds[number] = kind
             found.names[number] = [name for name, _ in series]
-            found.units.update((name, unit) for name, unit in series)
-        row = connection.execute("SELECT layout, hello FROM hellos ORDER BY id DESC LIMIT 1").fetchone()
-        newest = [] if row is None else [row[0]]
-        if row is not None:
-            found.hello = json.loads(row[1])
+            found.units.update(series)
+        current, found.hello = read_hello(connection, damage)
+        newest = [current] if current is not None and current in found.kinds else []
         older = sorted(found.kinds.keys() - set(newest), reverse=True)
         hosts = [number for number in older if found.kinds[number] == HOST]
         loaders = sorted(found.kinds.keys() - set(hosts) - set(newest))
@@ -84,23 +74,38 @@ class Table:
     def __init__(self, connection: sqlite3.Connection, damage: list[str]) -> None:
         self.connection = connection
         self.damage = damage
-        self.layouts = Layouts.read(connection)
+        self.layouts = Layouts.read(connection, damage)
+        every = stored(connection, damage)
+        self._runs = [run for run in every if run.layout in self.layouts.kinds]
+        if len(self._runs) < len(every):
+            damage.append(f"{len(every) - len(self._runs)} blocks of unknown series")
+        self._places: tuple[Sequence[str], dict[int, npt.NDArray[np.intp]]] = ((), {})
 
     def stored(self, kind: str, start: float | None = None, end: float | None = None) -> list[Stored]:
         """The runs of a kind's rows that touch [start, end], by their times."""
-        found: list[Stored] = []
-        for table in ("chunks", "tail"):
-            try:
-                for row in self.connection.execute(f"SELECT id, layout, first, last, n FROM {table} ORDER BY id"):  # noqa: S608
-                    found.append(Stored(table, *row))  # noqa: PERF401 - what was read before an error counts
-            except sqlite3.DatabaseError as error:
-                self.damage.append(f"the list of {table}: {error}")
         low = float("-inf") if start is None else start
         high = float("inf") if end is None else end
-        wanted = [
-            run for run in found if self.layouts.kinds.get(run.layout) == kind and run.last >= low and run.first <= high
+        return [
+            run
+            for run in self._runs
+            if self.layouts.kinds[run.layout] == kind and run.last >= low and run.first <= high
         ]
-        return sorted(wanted, key=lambda run: (run.first, run.id))
+
+    def cost(self, wanted: int, start: float | None = None, end: float | None = None) -> int:
+        """What decoding `wanted` series of all that touches [start, end] takes, in values (`limits`)."""
+        runs = [*self.stored(HOST, start, end), *self.stored(LOADERS, start, end)]
+        return sum(run.cost(len(self.layouts.names[run.layout]), wanted) for run in runs)
+
+    def thin(self, most: int) -> int:
+        """Keep evenly chosen runs only, so that decoding all takes no more than `most`.
+
+        Returns:
+            One in how many was kept.
+        """
+        stride = max(1, -(-self.cost(len(self.layouts.order)) // most))
+        if stride > 1:
+            self._runs = [run for kind in (HOST, LOADERS) for run in self.stored(kind)[::stride]]
+        return stride
 
     def load(self, run: Stored) -> Chunk | Tail:
         """One run.
@@ -112,12 +117,14 @@ class Table:
             row = self.connection.execute(f"SELECT data FROM {run.table} WHERE id = ?", (run.id,)).fetchone()  # noqa: S608
         except sqlite3.DatabaseError as error:
             raise Damaged(str(error)) from error
-        if run.table == "tail":
-            found: Chunk | Tail = Tail(row[0], run.rows, len(self.layouts.names[run.layout]))
-        else:
-            found = Chunk(row[0])
-        if len(found.times) != run.rows:
-            raise Damaged(f"{len(found.times)} rows in place of {run.rows}")
+        if row is None or not isinstance(row[0], bytes):
+            raise Damaged("its bytes are not there")
+        width = len(self.layouts.names[run.layout])
+        found = Tail(row[0], run.rows, width) if run.table == "tail" else Chunk(row[0], run.rows, width)
+        times = found.times
+        # Written so that NaN is refused, too.
+        if not (times.min() >= run.first - _SLACK_S and times.max() <= run.last + _SLACK_S and run.last <= SESSION_S):
+            raise Damaged("its times are not those of its list")
         return found
 
     def blocks(
@@ -150,6 +157,10 @@ class Table:
                 at += run.rows
             before += run.rows
         numbers, times, values = numbers[:at], times[:at], values[:, :at]
+        if (np.diff(times) < 0).any():
+            order = np.argsort(times, kind="stable")
+            numbers, times, values = numbers[order], times[order], values[:, order]
+            self.damage.append("the order of the rows: they go back in time, and are given by their times")
         keep = _within(times, start, end)
         if keep is not None:
             numbers, times, values = numbers[keep], times[keep], values[:, keep]
@@ -175,12 +186,24 @@ class Table:
     def _fill(self, run: Stored, series: Sequence[str], out: Floats) -> npt.NDArray[np.float64] | None:
         try:
             found = self.load(run)
-            found.fill(out, self.layouts.places(run.layout, series))
+            found.fill(out, self._place(run.layout, series))
         except Damaged as error:
             self.damage.append(f"{run.rows} rows from {run.first:.1f} s to {run.last:.1f} s: {error}")
             out[:] = np.nan
             return None
+        beyond = np.abs(out) >= MAGNITUDE
+        if beyond.any():
+            out[beyond] = np.nan
         return found.times
+
+    def _place(self, layout: int, series: Sequence[str]) -> npt.NDArray[np.intp]:
+        """`Layouts.places`, remembered for the series that were asked for last."""
+        if self._places[0] is not series:
+            self._places = (series, {})
+        known = self._places[1]
+        if layout not in known:
+            known[layout] = self.layouts.places(layout, series)
+        return known[layout]
 
 
 def _within(times: npt.NDArray[np.float64], start: float | None, end: float | None) -> npt.NDArray[np.bool_] | None:

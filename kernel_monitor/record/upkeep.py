@@ -23,25 +23,40 @@ MAX_BYTES = 2 << 30
 MAX_AGE_DAYS = 30.0
 PERIOD_S = 10.0
 ENOUGH = 4 << 20  # bytes of log that are worth a checkpoint
+_SPARED_S = 86_400.0  # what cannot be read now may be in the making
 
 
 def prune(directory: Path, max_bytes: int = MAX_BYTES, max_age_days: float = MAX_AGE_DAYS) -> list[Path]:
     """Delete sessions older than `max_age_days`, and the oldest until all together have at most `max_bytes`.
 
-    Those that are being recorded are left alone, and whatever is not a session. Returns what was deleted.
+    A file that cannot be read as a session is as old as its last change. Those that are being recorded are left alone,
+    and whatever is no file, has not a session's ending, or cannot be read and changed within the last day.
+
+    Returns:
+        What was deleted.
+
+    Raises:
+        OSError: one could not be deleted; the others were.
     """
-    found = [one for one in sessions(directory) if one.problem is None]
     kept = 0
     gone: list[Path] = []
-    for one in found:  # the newest first
+    failed: OSError | None = None
+    for one in sessions(directory):  # the newest first
         kept += one.bytes
-        old = time.time() - (one.started + one.seconds) > max_age_days * 86400
-        if one.live or not (old or kept > max_bytes):
+        age_s = time.time() - (one.started + one.seconds)
+        spared = one.live if one.problem is None else age_s < _SPARED_S or not one.path.is_file()
+        if spared or not (age_s > max_age_days * 86400 or kept > max_bytes):
             continue
-        for file in files_of(one.path):
-            file.unlink(missing_ok=True)
+        try:
+            for file in files_of(one.path):
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            failed = failed or error
+            continue
         gone.append(one.path)
         kept -= one.bytes
+    if failed is not None:
+        raise failed
     return gone
 
 
@@ -70,6 +85,9 @@ class Upkeep:
             prune(self._path.parent)
         except OSError as error:
             self._complain(f"Old sessions in {self._path.parent} could not be deleted: {error.strerror}.")
+        except Exception as error:  # noqa: BLE001 - without this thread the log would grow for ever
+            what = f"{type(error).__name__}: {error}"
+            self._complain(f"Old sessions in {self._path.parent} could not be looked through ({what}).")
         try:
             with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = NORMAL")

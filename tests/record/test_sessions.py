@@ -40,7 +40,8 @@ def test_the_newest_comes_first_with_its_facts(tmp_path: Path) -> None:
     assert found[0].goodbye
     assert not found[0].live
     broken = next(one for one in sessions() if one.problem is not None)
-    assert "broken.kmsession is not a recorded session" in (broken.problem or "")
+    assert broken.problem == "not a recorded session."
+    assert broken.damaged
 
 
 def test_a_session_is_opened_by_file_folder_id_or_name(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_sequence_may_be_used_again_by_its_giver(tmp_path: Path) -> None:
 
 def test_what_the_kernel_tells_is_there(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
-    event = {"kind": "switch", "time": 1.5, "loader": "loader-1", "target": "dali-cpu"}
+    event = {"kind": "switch", "time": 1.5, "loader": "loader-1", "source": "torchvision", "target": "dali-cpu"}
     steps = [[0.5 + n / 10, 0, n, 32, 0.01, 0.1] for n in range(20)]
     with recorder(path) as (one, told):
         one.hello(hello())

@@ -1,0 +1,187 @@
+"""How a session's file is opened for reading, whatever became of its writer and wherever the file comes from.
+
+Nothing in the file is run: its schema must be the recorder's tables, letter by letter, before any of them is read, and
+what a question may take of time and memory is bounded (`limits`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import tempfile
+import weakref
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernel_monitor.errors import SessionError
+
+from .format import APPLICATION_ID, FORMAT, TABLES, wal_of
+from .limits import INSTRUCTIONS, ROW_BYTES, STATEMENT_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TABLES = {" ".join(statement.split()) for statement in TABLES.split(";") if statement.strip()}
+_AT_A_TIME = 1000  # instructions between two looks at what they have come to
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: ROW_BYTES,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: STATEMENT_BYTES,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 0,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+_UNREACHABLE = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOERR")
+
+
+class NewerFormat(SessionError):
+    """The session is of a later version of this package: it is not damaged, and cannot be read here."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a session's file can be read here.
+
+    Attributes:
+        path: the session's file.
+        copy: the folder of a temporary copy, where reading in place is not possible; it goes with this object.
+    """
+
+    path: Path
+    copy: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.copy is not None:
+            weakref.finalize(self, shutil.rmtree, self.copy, ignore_errors=True)
+
+    @contextmanager
+    def connect(self) -> Iterator[sqlite3.Connection]:
+        """A connection within one read transaction: everything that is read belongs to one moment.
+
+        Raises:
+            SessionError: the file cannot be read, and why.
+        """
+        with _named(self.path), closing(_open(self._uri())) as connection:
+            connection.execute("BEGIN")
+            _examine(connection, self.path)
+            yield connection
+
+    def _uri(self) -> str:
+        if self.copy is not None:
+            return f"{Path(self.copy, self.path.name).as_uri()}?mode=rw"
+        return _in_place(self.path)
+
+
+def access(path: Path) -> Access:
+    """Find out how a session's file can be read, and that it is one.
+
+    Raises:
+        SessionError: there is no such file, it is no session, of a newer format, empty or damaged.
+    """
+    with _named(path):
+        if not path.is_file():
+            if path.exists():
+                raise SessionError(f"{path} is not a recorded session: it is no file.")
+            raise SessionError(f"There is no session at {path}.")
+        found = Access(path)
+        try:
+            with closing(_open(found._uri())) as connection:
+                _examine(connection, path)
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith(_UNREACHABLE):
+                raise
+            found = _elsewhere(path)
+            with closing(_open(found._uri())) as connection:
+                _examine(connection, path)
+    return found
+
+
+def _in_place(path: Path) -> str:
+    """What SQLite is to open: a file without a log has no writer, and nothing beside it is needed or made."""
+    place = path.resolve()
+    written = any(place.with_name(place.name + end).exists() for end in ("-wal", "-journal"))
+    return f"{place.as_uri()}?mode=ro" if written else f"{place.as_uri()}?mode=ro&immutable=1"
+
+
+def _elsewhere(path: Path) -> Access:
+    """A temporary copy: on a read-only or full medium SQLite cannot make what reading a log takes."""
+    place = path.resolve()
+    found = Access(path, tempfile.mkdtemp(prefix="kernel_monitor-"))
+    assert found.copy is not None  # noqa: S101 - for the type checker
+    target = Path(found.copy, path.name)
+    shutil.copyfile(place, target)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(wal_of(place), wal_of(target))
+    return found
+
+
+def _open(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
+    try:
+        restrain(connection)
+        connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def restrain(connection: sqlite3.Connection) -> None:
+    """Bound what the file that `connection` has open can make SQLite do."""
+    for limit, value in _LIMITS.items():
+        connection.setlimit(limit, value)
+    left = INSTRUCTIONS // _AT_A_TIME
+
+    def spent() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    connection.set_progress_handler(spent, _AT_A_TIME)
+    connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+def _examine(connection: sqlite3.Connection, path: Path) -> None:
+    """See that this is a session of a known format, with its tables and nothing else.
+
+    Raises:
+        SessionError: it is not.
+    """
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    if application == 0:
+        raise SessionError(f"{path} is not a recorded session, or nothing was recorded in it.")
+    if application != APPLICATION_ID:
+        raise SessionError(f"{path} is not a recorded session: it is a database of another program.")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > FORMAT:
+        raise NewerFormat(
+            f"{path} has format {version}; this version of kernel_monitor reads formats up to {FORMAT}. "
+            "Update it: pip install --upgrade kernel-monitor"
+        )
+    found = connection.execute("SELECT type, name, sql FROM sqlite_schema LIMIT ?", (len(_TABLES) + 1,)).fetchall()
+    strange = [f"{kind} {name!r:.60}" for kind, name, sql in found if " ".join(str(sql).split()) not in _TABLES]
+    if version < 1 or strange or len(found) != len(_TABLES):
+        what = f"{strange[0]} is none of its own" if strange else "some are missing"
+        raise SessionError(f"{path} is damaged: its tables are not those of a recorded session ({what}).")
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """SQLite's and the system's errors as errors that name the file, the cause and what can be done."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
+        if name == "SQLITE_NOTADB":
+            raise SessionError(f"{path} is not a recorded session.") from error
+        if name.startswith("SQLITE_CORRUPT"):
+            raise SessionError(f"{path} is damaged: {error}. A copy of it, if there is one, may be whole.") from error
+        if name.startswith(("SQLITE_INTERRUPT", "SQLITE_TOOBIG")):
+            raise SessionError(f"{path} is damaged: it holds more than any recording ({error}).") from error
+        raise SessionError(f"{path} cannot be read: {error}.") from error
+    except OSError as error:
+        raise SessionError(f"{path} cannot be read: {error.strerror or error}.") from error

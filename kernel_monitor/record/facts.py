@@ -1,0 +1,125 @@
+"""What a session's file says in words: facts, loaders' states, events, layouts. What is not as it must be is left out.
+
+Each function takes a list `damage`, to which it tells, in words, what was left out.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+from . import shapes
+from .limits import EVENTS, LAYOUTS, LOADERS, SERIES
+from .texts import Budget, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NO_HELLO: dict[str, Any] = {
+    "interval": 0.1,
+    "cpus": [],
+    "gpus": [],
+    "gpu_reason": "what the sampler said of the machine cannot be read",
+    "host": {},
+}
+"""Stands in for what the sampler said."""
+
+
+def read_meta(connection: sqlite3.Connection, damage: list[str]) -> dict[str, Any]:
+    """The facts by name (`shapes.META`), as far as they are there."""
+    found: dict[str, Any] = {}
+    for key, shape in shapes.META.items():
+        row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        if row is not None:
+            try:
+                value = parse(row[0])
+                found[key] = None if value is None else shapes.fitted(value, shape)
+            except ValueError as error:
+                damage.append(f"{key}: {error}")
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def states(meta: dict[str, Any], damage: list[str]) -> list[dict[str, Any]]:
+    """The loaders' last states, each with `epochs`, the counts of its earlier epochs, where there are some."""
+    epochs = meta.get("epochs") or {}
+    found: dict[str, dict[str, Any]] = {}
+    for one in (meta.get("loaders") or [])[-LOADERS:]:
+        try:
+            state = shapes.fitted(one, shapes.STATE)
+            counts = epochs.get(state["id"], one.get("epochs"))
+            state.pop("epochs", None)
+            found[state["id"]] = state
+            if counts is not None:
+                state["epochs"] = shapes.fitted(counts, [shapes.COUNTS])
+        except shapes.Misfit as error:
+            damage.append(f"the state of a loader: {error}")
+    return list(found.values())
+
+
+def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[str, Any]]:
+    """What happened, oldest first, each with its `id`."""
+    found: list[dict[str, Any]] = []
+    for number, value in _texts(connection, "event", "events", EVENTS, damage, shapes.event):
+        shown = value.get("id")
+        found.append({**value, "id": shown if isinstance(shown, int) else number})
+    found.reverse()
+    return sorted(found, key=lambda event: float(event["time"]))
+
+
+def read_layouts(connection: sqlite3.Connection, damage: list[str]) -> list[tuple[int, str, list[tuple[str, str]]]]:
+    """Number, kind and series of each layout, as far as they have not too many series together."""
+    kinds = dict(connection.execute("SELECT id, kind FROM layouts ORDER BY id DESC LIMIT ?", (LAYOUTS,)))
+    found: list[tuple[int, str, list[tuple[str, str]]]] = []
+    known: set[str] = set()
+    for number, series in _texts(connection, "series", "layouts", LAYOUTS, damage, shapes.layout):
+        names = {name for name, _ in series}
+        if len(known | names) > SERIES:
+            damage.append(f"a layout that makes more than {SERIES:,} series")
+            continue
+        known |= names
+        found.append((number, str(kinds.get(number)), series))
+    return found[::-1]
+
+
+def read_hello(connection: sqlite3.Connection, damage: list[str]) -> tuple[int | None, dict[str, Any]]:
+    """The layout of the newest hello, and what it said without its series."""
+    row = connection.execute("SELECT layout, hello FROM hellos ORDER BY id DESC LIMIT 1").fetchone()
+    if row is None:
+        return None, NO_HELLO
+    layout = row[0] if isinstance(row[0], int) else None
+    try:
+        return layout, shapes.hello(parse(row[1]))
+    except ValueError as error:
+        damage.append(f"what the sampler said of the machine: {error}")
+        return layout, NO_HELLO
+
+
+def _texts(
+    connection: sqlite3.Connection,
+    column: str,
+    table: str,
+    most: int,
+    damage: list[str],
+    shape: Callable[[Any], Any],
+) -> Iterator[tuple[int, Any]]:
+    """The newest values of a column of texts that have their shape, and the numbers of their rows; the newest first."""
+    budget = Budget()
+    left_out, why = 0, ""
+    try:
+        for number, text in connection.execute(
+            f"SELECT id, {column} FROM {table} ORDER BY id DESC LIMIT ?",  # noqa: S608
+            (most,),
+        ):
+            try:
+                value = shape(parse(text, budget))
+            except ValueError as error:
+                left_out, why = left_out + 1, why or str(error)
+                if budget.spent:
+                    why = f"the older ones: {error}"
+                    break
+            else:
+                yield number, value
+    except sqlite3.DatabaseError as error:
+        damage.append(f"the list of {table}: {error}")
+    if left_out:
+        damage.append(f"{left_out} of the {table} ({why})")
