@@ -227,7 +227,7 @@ def _share(text: str) -> float:
 def _run_compare(options: argparse.Namespace) -> int:
     from .diagnose.compare import Prices, compare, status, table
     from .diagnose.model import plain
-    from .recorded import Opened
+    from .recorded import Opened, interpreted
 
     if len(options.stretch) > 2:
         raise MonitorError("--stretch is given once, or twice: of A and of B (see kernel-monitor compare --help)")
@@ -238,13 +238,14 @@ def _run_compare(options: argparse.Namespace) -> int:
     currencies = {price[1]} if price is not None else {str(one.facts.get("currency") or "") for one in snapshots}
     if None not in hours and len(currencies) > 1:
         raise MonitorError(f"The prices are in {' and '.join(sorted(currencies))}: say one with --price.")
-    found = compare(
-        *snapshots,
-        loader=options.loader,
-        keys=options.stretch,
-        allowed=options.max_slowdown,
-        prices=Prices(hours[0], hours[1]),
-    )
+    with interpreted(f"{options.a} and {options.b}", "a comparison"):
+        found = compare(
+            *snapshots,
+            loader=options.loader,
+            keys=options.stretch,
+            allowed=options.max_slowdown,
+            prices=Prices(hours[0], hours[1]),
+        )
     if options.json:
         print(json.dumps({"status": status(found), "allowed": options.max_slowdown, "loaders": plain(found)}, indent=1))
     else:

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +18,8 @@ import numpy as np
 from .diagnose import analyse
 from .diagnose import strip as switch_strip
 from .diagnose.model import plain
-from .errors import SessionError
-from .record import reader
+from .errors import MonitorError, SessionError
+from .record import places, reader
 from .record import sessions as found
 from .record.when import moment, span
 from .store import Rows, Schema, Snapshot
@@ -27,12 +28,34 @@ from .stream.render import run_module
 from .text import shown, shown_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas as pd
 
     from .widgets import Dashboard
 
 KEPT_OPEN = 4
 """Opened sessions that pages may ask for; older ones are opened again when asked for."""
+
+
+@contextmanager
+def interpreted(name: object, what: str, *, aside: bool = False) -> Iterator[None]:
+    """What fails over the content of a recording is a SessionError: its file may be of any origin.
+
+    Args:
+        name: of the recording.
+        what: it is made into.
+        aside: in another process, which tells of a failure by a MonitorError.
+    """
+    try:
+        # Recorded numbers may be anything; NumPy's warnings on them are no news for a person.
+        with np.errstate(all="ignore"):
+            yield
+    except Exception as error:
+        if isinstance(error, SessionError) or (isinstance(error, MonitorError) and not aside):
+            raise
+        reason = str(error) if aside else f"{type(error).__name__}: {error}"
+        raise SessionError(f"{name} cannot be made into {what} ({reason}).") from error
 
 
 class RecordedSession:
@@ -58,9 +81,9 @@ class RecordedSession:
     def id(self) -> str:
         return self.session.id
 
-    def to_pandas(self, series: Any = None) -> pd.DataFrame:
-        """The rows as a DataFrame over UTC timestamps, all series or those named."""
-        return self.session.to_pandas(series)
+    def to_pandas(self, series: Any = None, **options: Any) -> pd.DataFrame:
+        """The rows as a DataFrame over UTC timestamps, all series or those named; as `reader.Session.to_pandas`."""
+        return self.session.to_pandas(series, **options)
 
     def dashboard(self) -> Dashboard:
         """The session in the dashboard, labelled as recorded; for the output of a cell."""
@@ -82,26 +105,30 @@ class RecordedSession:
         """The exported page as text, rendered in a process of its own."""
         from .report.client import render_in_process
 
-        return render_in_process(lambda: self.snapshot)
+        with interpreted(self.session.path, "a page", aside=True):
+            return render_in_process(lambda: self.snapshot)
 
     @cached_property
     def snapshot(self) -> Snapshot:
         """The session in at most some thousand rows, longer ones as means over equal bins."""
-        found = self.session.snapshot()
-        schema = found.schema
-        loaders = tuple(replace(loader, name=shown(loader.name)) for loader in schema.loaders)
-        return replace(
-            found,
-            schema=replace(schema, loaders=loaders),
-            events=shown_in(found.events),
-            loaders=shown_in(found.loaders),
-            facts=shown_in(dict(found.facts)),
-        )
+        with interpreted(self.session.path, "a snapshot"):
+            whole = self.session.snapshot()
+            schema = whole.schema
+            loaders = tuple(replace(loader, name=shown(loader.name)) for loader in schema.loaders)
+            return replace(
+                whole,
+                schema=replace(schema, loaders=loaders),
+                events=shown_in(whole.events),
+                loaders=shown_in(whole.loaders),
+                facts=shown_in(dict(whole.facts)),
+            )
 
     @cached_property
     def charts(self) -> tuple[str, ...]:
         """The charts that have something to show, and the default ones."""
-        have = [chart["id"] for chart in available(self.snapshot.schema) if chart["available"] or chart["default"]]
+        schema = self.snapshot.schema
+        with interpreted(self.session.path, "charts"):
+            have = [chart["id"] for chart in available(schema) if chart["available"] or chart["default"]]
         return tuple(have) or DEFAULT_CHARTS
 
     @cached_property
@@ -117,16 +144,19 @@ class RecordedSession:
     def document(self) -> bytes:
         """The charts as JSON of a Bokeh document that can be panned and zoomed."""
         request = {"schema": self.page_rows.schema.to_json(), "interactive": True}
-        return run_module("kernel_monitor.views", json.dumps(request).encode())
+        with interpreted(self.session.path, "charts", aside=True):
+            return run_module("kernel_monitor.views", json.dumps(request).encode())
 
     @cached_property
     def strip(self) -> dict[str, Any] | None:
-        return switch_strip(self.snapshot, self.snapshot.events, self.snapshot.loaders)
+        snapshot = self.snapshot
+        with interpreted(self.session.path, "the strip of a switch"):
+            return switch_strip(snapshot, snapshot.events, snapshot.loaders)
 
     @cached_property
     def verdict(self) -> dict[str, Any] | None:
         """The verdict on the session as pages take it: `diagnose.model.Verdict` and `loader`; None without a loader."""
-        analysis = analyse(self.snapshot)
+        analysis = analyse(self.snapshot)  # which never raises for what was recorded
         judged = next((one for one in analysis.stretches if one.key == analysis.verdict.stretch), None)
         return None if judged is None else {**plain(analysis.verdict), "loader": judged.loader}
 
@@ -160,6 +190,7 @@ class Opened:
     """The recorded sessions that pages may ask for, by id."""
 
     def __init__(self) -> None:
+        places.anchor()
         self._lock = threading.Lock()
         self._sessions: OrderedDict[str, RecordedSession] = OrderedDict()
 
@@ -194,7 +225,7 @@ class Opened:
         """The recorded sessions, newest first.
 
         Each has `path`, `id`, `started` (Unix s), `seconds`, `bytes`, `live`, `goodbye`, `host`, and `problem`: why it
-        cannot be read, or None.
+        cannot be read, or None; `damaged`: it cannot be read, and not because it is of a later version.
         """
         return [{**asdict(one), "path": str(one.path)} for one in found.sessions()]
 
@@ -206,7 +237,9 @@ def table(entries: list[dict[str, Any]]) -> str:
     lines = []
     for one in entries:
         end = "live" if one["live"] else "ended" if one["goodbye"] else "ended without goodbye"
-        words = [moment(one["started"]), span(one["seconds"]), _size(one["bytes"]), one["problem"] or end]
+        if one["problem"] is not None:
+            end = f"damaged: {one['problem']}" if one["damaged"] else f"not readable here: {one['problem']}"
+        words = [moment(one["started"]), span(one["seconds"]), _size(one["bytes"]), end]
         lines.append((one["id"][:8], *words, one["path"]))
     widths = [max(len(line[k]) for line in lines) for k in range(5)]
     return shown(

@@ -5,6 +5,7 @@ SQLite's log works on local file systems only: its readers and its writer share 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -43,7 +44,7 @@ def directory(wanted: Path | None = None) -> Place:
     Raises:
         SessionError: there is no folder at all that can be recorded into.
     """
-    chosen = Path(wanted).expanduser() if wanted is not None else usual()
+    chosen = Path(wanted).expanduser().absolute() if wanted is not None else usual()
     problem = _problem(chosen)
     if problem is None:
         return Place(chosen, None)
@@ -63,11 +64,20 @@ def directory(wanted: Path | None = None) -> Place:
 
 def usual() -> Path:
     """The folder in which sessions are wanted if nobody says otherwise."""
+    anchor()
     if named := os.environ.get(OVERRIDE):
-        return Path(named).expanduser()
+        return Path(named)
     from platformdirs import user_state_path
 
     return user_state_path("kernel_monitor", appauthor=False) / "sessions"
+
+
+def anchor() -> None:
+    """Make the folder that the environment names absolute, once, there too: whatever working directory a notebook
+    changes to later, it and the processes that it starts find the same one."""
+    if named := os.environ.get(OVERRIDE):
+        with contextlib.suppress(FileNotFoundError):  # the working directory is gone: it stays as it is
+            os.environ[OVERRIDE] = str(Path(named).expanduser().absolute())
 
 
 def temporary() -> Path:

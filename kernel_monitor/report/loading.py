@@ -69,7 +69,7 @@ def happened(subject: Subject) -> Html | None:
         if event["kind"] == "switch":
             took = f"{1000 * (float(event['first']) - float(event['asked'])):,.0f} ms" if "asked" in event else "-"
             what = f"{event['source']} → {event['target']}"
-            rows.append([when, loader, what, str(event["epoch"] + 1), str(event["batch"]), took])
+            rows.append([when, loader, what, *_place(event), took])
         elif event["kind"] == "knobs":
             rows.append([when, loader, _knobs(event), "-", "-", "-"])
         elif event["kind"] == "mark":
@@ -89,18 +89,17 @@ def deliveries(snapshot: Snapshot) -> Html | None:
     """What each loader delivered of each epoch's plan, and who decoded it."""
     rows = []
     for state in snapshot.loaders:
+        if state.get("samples") is None:
+            continue
         for epoch in (*state.get("epochs", ()), state):
-            planned = epoch["planned"]
-            decoded = ", ".join(f"{count:,} by {name}" for name, count in epoch["decoded"].items() if count)
+            planned = epoch.get("planned")
+            decoded = ", ".join(f"{count:,} by {name}" for name, count in (epoch.get("decoded") or {}).items() if count)
             rows.append(
                 [
                     str(state["name"]),
-                    str(epoch["epoch"] + 1),  # counted from 1, as on the dashboard
-                    f"{epoch['samples']:,}" + (f" of {planned:,}" if planned is not None else ""),
-                    f"{epoch['skipped']:,}",
-                    f"{epoch['replaced']:,}",
-                    f"{epoch['lost']:,}",
-                    f"{epoch['doubled']:,}",
+                    _place(epoch)[0],
+                    _count(epoch, "samples") + (f" of {planned:,}" if planned is not None else ""),
+                    *(_count(epoch, name) for name in ("skipped", "replaced", "lost", "doubled")),
                     decoded or "-",
                 ]
             )
@@ -117,7 +116,7 @@ def skipped(snapshot: Snapshot) -> Html | None:
     rows = [
         [str(state["name"]), f"{skip['index']:,}", str(skip["path"]), str(skip["reason"])]
         for state in snapshot.loaders
-        for skip in state["skips"]
+        for skip in state.get("skips", ())
     ]
     if not rows:
         return None
@@ -132,6 +131,17 @@ def _names(snapshot: Snapshot) -> dict[str, str]:
     return names | {str(state["id"]): str(state["name"]) for state in snapshot.loaders}
 
 
+def _place(told: Mapping[str, Any]) -> list[str]:
+    """Epoch, counted from 1 as on the dashboard, and batch; an early recording or a copy of one may not say them."""
+    epoch, batch = told.get("epoch"), told.get("batch")
+    return ["-" if epoch is None else str(epoch + 1), "-" if batch is None else str(batch)]
+
+
+def _count(told: Mapping[str, Any], name: str) -> str:
+    found = told.get(name)
+    return "-" if found is None else f"{found:,}"
+
+
 def _knobs(event: Mapping[str, Any]) -> str:
-    set_to = [f"{name} {event[name]}" for name in ("workers", "prefetch", "threads") if event[name] is not None]
+    set_to = [f"{name} {event[name]}" for name in ("workers", "prefetch", "threads") if event.get(name) is not None]
     return ", ".join(set_to) + (f": {event['message']}" if event.get("message") else "")

@@ -50,9 +50,10 @@ def _sampled(snapshot: Snapshot) -> str:
     told = snapshot.facts.get("recorded") or {}
     width = told.get("bin_s")
     if width:
+        some = f", from one in {told['one_in']} minutes or so of it" if (told.get("one_in") or 1) > 1 else ""
         return (
             f"sampled by a process of its own beside the kernel; {int(told.get('rows') or 0):,} samples were recorded "
-            f"and are means over bins of {float(width):.3g} s here, so that shorter peaks are evened out."
+            f"and are means over bins of {float(width):.3g} s here{some}, so that shorter peaks are evened out."
         )
     every = f"every {snapshot.schema.interval * 1000:g} ms"
     return f"sampled {every} by a process of its own beside the kernel; each value is of the time since the one before."

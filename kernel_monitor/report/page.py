@@ -37,7 +37,7 @@ from . import (
     verdict,
 )
 from .fill import fill
-from .markup import Html, el, join
+from .markup import Html, el, join, section
 from .privacy import clean
 from .shown import charts_with_data, drawn, only, row_bytes
 from .subject import Subject
@@ -90,7 +90,7 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     where = subject.where
     bokeh = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
     script = _read("page.js")
-    parts = [(key, name, made) for key, name, make in PARTS if (made := make(subject)) is not None]
+    parts = [(key, name, made) for key, name, make in PARTS if (made := _part(subject, key, name, make)) is not None]
     ids = charts_with_data(snapshot)
     charts = layout(snapshot.schema, interactive=True, charts=ids)
     # Bokeh walks through all its models for every question; this one answers them all.
@@ -116,6 +116,17 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
         bokeh=bokeh,
         script=script,
     )
+
+
+def _part(subject: Subject, key: str, name: str, make: Callable[[Subject], Html | None]) -> Html | None:
+    """A part of the page; of a recording, whose file may be of any origin, a sentence where it cannot be made."""
+    try:
+        return make(subject)
+    except Exception as error:
+        if "recorded" not in subject.snapshot.facts:
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        return section(key, name, None, el("p", f"What was recorded cannot be made into this part ({reason})."))
 
 
 def _contents(entries: list[tuple[str, str]]) -> Html:

@@ -211,3 +211,46 @@ def test_the_magics_show_recorded_sessions(recorded: Page, folder: Path, tmp_pat
     failed = recorded.client.execute_interactive("%monitor open nowhere", timeout=60, output_hook=lambda _m: None)
     assert failed["content"]["status"] == "error"
     assert "nowhere" in failed["content"]["evalue"]
+
+
+def test_a_relative_folder_is_the_same_after_a_change_of_the_working_directory(name: str, tmp_path: Path) -> None:
+    """By the kernel itself, by what it starts, and by a sampler that begins after it."""
+    (tmp_path / "elsewhere").mkdir()
+    with kernel(name, KERNEL_MONITOR_SESSIONS="sessions") as page:
+        page.run(f"import os\nos.chdir({str(tmp_path)!r})\n%load_ext kernel_monitor\n%monitor start")
+        page.rows(5)
+        first = page.value(RECORDING)["path"]
+        assert first.startswith(str(tmp_path / "sessions"))
+        page.run("os.chdir('elsewhere')")
+        assert first in said(page, "%monitor sessions")
+        assert first in said(page, "import sys\n!{sys.executable} -m kernel_monitor.cli sessions")
+        session = page.value("__import__('kernel_monitor').monitor.session")
+        assert page.value(f"__import__('kernel_monitor').open_session({session[:8]!r}).id") == session
+        copied = tmp_path / "copy.kmsession"
+        page.run(f"__import__('kernel_monitor').open_session({session[:8]!r}).copy({str(copied)!r})")
+        assert copied.is_file()
+        page.run("%monitor record off\n%monitor record on")
+        until(lambda: page.value(RECORDING)["state"] == "recording")
+        assert page.value(RECORDING)["path"] == first
+        page.run("%monitor stop\nos.chdir('/')\n%monitor start")
+        page.rows(5)
+        until(lambda: page.value(RECORDING)["state"] == "recording")
+        assert page.value(RECORDING)["path"] == first
+        assert page.ask("open", path=session[:8])["path"] == first
+        page.run("%monitor stop")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert [one.problem for one in sessions(tmp_path / "sessions")] == [None]
+
+
+def test_a_damaged_recording_disturbs_no_start_and_no_list(recorded: Page, folder: Path) -> None:
+    (folder / "text.kmsession").write_text("no database")
+    (folder / "folder.kmsession").mkdir()
+    os.mkfifo(folder / "pipe.kmsession")
+    path = recorded.value(RECORDING)["path"]
+    recorded.run("%monitor stop")
+    listed = said(recorded, "%monitor sessions")
+    assert [line.count("damaged: ") for line in listed.strip().splitlines()].count(1) == 3
+    assert path in listed
+    assert recorded.ask("open")["path"] == path
+    assert len(recorded.ask("sessions")["sessions"]) == 4
+    assert said(recorded, "%monitor start") == ""

@@ -15,6 +15,8 @@ export interface SessionEntry {
   readonly goodbye: boolean;
   /** Why it cannot be read; null where it can. */
   readonly problem?: string | null;
+  /** It cannot be read, and not because it is of a later version. */
+  readonly damaged?: boolean;
 }
 
 /** What a page shows of a session's file. */
