@@ -10,25 +10,26 @@ import numpy as np
 
 from ..errors import MonitorError
 from .changes import changes
-from .cost import costs, feeding
+from .cost import costs
+from .decision import Decision
 from .epochs import epoch_counts
-from .judging import judge
-from .loops import beside, of_stretches
-from .model import Analysis, Change, EpochCount, Finding, Stretch, Verdict
+from .feeding import feeding
+from .judging import advised, judge
+from .model import Advice, Analysis, Change, EpochCount, Finding, Stretch, Verdict
 from .rules import evaluate
+from .standing import representative, standing
 from .stretches import stretches
+from .tried import Pair, pairs
 from .verdict import THRESHOLDS
 
 if TYPE_CHECKING:
     from ..store import Snapshot
 
-ENOUGH_STEPS = 30
-"""A stretch with so many stands for its session; one that has just begun does not."""
 NOTHING = Verdict(
     "undetermined",
     None,
     "No loader delivered anything that was measured.",
-    "Wrap the loop's DataLoader with switchable(loader), or any iterable with watch_loader(iterable).",
+    (Advice("Wrap the loop's DataLoader with switchable(loader), or any iterable with watch_loader(iterable)."),),
     missing=("a loader: switchable(loader)",),
 )
 Found = TypeVar("Found")
@@ -74,51 +75,67 @@ def analyse(
     epochs: tuple[EpochCount, ...] = attempt("The epochs' counts", lambda: epoch_counts(snapshot), ())
     states = {str(state.get("id")): state for state in snapshot.loaders}
 
-    def judged(one: Stretch) -> Verdict:
+    switched: tuple[Pair, ...] = attempt("What switches brought", lambda: pairs(snapshot.steps, snapshot.events), ())
+
+    def judged(one: Stretch, until: float | None = None) -> Verdict:
         text = f"The stretch {one.key} could not be judged."
-        otherwise = Verdict("undetermined", one.key, text, "Compare its figures by hand.")
+        otherwise = Verdict("undetermined", one.key, text, (Advice("Compare its figures by hand."),))
         return attempt(
             f"The verdict on {one.key}",
-            lambda: judge(snapshot, snapshot.steps, one, states.get(one.loader, {}), limits, events=snapshot.events),
+            lambda: judge(
+                snapshot, snapshot.steps, one, states.get(one.loader, {}), limits,
+                events=snapshot.events, switched=switched, until=until,
+            ),
             otherwise,
-        )
+        )  # fmt: skip
 
     verdicts = tuple(judged(one) for one in parts)
     compared: tuple[Change, ...] = attempt(
         "The comparison of stretches", lambda: changes(parts, snapshot.events, verdicts=verdicts, epochs=epochs), ()
     )
+    stands = standing(parts)
+    decisions: dict[str, Decision] = {}
+    said = []
+    for one, found in zip(parts, verdicts, strict=True):
+        current = one is stands[one.loader]
+        # What is advised now may rest on all that was measured; what was said of a past stretch may not.
+        newest = judged(one, math.inf) if current else found
+        other = None if current else stands[one.loader]
+        state = states.get(one.loader, {})
+        told, decisions[one.key] = attempt(
+            f"The advice on {one.key}",
+            lambda: advised(snapshot, one, newest, state, other),  # noqa: B023 - called at once
+            (newest, Decision(one, instead=other)),
+        )
+        said.append(told)
+    verdicts = tuple(said)
+    stretch = representative(parts)
     per_hour = _number(price if price is not None else snapshot.facts.get("price"))
     unit = str(currency if currency is not None else snapshot.facts.get("currency") or "")
     nothing: tuple[Finding, ...] = ()
-    findings = attempt("The rules", lambda: evaluate(snapshot, parts, given, others=others), nothing, asked=bool(given))
+    findings = attempt(
+        "The rules",
+        lambda: evaluate(snapshot, parts, given, others=others, decisions=decisions),
+        nothing,
+        asked=bool(given),
+    )
     order = {"fired": 0, "abstained": 1, "quiet": 2}
     cannot += _cannot(snapshot, parts, epochs)
     return Analysis(
         stretches=parts,
         epochs=epochs,
-        verdict=representative(parts, verdicts),
+        verdict=next((one for one in verdicts if stretch is not None and one.stretch == stretch.key), NOTHING),
         verdicts=verdicts,
         changes=compared,
         findings=tuple(sorted(findings, key=lambda one: order.get(one.state, 3))),
         costs=()
         if per_hour is None
         else attempt("The cost", lambda: costs(parts, epochs, per_hour, unit), (), asked=price is not None),
-        feeding=attempt("What feeding the loop takes", lambda: feeding(snapshot, parts, verdicts), None),
+        feeding=attempt("What feeding the loop takes", lambda: feeding(snapshot, parts, decisions), None),
         diagnoses=_results(snapshot, "diagnosis"),
         profiles=_results(snapshot, "profile"),
-        cannot=tuple(cannot),
+        cannot=tuple(dict.fromkeys(cannot)),
     )
-
-
-def representative(parts: Sequence[Stretch], verdicts: Sequence[Verdict]) -> Verdict:
-    """The newest of real batches with enough steps, else the one with the most; of loops that stand beside no other."""
-    aside = beside(of_stretches(parts))
-    pairs = [(part, one) for part, one in zip(parts, verdicts, strict=True) if part.loader not in aside]
-    real = [one for part, one in pairs if not part.synthetic] or [one for _, one in pairs]
-    enough = [one for one in real if one.steps >= ENOUGH_STEPS]
-    if enough:
-        return enough[-1]
-    return max(real, key=lambda one: one.steps, default=NOTHING)
 
 
 def _limits(given: Mapping[str, float]) -> dict[str, float]:

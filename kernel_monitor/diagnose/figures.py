@@ -115,7 +115,13 @@ def figures(frames: Frames, part: Part, name: str) -> Stretch:
         synthetic=part.backend == REPLAYS,
         workers_cpu_seconds=_cpu_seconds(frames, places, made.seconds, "workers"),
         evaluates=made.evaluates,
+        load=_median(frames.load[places]),
     )
+
+
+def _median(values: Floats) -> float:
+    present = values[np.isfinite(values)]
+    return float(np.median(present)) if len(present) else math.nan
 
 
 def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Delivered:

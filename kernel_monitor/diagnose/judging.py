@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .advice import next_step
+from .decision import Decision, decide
 from .gain import Reckoned, gains, resources
+from .limits import usable_cores
 from .timings import Timings, of_frames, of_steps
 from .tried import tried
 from .verdict import verdict
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from ..store.steps import StepTable
     from .model import Stretch, Verdict
     from .table import Table
+    from .tried import Pair
 
 
 def timings(table: Table, steps: StepTable, stretch: Stretch) -> tuple[Timings, int]:
@@ -33,8 +38,10 @@ def judge(
     thresholds: Mapping[str, float] | None = None,
     *,
     events: Sequence[Mapping[str, Any]] = (),
+    switched: Sequence[Pair] = (),
+    until: float | None = None,
 ) -> Verdict:
-    """The verdict on one stretch, with the gains to expect.
+    """The verdict on one stretch, with the gains to expect; `advised` puts the advice to it.
 
     Args:
         table: rows, oldest first.
@@ -43,13 +50,32 @@ def judge(
         state: its loader's state; empty where it is not known.
         thresholds: in place of `verdict.THRESHOLDS`, those given.
         events: of the session: what *Diagnose* measured is known from them.
+        switched: what switches of the session measured.
+        until: session s; what was measured later is not known. The stretch's end if left out.
     """
     found, count = timings(table, steps, stretch)
     reckoned = Reckoned()
     if len(found) and not stretch.synthetic:
-        reckoned = gains(stretch, found, resources(stretch, table.schema, count), state, tried(events, stretch))
+        measured = tried(events, stretch, switched, until)
+        reckoned = gains(stretch, found, resources(stretch, table.schema, count), state, measured)
     gpu = bool(table.schema.gpus) or _cuda(state)
     return verdict(stretch, found, gpu=gpu, gains=reckoned.gains, unknown=reckoned.unknown, thresholds=thresholds)
+
+
+def advised(
+    table: Table, stretch: Stretch, found: Verdict, state: Mapping[str, Any], instead: Stretch | None = None
+) -> tuple[Verdict, Decision]:
+    """A verdict with its advice, and the decision that this, and all other advice on the stretch, is made from.
+
+    Args:
+        table: rows.
+        stretch: of them.
+        found: the verdict on it.
+        state: its loader's state.
+        instead: the stretch that the loader's advice is for, where it is another one.
+    """
+    decision = decide(stretch, found, state, usable_cores(table.schema), instead)
+    return replace(found, advised=next_step(decision, found.missing)), decision
 
 
 def _cuda(state: Mapping[str, Any]) -> bool:

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .judging import judge
+from ..steps.records import ON_DEVICE, PHASES
+from .judging import advised, judge
+from .limits import allowed_cores
 from .measured import IDLE_S, in_steps
 from .model import Kind, Statistic, Stretch, plain
 from .statistics import quantiles
+from .tried import pairs
 from .verdict import THRESHOLDS
 
 if TYPE_CHECKING:
     from ..store import Rows
     from ..store.steps import StepTable
+    from .tried import Pair
 
 LONGEST_S = 60.0
 """Only so much of the newest past is judged: the words follow the loop."""
@@ -34,6 +38,7 @@ def live_verdict(
     last: Mapping[str, Any] | None = None,
     *,
     loader: str | None = None,
+    switched: Sequence[Pair] | None = None,
 ) -> dict[str, Any] | None:
     """The verdict on the loader that delivered last, as JSON of `Verdict` with `loader` (its id).
 
@@ -44,6 +49,7 @@ def live_verdict(
         loaders: their states.
         last: what was returned last time: its kind is kept while the loop is near a threshold.
         loader: the id of the one to judge, whenever it delivered last.
+        switched: what switches of the session measured; those of these steps if left out.
 
     Returns:
         None where no loader has delivered in the last few seconds, or that one has not in these rows.
@@ -59,7 +65,9 @@ def live_verdict(
     stretch = _under_way(rows, steps, events, state, loader, ended)
     limits = _limits(last, loader, stretch)
     with np.errstate(all="ignore"):
-        found = judge(rows, steps, stretch, state, limits, events=events)
+        known = pairs(steps, events) if switched is None else switched
+        found = judge(rows, steps, stretch, state, limits, events=events, switched=known)
+        found, _ = advised(rows, stretch, found, state)
     made: dict[str, Any] = plain(found)
     return {**made, "loader": loader}
 
@@ -131,8 +139,12 @@ def _under_way(
     if len(chosen):
         window &= in_steps(chosen, rows.time, np.diff(rows.time, prepend=rows.time[0] - rows.schema.interval))
     kernel, workers = (_mean(rows, window, f"process/{role}/cpu") for role in ("kernel", "workers"))
-    busy = _across(rows, window, [f"cpu/{core}/busy" for core in rows.schema.cpus])
+    busy = _across(rows, window, [f"cpu/{core}/busy" for core in sorted(allowed_cores(rows.schema))])
     gpu = _across(rows, window, [f"gpu/{one.index}/utilisation" for one in rows.schema.gpus])
+    quota = _column(rows, window, "container/cpu")
+    loads = [float(np.median(values)) for values in (busy, quota) if len(values)]
+    device = bool((chosen["flags"] & ON_DEVICE).any())
+    phases = {name: 1e3 * float(np.nan_to_num(chosen[name]).mean()) for name in PHASES} if device else {}
     found = []
     for metric, values in (("cpu", busy), ("gpu", gpu)):
         if len(values):
@@ -153,14 +165,15 @@ def _under_way(
         batches=len(chosen),
         samples=int(images) if math.isfinite(images) else 0,
         rate=images / seconds,
-        wait=math.nan,
-        step=math.nan,
-        phases={},
-        on_device=False,
+        wait=1e3 * float(np.nan_to_num(chosen["wait"]).mean()) if len(chosen) else math.nan,
+        step=1e3 * float(chosen["step"].mean()) if len(chosen) else math.nan,
+        phases=phases,
+        on_device=device,
         statistics=tuple(found),
         cpu_seconds=(kernel + (0.0 if math.isnan(workers) else workers)) / 100 * seconds,
         synthetic=backend == "synthetic",
         workers_cpu_seconds=workers / 100 * seconds,
+        load=max(loads, default=math.nan),
     )
 
 
@@ -170,12 +183,16 @@ def _began(event: Mapping[str, Any]) -> float:
 
 
 def _mean(rows: Rows, window: Any, name: str) -> float:
+    values = _column(rows, window, name)
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _column(rows: Rows, window: Any, name: str) -> Any:
     column = rows.schema.columns.get(name)
     if column is None:
-        return math.nan
+        return np.empty(0)
     values = rows.values[window, column]
-    values = values[np.isfinite(values)]
-    return float(values.mean()) if len(values) else math.nan
+    return values[np.isfinite(values)]
 
 
 def _across(rows: Rows, window: Any, names: list[str]) -> Any:

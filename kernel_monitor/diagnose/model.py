@@ -6,11 +6,48 @@ Shares are 0 to 1, times in seconds of the session, durations in the unit that t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 Kind = Literal["input-bound", "copy-bound", "compute-bound", "residual-heavy", "undetermined"]
 State = Literal["fired", "quiet", "abstained"]
+Stance = Literal["for", "against", "neutral"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a piece of advice is for or against.
+
+    Attributes:
+        about: `engine`, `workers`, `threads`, `batch`, `cores`, `loading`, `storage`.
+        target: which one (`dali-cpu`), or which way (`more`, `fewer`, `larger`, `faster`).
+        stance: `neutral` where it is only named: what it would bring is not known.
+    """
+
+    about: str
+    target: str
+    stance: Stance
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A sentence that says what to do, or what would not help; `advice.py` makes those on a loader and its machine.
+
+    Attributes:
+        text: for people.
+        points: what it is for or against; none where nothing of this project could say the opposite.
+        stretch: key of the stretch that it is for; None: the session.
+    """
+
+    text: str
+    points: tuple[Point, ...] = ()
+    stretch: str | None = None
+
+
+def prose(advised: Sequence[Advice]) -> str:
+    """The sentences one after the other."""
+    return " ".join(one.text for one in advised)
 
 
 @dataclass(frozen=True)
@@ -74,6 +111,7 @@ class Stretch:
         synthetic: the batches were replayed.
         workers_cpu_seconds: the workers' part of `cpu_seconds`; NaN where there were none.
         evaluates: most of its steps were without gradients.
+        load: %, median of what was taken of the usable cores, or of the quota where that binds; NaN: not measured.
     """
 
     key: str
@@ -101,6 +139,7 @@ class Stretch:
     synthetic: bool = False
     workers_cpu_seconds: float = math.nan
     evaluates: bool = False
+    load: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -153,7 +192,7 @@ class Finding:
         samples: values looked at.
         times: how often it fired (windows, steps, GPUs).
         evidence: with figures.
-        advice: what to do, in this project's words; empty unless it fired.
+        advised: what to do; empty unless it fired. `advice` is the same as prose.
         parameters: the thresholds that were used.
     """
 
@@ -165,9 +204,14 @@ class Finding:
     samples: int = 0
     times: int = 0
     evidence: tuple[Evidence, ...] = ()
-    advice: str = ""
+    advised: tuple[Advice, ...] = ()
     missing: tuple[str, ...] = ()
     parameters: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def advice(self) -> str:
+        """`advised` as prose."""
+        return prose(self.advised)
 
 
 @dataclass(frozen=True)
@@ -179,6 +223,7 @@ class Gain:
         low, high: share of the step time that it would save (0.46: steps take 54 % of the time); negative: longer.
         measured: what it did save; NaN until it was done.
         basis: one sentence that says how it was reckoned.
+        by: what measured it, `Diagnose` or `switch`; empty where it is a prediction.
     """
 
     action: str
@@ -186,6 +231,7 @@ class Gain:
     high: float
     measured: float = math.nan
     basis: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -196,21 +242,26 @@ class Verdict:
         kind: what the step is bound by.
         stretch: key of the stretch that it is of; None when there was none to judge.
         sentence: the one sentence why, with its figures and their counts.
-        advice: what to do next.
+        advised: what to do next. `advice` is the same as prose.
         shares: share of the step's time by part: `wait`, `copy`, `compute`, `other`; only those that are known.
         steps: steps that it rests on.
         missing: what would have to be measured to say more (`phases: monitor.watch(model, optimizer)`).
-        gains: what to expect, the most promising first.
+        gains: what to expect, the most promising first; of a step that is not input-bound only what was measured.
     """
 
     kind: Kind
     stretch: str | None
     sentence: str
-    advice: str
+    advised: tuple[Advice, ...] = ()
     shares: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     missing: tuple[str, ...] = ()
     gains: tuple[Gain, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """`advised` as prose."""
+        return prose(self.advised)
 
 
 @dataclass(frozen=True)
@@ -260,14 +311,19 @@ class Feeding:
         cpu_per_image: CPU seconds per image of loading, measured; NaN where it was not.
         cores_needed: cores to deliver as fast as the loop can take; NaN where that is not known.
         cores: cores that this process may use (a quota counts).
-        advice: the next thing to do, in the decision order of `docs/rules.md`.
+        advised: the next thing to do, in the decision order of `docs/rules.md`. `advice` is the same as prose.
     """
 
     stretch: str
     cpu_per_image: float
     cores_needed: float
     cores: float
-    advice: str
+    advised: tuple[Advice, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """`advised` as prose."""
+        return prose(self.advised)
 
 
 @dataclass(frozen=True)
@@ -309,7 +365,8 @@ class Analysis:
 def plain(value: Any) -> Any:
     """A value of this module, or of what it holds, as JSON-able values."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        made = {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return {**made, "advice": prose(value.advised)} if hasattr(value, "advised") else made
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

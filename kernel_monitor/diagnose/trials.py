@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..steps.records import ON_DEVICE, PROFILED
+from .decision import CLEAR
 from .measured import measure
-from .model import plain
+from .model import Advice, Point, plain
 from .switches import REPLAYS
 
 if TYPE_CHECKING:
@@ -206,7 +208,8 @@ def diagnosis(
     trials, caveat = with_ceiling(trials)
     counted = {one.backend: one for one in trials if one.counts}
     loading = [one for one in counted.values() if one.backend != REPLAYS]
-    best = max(loading, key=lambda one: one.rate).backend if loading else None
+    best = _best(counted, first, loading)
+    said = Advice(sentence(counted, first, best), _points(counted, first, best))
     problems = [f"{one.backend}: {one.problem}." for one in trials if one.problem is not None]
     runs = [{key: value for key, value in plain(one).items() if key != "work"} for one in trials]
     return {
@@ -221,7 +224,8 @@ def diagnosis(
         "predicted": [dict(one) for one in predicted],
         "measured": measured_gains(counted, first, predicted),
         "best": best,
-        "sentence": sentence(counted, first, best),
+        "sentence": said.text,
+        "advised": [plain(said)],
         "cannot": [*problems, *cannot, *([] if caveat is None or not counted else [caveat])],
     }
 
@@ -266,18 +270,54 @@ def sentence(counted: Mapping[str, Trial], first: str, best: str | None) -> str:
     if not rivals:
         return f"{_figures(top)}{_share(top)}. No other engine was measured."
     runner_up = max(rivals, key=lambda one: one.rate)
-    if runner_up.rate_high >= top.rate_low:
-        other = runner_up if best == first or runner_up.backend == first else base
-        return f"No engine is clearly faster: {_figures(top)}, {_figures(other)}; the spreads overlap{_share(top)}."
-    if best == first:
+    if best == first and runner_up.rate_high < top.rate_low:
         return f"{first} is the fastest here already: {_figures(top)}, against {_figures(runner_up)}{_share(top)}."
+    if best == first or _least_saved(base, top) < CLEAR:
+        other = runner_up if best == first else base
+        return (
+            f"No engine is clearly faster than {first}: {_figures(top)}, {_figures(other)}; the spreads overlap or "
+            f"nearly do{_share(top)}."
+        )
     faster = 100 * (top.rate / base.rate - 1)
     shifts = "".join(
         f"; {label} {before:.0f} % → {after:.0f} %"
         for label, before, after in (("CPU p95", base.cpu_p95, top.cpu_p95), ("GPU p50", base.gpu_p50, top.gpu_p50))
         if before is not None and after is not None
     )
+    if runner_up is not base and runner_up.rate_high >= top.rate_low:
+        words = f"{best} is faster here than {first}, by {faster:.0f} %, and {runner_up.backend} is about as fast as it"
+        return f"{words}: {_figures(base)}, {_figures(top)}, {_figures(runner_up)}{_share(top)}{shifts}."
     return f"{best} is the fastest here, by {faster:.0f} %: {_figures(base)}, {_figures(top)}{_share(top)}{shifts}."
+
+
+def _best(counted: Mapping[str, Trial], first: str, loading: Sequence[Trial]) -> str | None:
+    """The engine that surely saves most (as `decision.Decision.best`); where none does so, that of the highest rate."""
+    base = counted.get(first)
+    saved = {} if base is None else {one.backend: _least_saved(base, one) for one in loading if one is not base}
+    sure = max(saved, key=lambda name: saved[name], default=None)
+    if sure is not None and saved[sure] >= CLEAR:
+        return sure
+    return max(loading, key=lambda one: one.rate).backend if loading else None
+
+
+def _points(counted: Mapping[str, Trial], first: str, best: str | None) -> tuple[Point, ...]:
+    """What the sentence says of each engine that could take the place of the first."""
+    base = counted.get(first)
+    if base is None:
+        return ()
+    found = []
+    for one in counted.values():
+        if one.backend in (first, REPLAYS):
+            continue
+        sure = one.backend == best and _least_saved(base, one) >= CLEAR
+        slower = 1 - base.rate_low / one.rate_high < CLEAR
+        found.append(Point("engine", one.backend, "for" if sure else "against" if slower else "neutral"))
+    return tuple(found)
+
+
+def _least_saved(base: Trial, other: Trial) -> float:
+    """Share of the step time, by the quartiles that lie closest."""
+    return 1 - base.rate_high / other.rate_low if other.rate_low > 0 else -math.inf
 
 
 def _figures(one: Trial) -> str:

@@ -53,13 +53,13 @@ def verdict(
     unknown: Sequence[str] = (),
     thresholds: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """Judge one stretch.
+    """Judge one stretch; what to do about it is `advice.py`'s.
 
     Args:
         stretch: its figures.
         timings: its steps; None: nothing is known of them one by one, which leaves it undetermined.
         gpu: whether a GPU may be at work; None: if it was measured.
-        gains: what to expect of changes, the most promising first; kept where the loop is input-bound.
+        gains: what to expect of changes, the most promising first; predictions are kept where the loop is input-bound.
         unknown: sentences on what could not be reckoned.
         thresholds: in place of `THRESHOLDS`, those given.
     """
@@ -72,13 +72,12 @@ def verdict(
         values = {"wait": found.wait.value, **{name: one.value for name, one in found.parts.items()}}
         if found.parts and "copy" in found.missing:
             del values["copy"]
-    expected = tuple(gains) if judged.kind == "input-bound" else ()
+    expected = tuple(one for one in gains if judged.kind == "input-bound" or np.isfinite(one.measured))
     missing = (*judged.missing, *(unknown if judged.kind == "input-bound" else ()))
     return Verdict(
         kind=judged.kind,
         stretch=stretch.key,
         sentence=judged.sentence,
-        advice=advice(judged.kind, stretch, expected, judged.missing),
         shares=values,
         steps=steps,
         missing=missing,
@@ -256,31 +255,3 @@ def _words(name: str, found: Shares) -> str:
     if name == "copy":
         return f"Copying to the device takes {_percent(share)} of each step"
     return f"{_percent(share)} of each step is in no phase: neither wait nor copy, forward, backward or optimizer"
-
-
-def advice(kind: Kind, stretch: Stretch, gains: Sequence[Gain], missing: Sequence[str] = ()) -> str:
-    """What to do next, in a sentence or two."""
-    if stretch.synthetic:
-        return "Switch back to a loader to judge it; its rate beside this one says how much there is to gain."
-    if kind == "input-bound":
-        engines = [one for one in gains if one.action != "loader"]
-        best = max(engines, key=lambda one: one.low, default=None)
-        if best is not None and best.low >= 0.02:
-            if np.isfinite(best.measured):
-                return f"Switch to {best.action}: Diagnose measured {_percent(best.measured)} of the step time saved."
-            gained = f"{100 * best.low:.0f} to {100 * best.high:.0f} %"
-            return f"Switch to {best.action}: that should save {gained} of the step time."
-        if engines and all(one.high < 0.02 for one in engines):
-            slower = " and ".join(one.action for one in engines)
-            seen = " by Diagnose's measure" if all(np.isfinite(one.measured) for one in engines) else ""
-            return f"{slower} would not be faster here{seen}. Load on more cores, or make the transforms cheaper."
-        if engines and all(np.isfinite(one.measured) for one in engines):
-            return "Diagnose found no engine that is clearly faster here; more workers help while cores are idle."
-        return "Diagnose tries the other engines in this loop; more workers help while cores are idle."
-    if kind == "copy-bound":
-        return "Pin the loader's memory (pin_memory=True) and copy with non_blocking=True, or send smaller types."
-    if kind == "compute-bound":
-        return "A faster loader brings nothing. Profile 10 steps to see the operators; try mixed precision."
-    if kind == "residual-heavy":
-        return "Profile 10 steps to see what it is: logging, metrics, .item() and other synchronisation are usual."
-    return f"To say more: {'; '.join(missing)}." if missing else "Let the loop run on."

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..diagnose.live import live_verdict
-from ..diagnose.model import Verdict, plain
+from ..diagnose.model import Advice, Verdict, plain
+from ..diagnose.switches import LONGEST_S, asked, first
+from ..diagnose.tried import Pair, pair
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -39,6 +41,7 @@ class Judging:
         self._due = 0.0
         self._told = ""
         self._heard = 0  # the newest event that was looked at
+        self._switched: dict[int, Pair | None] = {}  # by the switch's event, once its minute after it is over
 
     def refresh(self, now: float, states: Sequence[State]) -> None:
         """Reach a verdict if it is time for one; `now` in session s."""
@@ -69,7 +72,8 @@ class Judging:
             kept = int(np.searchsorted(rows.time, now, side="right"))
             rows = replace(rows, seq=rows.seq[:kept], time=rows.time[:kept], values=rows.values[:kept])
             steps = replace(steps, rows=steps.rows[: int(np.searchsorted(steps.rows["end"], now, side="right"))])
-        return live_verdict(rows, steps, events, states, last=self.verdict, loader=loader)
+        switched = self._pairs(now, events)
+        return live_verdict(rows, steps, events, states, last=self.verdict, loader=loader, switched=switched)
 
     def gains(self, now: float, state: State, *, before: int | None = None) -> list[dict[str, Any]]:
         """What can be expected of changes of one loader, as `model.Gain` in JSON; arguments as for `judge`."""
@@ -102,6 +106,20 @@ class Judging:
                 fields = {key: event[key] for key in ("loader", "source", "target")}
                 add_event("prediction", event["time"], **fields, gains=gains)
 
+    def _pairs(self, now: float, events: Sequence[Mapping[str, Any]]) -> list[Pair]:
+        """What the switches until now measured; each is looked at until nothing more can be added to it."""
+        done = [event for event in events if event["kind"] == "switch"]
+        fresh = [event for event in done if event["id"] not in self._switched]
+        found: dict[int, Pair | None] = {}
+        if fresh:
+            steps = self._store.steps.table(min(asked(event) for event in fresh) - LONGEST_S)
+            found = {event["id"]: pair(steps, events, event) for event in fresh}
+            settled = [event for event in fresh if now > first(event) + LONGEST_S]
+            self._switched |= {event["id"]: found[event["id"]] for event in settled}
+        both = {**self._switched, **found}
+        made = [both[event["id"]] for event in done]
+        return [one for one in made if one is not None]
+
     def _failed(self, error: Exception, states: Sequence[State]) -> dict[str, Any] | None:
         """A verdict that says that there is none because of an error; logged when it is another one than before."""
         cause = f"{type(error).__name__}: {error}"
@@ -110,5 +128,7 @@ class Judging:
             log.error("no verdict can be reached", exc_info=error)
         if not states:
             return None
-        said = Verdict("undetermined", None, f"No verdict can be reached: {cause}", "Please report this error.")
+        said = Verdict(
+            "undetermined", None, f"No verdict can be reached: {cause}", (Advice("Please report this error."),)
+        )
         return {**plain(said), "loader": states[-1]["id"]}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernel_monitor.diagnose.model import (
+    Advice,
     Analysis,
     Change,
     Cost,
@@ -75,7 +76,7 @@ def fired(**fields: Any) -> Finding:
         "rule": "cpu-bottleneck", "title": "The CPU is full and the GPU waits", "state": "fired",
         "severity": "critical", "stretch": "train/1", "samples": 200, "times": 164,
         "evidence": (Evidence("CPU above 90 % and GPU below 40 %", 96.0, 90.0, "%", 0.82, 0.5, 19.5),),
-        "advice": "Switch to dali-cpu, or raise the workers.", "parameters": {"cpu": 90.0, "share": 0.5}, **fields,
+        "advised": (Advice("Switch to dali-cpu, or raise the workers."),), "parameters": {"cpu": 90.0, "share": 0.5}, **fields,
     }  # fmt: skip
     return Finding(**known)
 
@@ -116,7 +117,7 @@ def verdict_of(key: str, kind: Any, wait: float, steps: int) -> Verdict:
     """A verdict with its shares."""
     shares = {"wait": wait, "copy": 0.03, "compute": 0.95 - wait, "other": 0.02}
     return Verdict(
-        kind, key, f"{100 * wait:.0f} % of a step waits for data, over {steps} steps.", "Switch to dali-cpu.", shares,
+        kind, key, f"{100 * wait:.0f} % of a step waits for data, over {steps} steps.", (Advice("Switch to dali-cpu."),), shares,
         steps,
     )  # fmt: skip
 
@@ -138,7 +139,7 @@ def analysis(**fields: Any) -> Analysis:
         "costs": (
             Cost("train/1", 37.688, "$", 0.00201, 1.29, 0.0327), Cost("train/2", 37.688, "$", 0.000349, 0.43, 0.0109),
         ),
-        "feeding": Feeding("train/1", 0.0059, 5.7, 2.0, "Move decoding to DALI."),
+        "feeding": Feeding("train/1", 0.0059, 5.7, 2.0, (Advice("Move decoding to DALI."),)),
         "diagnoses": ({"kind": "diagnosis", "time": 60.0, "result": DIAGNOSIS},),
         "profiles": (profile("torchvision", 0.4), profile("dali-cpu", 0.6)),
         "cannot": ("Rank imbalance: this session is of one rank.",), **fields,
@@ -148,5 +149,7 @@ def analysis(**fields: Any) -> Analysis:
 
 def nothing(*cannot: str) -> Analysis:
     """The analysis of a session that says nothing."""
-    undetermined = Verdict("undetermined", None, "No step was measured.", "Train with a loader that is watched.")
+    undetermined = Verdict(
+        "undetermined", None, "No step was measured.", (Advice("Train with a loader that is watched."),)
+    )
     return Analysis((), (), undetermined, (), (), (), (), None, cannot=cannot)

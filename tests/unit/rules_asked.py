@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernel_monitor.diagnose.rules import evaluate
-from kernel_monitor.diagnose.stretches import stretches
+from kernel_monitor.diagnose.analysis import analyse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,5 +32,5 @@ def ask(rule: str, snapshot: Snapshot, *, others: Sequence[Snapshot] = (), **thr
 
 def findings(rule: str, snapshot: Snapshot, *, others: Sequence[Snapshot] = (), **thresholds: float) -> list[Finding]:
     """What a rule says of every stretch."""
-    found = evaluate(snapshot, stretches(snapshot), {rule: thresholds}, others=others)
-    return [one for one in found if one.rule == rule]
+    found = analyse(snapshot, thresholds={rule: thresholds}, others=others).findings
+    return sorted((one for one in found if one.rule == rule), key=lambda one: one.stretch or "")

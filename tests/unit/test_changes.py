@@ -97,7 +97,7 @@ def test_another_loader_that_changed_meanwhile_is_a_caveat() -> None:
 
 
 def said(*gains: Gain) -> Verdict:
-    return Verdict("input-bound", "train/1", "It waits.", "Switch.", gains=gains)
+    return Verdict("input-bound", "train/1", "It waits.", gains=gains)
 
 
 def test_the_prediction_of_the_engine_that_came_is_kept_beside_what_it_brought() -> None:

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.diagnose.cost import MOST_CORES, cost_per_step, costs, feeding
+from kernel_monitor.diagnose.advice import MOST_CORES
+from kernel_monitor.diagnose.cost import cost_per_step, costs
+from kernel_monitor.diagnose.decision import decide
 from kernel_monitor.diagnose.epochs import epoch_counts
-from kernel_monitor.diagnose.model import Kind, Verdict
+from kernel_monitor.diagnose.feeding import feeding
+from kernel_monitor.diagnose.limits import usable_cores
+from kernel_monitor.diagnose.model import Feeding, Gain, Kind, Verdict
 from kernel_monitor.diagnose.stretches import stretches
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.store import Snapshot
@@ -82,12 +86,21 @@ def test_a_stretch_without_steps_costs_what_cannot_be_said() -> None:
 # Feeding
 
 
-def fed(kind: Kind = "input-bound", wait: float = 0.06, **more: Any) -> tuple[Any, Snapshot]:
+def advised_as(snapshot: Snapshot, kind: Kind, gains: tuple[Gain, ...] = ()) -> Feeding | None:
+    """Of a session each of whose stretches is judged so."""
+    made, cores = stretches(snapshot), usable_cores(snapshot.schema)
+    state = snapshot.loaders[0]
+    return feeding(
+        snapshot, made, {one.key: decide(one, Verdict(kind, one.key, "", gains=gains), state, cores) for one in made}
+    )
+
+
+def fed(
+    kind: Kind = "input-bound", wait: float = 0.06, gains: tuple[Gain, ...] = (), **more: Any
+) -> tuple[Any, Snapshot]:
     run = more.pop("run", Run(0, 60, step=0.1, wait=wait))
     snapshot = build(60, runs=[run], **more)
-    made = stretches(snapshot)
-    verdicts = [Verdict(kind, one.key, "", "") for one in made]
-    return feeding(snapshot, made, verdicts), snapshot
+    return advised_as(snapshot, kind, gains), snapshot
 
 
 def knobs(workers: int | None, backend: str = "torchvision", **fields: Any) -> list[dict[str, Any]]:
@@ -112,14 +125,13 @@ def test_what_dali_takes_is_not_told_apart_and_an_earlier_stretch_says_more() ->
     assert math.isnan(found.cpu_per_image)
     runs = [Run(0, 30, wait=0.06), Run(30, 60, step=0.05, wait=0.01)]
     snapshot = build(60, workers=320.0, runs=runs, events=[switch(30, "torchvision", "dali-cpu")])
-    made = stretches(snapshot)
-    other = feeding(snapshot, made, [])
+    other = advised_as(snapshot, "undetermined")
     assert other is not None
     assert other.stretch == "train/1"
     states = knobs(2, "dali-cpu")
     snapshot = build(60, busy=99.0, runs=runs, states=states, events=[switch(30, "torchvision", "dali-cpu")])
-    made = stretches(snapshot)
-    advised = feeding(snapshot, made, [Verdict("input-bound", one.key, "", "") for one in made])
+    slower = (Gain("torchvision", -0.9, -0.5),)
+    advised = advised_as(snapshot, "input-bound", slower)
     assert advised is not None
     assert advised.stretch == "train/1"
     assert "Switch to dali-cpu" not in advised.advice  # which it did
@@ -131,6 +143,7 @@ def test_a_quota_bounds_the_cores() -> None:
     assert fed(limits=limits)[0].cores == 1.5
 
 
+FASTER, SLOWER = (Gain("dali-cpu", 0.35, 0.55),), (Gain("dali-cpu", -0.89, -0.55),)
 NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "available": False}]
 
 
@@ -141,9 +154,15 @@ NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "ava
         ({"kind": "undetermined"}, "not settled"),
         ({"states": knobs(2), "busy": 50.0}, "Raise the workers from 2 to 4"),
         ({"states": knobs(4), "busy": 50.0}, "most likely the storage"),
-        ({"states": knobs(4), "busy": 99.0}, "Switch to dali-cpu"),
+        ({"states": knobs(4), "busy": 99.0, "gains": FASTER}, "Switch to dali-cpu: that should save 35 to 55 %"),
+        ({"states": knobs(4), "busy": 99.0}, "Diagnose tries the other engines in this loop."),
+        ({"states": knobs(4), "busy": 99.0, "gains": SLOWER}, "dali-cpu would not be faster here"),
+        ({"states": knobs(4), "busy": 99.0, "gains": SLOWER, "workers": 320.0}, "About 8 cores feed this loop"),
         ({"states": knobs(1, "dali-cpu"), "busy": 30.0, "cpus": 8}, "Raise the threads from 2 to 8"),
-        ({"states": knobs(2, "dali-cpu"), "busy": 99.0}, "more CPU cores for each GPU; how many cannot be told"),
+        (
+            {"states": knobs(2, "dali-cpu", backends=NO_DALI[1:]), "busy": 99.0},
+            "more CPU cores for each GPU; how many cannot be told",
+        ),
         ({"states": knobs(None, "loader"), "busy": 99.0}, "Wrap the DataLoader with switchable(loader)"),
         ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 320.0}, "About 8 cores feed this loop"),
         ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 120.0}, "They are enough by this reckoning"),
@@ -162,8 +181,8 @@ def test_more_cores_than_one_machine_has_are_put_beside_it() -> None:
 
 
 def test_there_is_nothing_to_feed_without_deliveries_or_with_replayed_ones() -> None:
-    assert feeding(build(10), (), ()) is None
+    assert feeding(build(10), (), {}) is None
     replayed = build(20, runs=[Run(0, 20)], states=knobs(2, "synthetic"))
-    assert feeding(replayed, stretches(replayed), ()) is None
+    assert feeding(replayed, stretches(replayed), {}) is None
     (one,) = [fed(run=Run(0, 60, step=0.1, wait=0.1))[0]]
     assert math.isnan(one.cores_needed)

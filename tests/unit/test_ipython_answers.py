@@ -10,7 +10,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
-from kernel_monitor.diagnose.model import Analysis, Evidence, Finding, Gain, Verdict
+from kernel_monitor.diagnose.model import Advice, Analysis, Evidence, Finding, Gain, Verdict
 from kernel_monitor.ipython.answers import analysis_text, verdict_text
 from tests.unit.sessions import Run, build
 
@@ -97,7 +97,7 @@ def test_the_verdict_in_words() -> None:
         kind="input-bound",
         stretch="train/1",
         sentence="Steps wait 40 ms of 100 ms for their batch (200 steps).",
-        advice="Try dali-cpu.",
+        advised=(Advice("Try dali-cpu."),),
         missing=("phases: monitor.watch(model, optimizer)",),
         gains=(Gain("loader", 0.4, 0.4), Gain("dali-cpu", 0.1, 0.25, basis="Work is conserved.")),
     )

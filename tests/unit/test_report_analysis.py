@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernel_monitor.diagnose.model import Cost, EpochCount, Gain
+from kernel_monitor.diagnose.model import Advice, Cost, EpochCount, Gain
 from kernel_monitor.report.costs import money
 from kernel_monitor.report.page import PARTS, render
 from kernel_monitor.report.percentiles import QUANTILES
@@ -286,7 +286,7 @@ def test_words_of_others_are_text_everywhere() -> None:
             stretch(1, HOSTILE, label=HOSTILE, began_by="mark", name=HOSTILE),
             stretch(2, HOSTILE, gpu_histogram=bump(50.0)),
         ),
-        findings=(fired(title=HOSTILE, advice=HOSTILE),),
+        findings=(fired(title=HOSTILE, advised=(Advice(HOSTILE),)),),
         epochs=(EpochCount("loader-1", HOSTILE, 0, 1, 1, 2, 1.0, False, HOSTILE),),
         cannot=(HOSTILE,),
         profiles=({"kind": "profile", "result": {**profile(HOSTILE, 0.4)["result"], "trace": HOSTILE}},),

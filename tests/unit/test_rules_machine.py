@@ -228,7 +228,7 @@ def test_threads_of_dali_count_like_workers() -> None:
     fields = {"backend": "dali-cpu", "knobs": {"workers": 8, "prefetch": 2, "threads": 1}}
     found = ask("dataloader", build(60, cpus=4, states=[fields], runs=[Run(0, 60, wait=0.05)]))
     assert (found.state, found.evidence[0].value) == ("fired", 25)
-    assert "raise threads to 4" in found.advice
+    assert "Raise the threads from 1 to 4" in found.advice
 
 
 def test_pinned_memory_is_told_where_it_is_known() -> None:

@@ -182,7 +182,7 @@ def test_what_lies_within_the_spread_is_not_called_faster() -> None:
         for name, more in (("torchvision", []), ("dali-cpu", [(0.0, 0.05)] * 8))
     ]
     assert found(*shaky)["best"] == "dali-cpu"
-    assert found(*shaky)["sentence"].startswith("No engine is clearly faster: dali-cpu")
+    assert found(*shaky)["sentence"].startswith("No engine is clearly faster than torchvision: dali-cpu")
 
 
 def test_the_engine_in_use_may_be_the_fastest() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.diagnose.model import Statistic, Stretch
+from kernel_monitor.diagnose.advice import next_step
+from kernel_monitor.diagnose.decision import decide
+from kernel_monitor.diagnose.model import Statistic, Stretch, prose
 from kernel_monitor.diagnose.statistics import quantiles
 from kernel_monitor.diagnose.timings import of_steps, shares
 from kernel_monitor.diagnose.verdict import verdict
@@ -67,7 +69,7 @@ def test_without_phases_and_gpu_it_says_only_what_the_wait_says() -> None:
     found = verdict(stretch(), of_steps(rows(wait=0.001, step=0.1)))
     assert found.kind == "undetermined"
     assert "not input-bound" in found.sentence
-    assert "monitor.watch" in found.advice
+    assert "monitor.watch" in prose(next_step(decide(stretch(), found, {}, 4), found.missing))
 
 
 def test_without_phases_a_busy_gpu_and_no_wait_is_compute_bound() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.diagnose.model import Gain, Verdict, plain
+from kernel_monitor.diagnose.model import Advice, Gain, Point, Verdict, plain
 from kernel_monitor.diagnose.trials import Trial, diagnosis
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.live import Monitor
@@ -35,7 +35,13 @@ def verdict() -> dict[str, Any]:
         kind="input-bound",
         stretch="train <b>/1",
         sentence="The loop waits for data 62 % of each step (48 of 78 ms, 1,204 steps).",
-        advice="Switch to dali-cpu: that should save 35 to 55 % of the step time.",
+        advised=(
+            Advice(
+                "Switch to dali-cpu: that should save 35 to 55 % of the step time.",
+                (Point("engine", "dali-cpu", "for"),),
+                "train <b>/1",
+            ),
+        ),
         shares={"wait": 0.62, "copy": 0.03, "compute": 0.30, "other": 0.05},
         steps=1204,
         missing=("phases: monitor.watch(model, optimizer)",),
@@ -148,7 +154,7 @@ def test_the_golden_message_is_what_this_code_makes() -> None:
 def test_a_page_finds_the_names_of_the_model() -> None:
     """What analysis.ts reads is what `plain` gives."""
     _, made, _ = golden("analysis")
-    kind = Verdict("undetermined", None, "", "", gains=(Gain("loader", 0.0, 0.0),))
+    kind = Verdict("undetermined", None, "", gains=(Gain("loader", 0.0, 0.0),))
     assert {*plain(kind), "loader"} == made["verdict"].keys()
     assert plain(kind)["gains"][0].keys() == made["verdict"]["gains"][0].keys()
     assert plain(kind)["gains"][0]["measured"] is None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ...store import Snapshot
+    from ..decision import Decision
     from ..model import Finding, Stretch
 
 __all__ = ["RULES", "Parameter", "Rule", "evaluate"]
@@ -30,6 +31,7 @@ def evaluate(
     *,
     others: Sequence[Snapshot] = (),
     frames: Frames | None = None,
+    decisions: Mapping[str, Decision] | None = None,
 ) -> tuple[Finding, ...]:
     """Ask every rule, in the order of `RULES`; those of stretches of each stretch.
 
@@ -39,13 +41,14 @@ def evaluate(
         thresholds: other values for some parameters, by the rule's id and the parameter's name.
         others: sessions of the other ranks.
         frames: the session's rows, where they were made before.
+        decisions: by the stretches' keys, what is decided of them: the rules' advice is made from it.
 
     Raises:
         MonitorError: there is no such rule or parameter.
     """
     given = {rule: dict(values) for rule, values in (thresholds or {}).items()}
     _check(given)
-    session = Session(Frames(snapshot) if frames is None else frames, stretches, others)
+    session = Session(Frames(snapshot) if frames is None else frames, stretches, others, decisions or {})
     return tuple(
         finding
         for rule in RULES.values()

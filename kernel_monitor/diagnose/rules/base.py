@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..model import Evidence, Finding
+from ..decision import Decision
+from ..model import Advice, Evidence, Finding, Point
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +30,17 @@ class Session:
         frames: the session's rows and steps.
         stretches: of all loaders, in the order of time.
         others: the sessions of the other ranks of the same training.
+        decisions: by the stretches' keys, what their advice is made from.
     """
 
     frames: Frames
     stretches: Sequence[Stretch]
     others: Sequence[Snapshot] = ()
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+
+    def decision(self, stretch: Stretch) -> Decision:
+        """What is decided of the stretch's loader."""
+        return self.decisions.get(stretch.key) or Decision(stretch)
 
     def rows(self, stretch: Stretch) -> Places:
         """The rows in which the stretch's loader was delivering."""
@@ -99,15 +106,15 @@ class Asked:
 
     def fired(
         self,
-        advice: str,
+        advised: Sequence[Advice],
         *evidence: Evidence,
         stretch: Stretch | None = None,
         samples: int = 0,
         times: int = 1,
         severity: Literal["warning", "critical"] = "warning",
     ) -> Finding:
-        """It is so."""
-        made = self._finding("fired", stretch, samples=samples, times=times, evidence=evidence, advice=advice)
+        """It is so; `advised` says what to do."""
+        made = self._finding("fired", stretch, samples=samples, times=times, evidence=evidence, advised=tuple(advised))
         return Finding(**{**vars(made), "severity": severity})
 
     def quiet(self, *evidence: Evidence, stretch: Stretch | None = None, samples: int = 0) -> Finding:
@@ -127,6 +134,11 @@ class Asked:
             parameters=dict(self.thresholds),
             **rest,
         )
+
+
+def plainly(text: str, stretch: Stretch | None = None, *points: Point) -> tuple[Advice, ...]:
+    """Advice that rests on what the rule saw alone: nothing else of this project says the opposite."""
+    return (Advice(text, points, None if stretch is None else stretch.key),)
 
 
 def too_few(what: str, there: int, wanted: float) -> str:

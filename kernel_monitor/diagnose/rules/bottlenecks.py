@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..model import Evidence
+from .. import advice
+from ..model import Evidence, Point
 from .base import Parameter, Rule, span, too_few
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..decision import Decision
     from ..frames import Floats
-    from ..model import Finding, Stretch
+    from ..model import Advice, Finding, Stretch
     from .base import Asked, Session
+
+    Advised = Callable[[Decision], Sequence[Advice]]
 
 LEAST = Parameter(20, "samples that it takes")
 SHARED = {
@@ -29,23 +35,38 @@ MENDED = (
 
 def cpu(session: Session, asked: Asked, stretch: Stretch) -> Finding:
     """The GPU starves while the CPU is busy."""
-    advice = (
-        "The CPU prepares batches as fast as it can and the GPU waits for them. Diagnose measures every engine in this "
-        "loop; where DALI can run, one click moves the work."
-        if not stretch.backend.startswith("dali")
-        else "Even DALI's share of the CPU work fills these cores: a machine with more cores for each GPU, or dali-gpu."
-    )
-    return _bottleneck(session, asked, stretch, session.frames.load, "CPU", asked["cpu"], advice)
+    return _bottleneck(session, asked, stretch, session.frames.load, "CPU", asked["cpu"], _relief)
 
 
 def io(session: Session, asked: Asked, stretch: Stretch) -> Finding:
     """The GPU starves while cores wait for the storage."""
-    advice = (
-        "The loader waits for storage: copy the data to a local disk or to memory, use fewer and larger files, or "
-        "raise the workers so that more reads are under way. Another engine would read the same files as slowly."
-    )
     busy = session.frames.iowait * _loading(session, stretch)
-    return _bottleneck(session, asked, stretch, busy, "I/O wait", asked["iowait"], advice)
+    return _bottleneck(session, asked, stretch, busy, "I/O wait", asked["iowait"], _storage)
+
+
+def _relief(decision: Decision) -> Sequence[Advice]:
+    if decision.instead is not None:
+        return (advice.over(decision),)
+    if not decision.waits:
+        words = f"The CPU is full and the GPU idles, but not for data: the step is {decision.kind}."
+        return (advice.say(decision, words), *advice.next_step(decision))
+    seen = advice.say(decision, "The CPU prepares batches as fast as it can and the GPU waits for them.")
+    return (seen, *advice.engines(decision), *([] if decision.engines else [advice.cores(decision)]))
+
+
+def _storage(decision: Decision) -> Sequence[Advice]:
+    if decision.instead is not None:
+        return (advice.over(decision),)
+    words = "The loader waits for storage: copy the data to a local disk or to memory, or use fewer and larger files."
+    found = [advice.say(decision, words, Point("storage", "faster", "for"))]
+    number = decision.crowd()
+    if number is not None and number.reason == "idle":
+        raised = advice.crowd(decision, number)
+        found += [] if raised is None else [raised]
+    if decision.best is None and decision.engines:
+        slow = [Point("engine", one.engine, "against") for one in decision.engines]
+        found.append(advice.say(decision, "Another engine would read the same files as slowly.", *slow))
+    return found
 
 
 def _loading(session: Session, stretch: Stretch) -> float:
@@ -56,7 +77,7 @@ def _loading(session: Session, stretch: Stretch) -> float:
 
 
 def _bottleneck(
-    session: Session, asked: Asked, stretch: Stretch, values: Floats, name: str, high: float, advice: str
+    session: Session, asked: Asked, stretch: Stretch, values: Floats, name: str, high: float, advised: Advised
 ) -> Finding:
     missing = session.no_gpu()
     if missing is not None:
@@ -82,7 +103,9 @@ def _bottleneck(
         **span(time[both]),
     )
     if low.sum() >= asked["low"] * count and share > asked["share"]:
-        return asked.fired(advice, evidence, stretch=stretch, samples=count, times=int(both.sum()))
+        return asked.fired(
+            advised(session.decision(stretch)), evidence, stretch=stretch, samples=count, times=int(both.sum())
+        )
     return asked.quiet(evidence, stretch=stretch, samples=count)
 
 

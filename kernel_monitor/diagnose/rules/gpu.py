@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..model import Evidence
+from .. import advice
+from ..model import Evidence, Point
 from ..statistics import distance, histogram
-from .base import Parameter, Rule, too_few, windows
+from .base import Parameter, Rule, plainly, too_few, windows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
+    from ..decision import Decision
     from ..frames import Floats
-    from ..model import Finding, Stretch
+    from ..model import Advice, Finding, Stretch
     from .base import Asked, Session
 
+LARGER = Point("batch", "larger", "for")
 WINDOW = {
     "window": Parameter(500, "samples that are looked at together"),
     "least": Parameter(100, "samples that the last, shorter window must have"),
@@ -64,12 +69,32 @@ def low(session: Session, asked: Asked, stretch: Stretch) -> Finding:
     if not seen:
         return asked.abstained("GPU utilisation: no window of it has values", stretch=stretch)
     if fired:
-        advice = (
-            "The GPU has headroom. The verdict says whether it waits for data; if it does, Diagnose measures the other "
-            "engines; if it does not, larger batches, automatic mixed precision or fewer synchronisations fill it."
+        return asked.fired(
+            _headroom(session.decision(stretch)), *evidence, stretch=stretch, samples=len(rows), times=times
         )
-        return asked.fired(advice, *evidence, stretch=stretch, samples=len(rows), times=times)
     return asked.quiet(*evidence, stretch=stretch, samples=len(rows))
+
+
+def _headroom(decision: Decision) -> Sequence[Advice]:
+    seen = advice.say(decision, "The GPU has headroom.")
+    if decision.instead is not None:
+        return (seen, advice.over(decision))
+    if decision.kind == "input-bound":
+        return (seen, *advice.next_step(decision))
+    if decision.kind == "undetermined":
+        unsettled = "Whether it waits for data is not settled: the verdict says what that takes."
+        return (seen, advice.say(decision, unsettled))
+    if decision.larger_batch:
+        text = "Larger batches, automatic mixed precision or fewer synchronisations fill it."
+        return (seen, advice.say(decision, text, LARGER))
+    return (seen, advice.say(decision, "Automatic mixed precision or fewer synchronisations fill it."))
+
+
+def _larger(decision: Decision) -> Sequence[Advice]:
+    if decision.instead is not None:
+        return (advice.over(decision),)
+    text = "Neither CPU, GPU nor GPU memory is full: a larger batch gives each step more to do for the same overhead."
+    return (advice.say(decision, text, LARGER),)
 
 
 def batch_size(session: Session, asked: Asked, stretch: Stretch) -> Finding:
@@ -107,11 +132,10 @@ def batch_size(session: Session, asked: Asked, stretch: Stretch) -> Finding:
     if sum(free) <= asked["windows"] * len(free):
         return asked.quiet(evidence, stretch=stretch, samples=count)
     if share > asked["wait"]:
-        words = f"The loop waits {100 * share:.0f} % of its step for data: a larger batch would wait for longer"
+        words = f"The loop waits {100 * share:.0f} % of its step for data"
         waits = Evidence(words, 100 * share, 100 * asked["wait"], "%")
         return asked.quiet(evidence, waits, stretch=stretch, samples=count)
-    advice = "Neither CPU, GPU nor GPU memory is full: a larger batch gives each step more to do for the same overhead."
-    return asked.fired(advice, evidence, stretch=stretch, samples=count, times=sum(free))
+    return asked.fired(_larger(session.decision(stretch)), evidence, stretch=stretch, samples=count, times=sum(free))
 
 
 def balance(session: Session, asked: Asked, stretch: Stretch) -> Finding:
@@ -145,11 +169,12 @@ def balance(session: Session, asked: Asked, stretch: Stretch) -> Finding:
         end=stretch.end,
     )
     if apart:
-        advice = (
+        advised = plainly(
             "The GPUs do not share the work evenly: look for a model split unevenly over them, DataParallel's first "
-            "GPU (DistributedDataParallel has none), or one rank with a slower loader."
+            "GPU (DistributedDataParallel has none), or one rank with a slower loader.",
+            stretch,
         )
-        return asked.fired(advice, evidence, stretch=stretch, samples=len(rows), times=len(apart))
+        return asked.fired(advised, evidence, stretch=stretch, samples=len(rows), times=len(apart))
     return asked.quiet(evidence, stretch=stretch, samples=len(rows))
 
 

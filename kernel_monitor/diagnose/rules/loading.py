@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import advice
 from ..limits import limits_note, usable_cores
 from ..model import Evidence
-from .base import Parameter, Rule, span, too_few
+from .base import Parameter, Rule, plainly, span, too_few
 
 if TYPE_CHECKING:
-    from ..model import Finding, Stretch
+    from collections.abc import Sequence
+
+    from ..decision import Decision
+    from ..model import Advice, Finding, Stretch
     from .base import Asked, Session
 
 UNKNOWN = "workers: how many processes load is not known of what is only watched"
@@ -46,12 +50,9 @@ def dataloader(session: Session, asked: Asked, stretch: Stretch) -> Finding:
         end=stretch.end,
     )
     if few and share > asked["wait"]:
-        knob = "threads" if word == "threads" else "workers"
-        advice = f"The loop waits and cores are left: raise {knob} to {math.floor(cores)}, in the running loop."
-        return asked.fired(advice, evidence, stretch=stretch, samples=stretch.steps)
+        return asked.fired(_number(session, stretch), evidence, stretch=stretch, samples=stretch.steps)
     if percent > asked["many"]:
-        advice = f"More {word} than the cores can run only get in each other's way: lower them to {math.floor(cores)}."
-        return asked.fired(advice, evidence, stretch=stretch, samples=stretch.steps)
+        return asked.fired(_number(session, stretch), evidence, stretch=stretch, samples=stretch.steps)
     return asked.quiet(evidence, stretch=stretch, samples=stretch.steps)
 
 
@@ -80,12 +81,7 @@ def too_many(session: Session, asked: Asked, stretch: Stretch) -> Finding:
         end=stretch.end,
     )
     if many > asked["per_core"] * cores and full > asked["share"]:
-        advice = (
-            "The cores are full and the loop's own thread, which feeds the GPU, has to share them. Lower the "
-            f"{'threads' if word == 'threads' else 'workers'} to {max(1, math.floor(cores) - 1)} and compare: fewer "
-            "can be faster."
-        )
-        return asked.fired(advice, evidence, stretch=stretch, samples=len(load))
+        return asked.fired(_number(session, stretch), evidence, stretch=stretch, samples=len(load))
     return asked.quiet(evidence, stretch=stretch, samples=len(load))
 
 
@@ -115,12 +111,33 @@ def saturated(session: Session, asked: Asked, stretch: Stretch) -> Finding:
         text += f"; the kernel took {np.nanmedian(kernel):.0f} % of one core (median)"
     evidence = Evidence(text, 100 * share, 100 * asked["share"], "%", share, **span(frames.time[rows][alone]))
     if share > asked["share"]:
-        advice = (
-            "One thread is the limit while the other cores idle, most likely the loop's own: move work out of it into "
-            "the workers (workers above 0, transforms in the data set instead of the loop), or let DALI do it."
+        return asked.fired(
+            _one_thread(session.decision(stretch)), evidence, stretch=stretch, samples=count, times=int(alone.sum())
         )
-        return asked.fired(advice, evidence, stretch=stretch, samples=count, times=int(alone.sum()))
     return asked.quiet(evidence, stretch=stretch, samples=count)
+
+
+def _number(session: Session, stretch: Stretch) -> Sequence[Advice]:
+    """Whether more or fewer of what loads."""
+    decision = session.decision(stretch)
+    many, word = _loading(session, stretch)
+    if decision.instead is not None:
+        return (advice.over(decision),)
+    told = advice.crowd(decision, decision.crowd(many, word))
+    return plainly("How many should load is not known.", stretch) if told is None else (told,)
+
+
+def _one_thread(decision: Decision) -> Sequence[Advice]:
+    seen = advice.say(decision, "One thread is the limit while the other cores idle, most likely the loop's own.")
+    if decision.instead is not None:
+        return (seen, advice.over(decision))
+    if not decision.waits:
+        return (seen, advice.say(decision, "Give it less to do, or more threads (torch.set_num_threads)."))
+    text = "Move work out of it: transforms belong in the data set, not in the loop."
+    number = decision.crowd()
+    raised = advice.crowd(decision, number) if number is not None and number.many == 0 else None
+    switch = advice.engines(decision) if decision.best is not None else ()
+    return (seen, advice.say(decision, text), *([] if raised is None else [raised]), *switch)
 
 
 def _counted(many: float, word: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..model import Evidence
-from .base import NO_DELIVERY, Parameter, Rule, too_few
+from .base import NO_DELIVERY, Parameter, Rule, plainly, too_few
 
 if TYPE_CHECKING:
     from ..frames import Frames
@@ -74,13 +74,14 @@ def memory_increase(session: Session, asked: Asked, stretch: Stretch) -> Finding
     if not evidence:
         return asked.abstained(too_few("samples of GPU memory", 0, 2 * width), stretch=stretch)
     if times:
-        advice = (
+        advised = plainly(
             "If memory goes on rising, tensors of earlier steps are kept: sum losses with loss.item() or "
             "loss.detach(), and do not keep outputs in lists. One rise at the first batch of a new size is torch's "
-            "cache and harmless."
+            "cache and harmless.",
+            stretch,
         )
         rose = [one for one in evidence if one.share]
-        return asked.fired(advice, *rose, stretch=stretch, samples=len(rows), times=times)
+        return asked.fired(advised, *rose, stretch=stretch, samples=len(rows), times=times)
     return asked.quiet(*evidence, stretch=stretch, samples=len(rows))
 
 
@@ -114,8 +115,13 @@ def creep(session: Session, asked: Asked) -> Finding:
         return asked.abstained("resident memory of the kernel's processes")
     if fired:
         severity: Literal["warning", "critical"] = "critical" if critical else "warning"
-        advice = " ".join(ADVICE[role] for role in fired)
-        return asked.fired(advice, *evidence, samples=samples, times=len(fired), severity=severity)
+        return asked.fired(
+            [one for role in fired for one in plainly(ADVICE[role])],
+            *evidence,
+            samples=samples,
+            times=len(fired),
+            severity=severity,
+        )
     return asked.quiet(*evidence, samples=samples)
 
 

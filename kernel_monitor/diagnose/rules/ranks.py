@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..loops import beside, of_stretches
 from ..model import Evidence
-from .base import NO_DELIVERY, Parameter, Rule, too_few
+from .base import NO_DELIVERY, Parameter, Rule, plainly, too_few
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,11 +68,11 @@ def imbalance(session: Session, asked: Asked) -> Finding:
     samples = sum(one.steps for one in known)
     if max(waits, steps) > asked["difference"]:
         rank = slow.number if waits >= steps else late.number
-        advice = (
+        advised = plainly(
             f"Every step of synchronous training lasts as long as its slowest rank: look at rank {rank} first "
             "(its machine's cores, its storage, its share of the data)."
         )
-        return asked.fired(advice, *evidence, samples=samples, times=len(known))
+        return asked.fired(advised, *evidence, samples=samples, times=len(known))
     return asked.quiet(*evidence, samples=samples)
 
 

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import advice
 from ..frames import counted
 from ..model import Evidence
-from .base import NO_DELIVERY, Parameter, Rule, span, too_few
+from .base import NO_DELIVERY, Parameter, Rule, plainly, span, too_few
 from .periods import strongest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..decision import Decision
     from ..frames import Steps
-    from ..model import Finding, Stretch
+    from ..model import Advice, Finding, Stretch
     from .base import Asked, Session
 
 NO_STEPS = "steps: this session holds only their means"
@@ -56,14 +60,14 @@ def outliers(session: Session, asked: Asked, stretch: Stretch) -> Finding:
         evidence.append(Evidence(words, whole, unit="ms", start=end - whole / 1e3, end=end))
     if count > asked["n"]:
         waits = np.nansum(steps["wait"][beyond]) > 0.5 * times[beyond].sum()
-        advice = (
+        text = (
             "Most of that time was spent waiting for data: look for large or slow files among those batches, for "
             "storage that stalls, or for workers that start anew with each epoch (persistent_workers=True keeps them)."
             if waits
             else "The loop itself took that time, not its data: look for what it does now and then (checkpoints, "
             "logging, evaluation, garbage collection) and for other users of the machine at those moments."
         )
-        return asked.fired(advice, *evidence, stretch=stretch, samples=len(times), times=count)
+        return asked.fired(plainly(text, stretch), *evidence, stretch=stretch, samples=len(times), times=count)
     return asked.quiet(*evidence[:1], stretch=stretch, samples=len(times))
 
 
@@ -96,19 +100,29 @@ def period(session: Session, asked: Asked, stretch: Stretch) -> Finding:
         waits = strongest(1e3 * np.nan_to_num(steps["wait"].astype(np.float64)), batches)
         data = waits is not None and waits.steps == found.steps and waits.explained > asked["explained"]
         if data and stretch.knobs.get("workers") == found.steps:
-            advice = (
-                f"The wait for data follows the {found.steps} workers round: they deliver in turn and do not keep up. "
-                "Raise the workers, or Diagnose to compare the engines."
-            )
+            advised = _round(session.decision(stretch), found.steps)
         elif data:
-            advice = "It is the wait for data that follows the pattern: look at what every such batch has in common."
+            text = "It is the wait for data that follows the pattern: look at what every such batch has in common."
+            advised = plainly(text, stretch)
         else:
-            advice = (
+            advised = plainly(
                 f"The loop itself does something every {found.steps} steps: gradients summed over several batches are "
-                "meant to; an alternation of two batch shapes, of synchronisations, or of memory given back is not."
+                "meant to; an alternation of two batch shapes, of synchronisations, or of memory given back is not.",
+                stretch,
             )
-        return asked.fired(advice, evidence, stretch=stretch, samples=len(times), times=len(times) // found.steps)
+        return asked.fired(advised, evidence, stretch=stretch, samples=len(times), times=len(times) // found.steps)
     return asked.quiet(evidence, stretch=stretch, samples=len(times))
+
+
+def _round(decision: Decision, many: int) -> Sequence[Advice]:
+    """Workers that deliver in turn and are waited for."""
+    text = f"The wait for data follows the {many} workers round: they deliver in turn and do not keep up."
+    seen = advice.say(decision, text)
+    if decision.instead is not None:
+        return (seen, advice.over(decision))
+    number = decision.crowd()
+    raised = advice.crowd(decision, number) if number is not None and number.reason == "idle" else None
+    return (seen, *([] if raised is None else [raised]), *(advice.engines(decision) if decision.waits else ()))
 
 
 def initialisation(session: Session, asked: Asked) -> Finding:
@@ -134,11 +148,11 @@ def initialisation(session: Session, asked: Asked) -> Finding:
     if not evidence:
         return asked.abstained("the session's beginning: its rows are no longer kept" if unknown else NO_DELIVERY)
     if late:
-        advice = (
+        advised = plainly(
             "If nobody was at rest between, time went by before the first step: downloads, lists of files read anew, "
             "models compiled. Keep what can be kept between runs, or make the loader after it."
         )
-        return asked.fired(advice, *evidence, samples=len(evidence), times=late)
+        return asked.fired(advised, *evidence, samples=len(evidence), times=late)
     return asked.quiet(*evidence, samples=len(evidence))
 
 
