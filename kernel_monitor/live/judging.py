@@ -112,9 +112,9 @@ class Judging:
         fresh = [event for event in done if event["id"] not in self._switched]
         found: dict[int, Pair | None] = {}
         if fresh:
-            steps = self._store.steps.table(min(asked(event) for event in fresh) - LONGEST_S)
+            steps = self._store.steps.table(min(asked(dict(event)) for event in fresh) - LONGEST_S)
             found = {event["id"]: pair(steps, events, event) for event in fresh}
-            settled = [event for event in fresh if now > first(event) + LONGEST_S]
+            settled = [event for event in fresh if now > first(dict(event)) + LONGEST_S]
             self._switched |= {event["id"]: found[event["id"]] for event in settled}
         both = {**self._switched, **found}
         made = [both[event["id"]] for event in done]

@@ -61,11 +61,20 @@ def _fired(subject: Subject, of: list[Finding]) -> Html:
         "article",
         el("h3", el("span", severity, class_=f"severity {severity}"), f" {of[0].title}"),
         *(_seen(subject, one) for one in of),
-        *(el("p", el("b", "What to do: "), advice) for advice in dict.fromkeys(one.advice for one in of) if advice),
+        *(el("p", el("b", "What to do: "), words) for words in _advice(of)),
         el("p", known.explanation, class_="of") if known is not None else None,
         el("p", f"Thresholds: {_parameters(of[0])}.", class_="of") if of[0].parameters else None,
         class_="rule",
     )
+
+
+def _advice(of: list[Finding]) -> list[str]:
+    """What to do, each once; where stretches differ in it, with their names."""
+    by_text: dict[str, list[str]] = {}
+    for one in of:
+        if one.advice:
+            by_text.setdefault(one.advice, []).append(one.stretch or "the session")
+    return [text if len(by_text) == 1 else f"{', '.join(keys)}: {text}" for text, keys in by_text.items()]
 
 
 def _seen(subject: Subject, one: Finding) -> Html:

@@ -28,14 +28,17 @@ them where the driver does not tell). Every threshold can be set: `analyse(snaps
 
 ORDER = """## What to do first
 
-When the loop waits for its data, in this order (`feeding` in `kernel_monitor/diagnose/cost.py`; it follows the
-published comparison of machines with and without CPU machines beside them):
+When the loop waits for its data, in this order (`feeding` in `kernel_monitor/diagnose/advice.py`; it follows the
+published comparison of machines with and without CPU machines beside them). What a rule advises on engines, workers,
+threads, batches and cores is made from the same decision as this and as the verdict's advice
+([verdict.md](verdict.md#the-advice)), whatever the rule's own thresholds are:
 
 1. Is it input-bound at all? If not, more loading brings next to nothing.
 2. The cores idle: raise the workers (DALI: the threads) up to the cores that there are. If they idle although there are
    as many workers, these wait for storage.
-3. The cores are busy: move to DALI, on the GPU where that can be, else on the CPU.
-4. A machine with more CPU cores for each GPU. Cores needed = CPU seconds per image × images/s of a loop that never
+3. The cores are busy: switch to the engine that was measured, or else is predicted, to be faster. Of those that are
+   neither known to be faster nor known not to be, *Diagnose* says which.
+4. No other engine is faster: a machine with more CPU cores for each GPU. Cores needed = CPU seconds per image × images/s of a loop that never
    waits.
 5. More than one machine has (128): CPU machines beside it.
 

@@ -19,6 +19,20 @@ export interface Gain {
   readonly measured: number | null;
   /** How it was reckoned. */
   readonly basis: string;
+  /** What measured it, `Diagnose` or `switch`; empty of a prediction. Kernels of before it do not tell. */
+  readonly by?: string;
+}
+
+/** A sentence that advises, and what it is for or against; the prose of all is `advice`. */
+export interface Advice {
+  readonly text: string;
+  readonly points: readonly {
+    readonly about: string;
+    readonly target: string;
+    readonly stance: 'for' | 'against' | 'neutral';
+  }[];
+  /** Key of the stretch that it is for; null: the session. */
+  readonly stretch: string | null;
 }
 
 /** Where the time of a step goes. */
@@ -27,6 +41,8 @@ export interface Verdict {
   readonly stretch: string | null;
   readonly sentence: string;
   readonly advice: string;
+  /** Kernels of before it do not tell. */
+  readonly advised?: readonly Advice[];
   /** Of the step's time, by part: `wait`, `copy`, `compute`, `other`; those that are known. */
   readonly shares: Readonly<Record<string, number | null>>;
   readonly steps: number;
