@@ -76,7 +76,8 @@ def fired(**fields: Any) -> Finding:
         "rule": "cpu-bottleneck", "title": "The CPU is full and the GPU waits", "state": "fired",
         "severity": "critical", "stretch": "train/1", "samples": 200, "times": 164,
         "evidence": (Evidence("CPU above 90 % and GPU below 40 %", 96.0, 90.0, "%", 0.82, 0.5, 19.5),),
-        "advised": (Advice("Switch to dali-cpu, or raise the workers."),), "parameters": {"cpu": 90.0, "share": 0.5}, **fields,
+        "advised": (Advice("Switch to dali-cpu, or raise the workers."),),
+        "parameters": {"cpu": 90.0, "share": 0.5}, **fields,
     }  # fmt: skip
     return Finding(**known)
 
@@ -117,8 +118,8 @@ def verdict_of(key: str, kind: Any, wait: float, steps: int) -> Verdict:
     """A verdict with its shares."""
     shares = {"wait": wait, "copy": 0.03, "compute": 0.95 - wait, "other": 0.02}
     return Verdict(
-        kind, key, f"{100 * wait:.0f} % of a step waits for data, over {steps} steps.", (Advice("Switch to dali-cpu."),), shares,
-        steps,
+        kind, key, f"{100 * wait:.0f} % of a step waits for data, over {steps} steps.",
+        (Advice("Switch to dali-cpu."),), shares, steps,
     )  # fmt: skip
 
 

@@ -52,6 +52,32 @@ def test_a_switch_is_predicted_from_what_was_there_when_it_was_asked_for(monkeyp
     assert len(asked) == 1
 
 
+def test_a_switch_of_minutes_ago_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a switch measured is remembered longer than the verdict looks back, and looked at once."""
+    from kernel_monitor.steps.records import Step
+
+    store = Store()
+    for number in range(2000):
+        store.append(0.1 * (number + 1), [])
+    ends, step = 0.0, 0.1
+    while ends < 200:
+        step = 0.16 if 20 <= ends < 40 else 0.1
+        ends += step
+        store.steps.add("loader-1", [Step(ends, 0, 0, 32, 0.8 * step, step)])
+    for first, source, target in ((20.2, "torchvision", "dali-cpu"), (40.2, "dali-cpu", "torchvision")):
+        asked = first - 0.2
+        store.add_event("switch-asked", asked, loader="loader-1", source=source, target=target)
+        store.add_event("switch", first, loader="loader-1", source=source, target=target, asked=asked, first=first)
+    backends = [{"name": name, "available": True} for name in ("torchvision", "dali-cpu")]
+    states = [{"id": "loader-1", "name": "train", "backend": "torchvision", "wanted": None, "backends": backends}]
+    one = judging.Judging(store)
+    said = one.judge(200.0, states)
+    assert said is not None
+    assert said["advice"].startswith("dali-cpu would not be faster here: steps 60 % longer when it was in use.")
+    monkeypatch.setattr(judging, "pair", lambda *_args: pytest.fail("it was looked at before"))
+    assert one.judge(200.0, states) == said
+
+
 def test_an_error_in_the_verdict_is_shown_and_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

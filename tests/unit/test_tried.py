@@ -87,3 +87,15 @@ def test_a_stretch_knows_nothing_of_what_came_later() -> None:
     before, after = analyse(snapshot).verdicts
     assert not any(one.action == "dali-cpu" for one in before.gains)
     assert any(one.action == "torchvision" for one in after.gains)
+
+
+def test_the_newest_measure_counts() -> None:
+    """Diagnose found dali-cpu slower; in use afterwards it was faster, and so the other way round."""
+    runs = [Run(0, 30, step=0.1, wait=0.06), Run(30, 60, step=0.05, wait=0.01)]
+    asked = switch(30.2, "torchvision", "dali-cpu", asked=30.0)
+    for at, by, faster in ((20.0, "switch", False), (40.0, "Diagnose", True)):
+        events = sorted([asked, diagnosed(*SLOWER, at=at)], key=lambda one: one["time"])
+        snapshot = build(60.0, runs=runs, events=events, states=[{"backend": "dali-cpu"}])
+        for found in verdicts(snapshot):
+            gain = next(one for one in found["gains"] if one["action"] == "torchvision")
+            assert (gain["by"], gain["measured"] > 0) == (by, faster)
