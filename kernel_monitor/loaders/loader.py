@@ -12,6 +12,9 @@ from typing import Any
 import torch
 
 from ..errors import MonitorError, NotSwitchable
+from ..integrations import accelerate
+from ..integrations.distributed import Sharding
+from ..integrations.samplers import ShownSampler
 from ..steps.meter import Meter
 from ..steps.registry import next_number
 from .engines.backends import Backend, Setting, resolve
@@ -28,6 +31,8 @@ from .segment import Slot
 from .slots import Slots
 from .state import EpochCounts, KnobsState, LoaderState
 from .switch import Click, Switch, Switchboard, Wish, prepare, prepare_in_background
+from .view import LoaderView
+from .view import checked as checked_skip
 
 EPOCHS_KEPT = 4  # epochs whose plan and decoders can still be asked for
 SKIPS_SHOWN = 5  # skipped samples in the state that a monitor shows
@@ -49,7 +54,12 @@ class SwitchableLoader:
     """
 
     def __init__(
-        self, setting: Setting | None = None, name: str | None = None, seed: int | None = None, **others: Any
+        self,
+        setting: Setting | None = None,
+        name: str | None = None,
+        seed: int | None = None,
+        sharding: Sharding | None = None,
+        **others: Any,
     ) -> None:
         if type(setting) is not Setting or others:  # a framework that makes another one of the same class
             raise NotSwitchable(
@@ -57,6 +67,7 @@ class SwitchableLoader:
                 "and give that to switchable(), or tell it to leave the loader as it is."
             )
         self._wrapped = setting.wrapped
+        self._sharding = Sharding(setting.wrapped, wanted=False) if sharding is None else sharding
         self._keyed = setting.keyed
         self._process = os.getpid()
         self._records: dict[int, EpochRecord] = {}
@@ -74,11 +85,17 @@ class SwitchableLoader:
         self.board = Switchboard(self.id, TORCHVISION)
         self.slots = Slots(setting, self.board)
         weakref.finalize(self, _end, self.slots, self.board, self._process)
+        self._settle()
         register(number, self)  # last: from now on other threads ask it for its state
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name == "batch_sampler":
+            self._settle()
+            return ShownSampler(self._wrapped.batch_sampler, self.name)
+        if name == "sampler":
+            self._settle()
         return getattr(self._wrapped, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -91,6 +108,7 @@ class SwitchableLoader:
             super().__setattr__(name, value)
 
     def __len__(self) -> int:
+        self._settle()
         return len(self._wrapped)
 
     def __repr__(self) -> str:
@@ -100,19 +118,24 @@ class SwitchableLoader:
         raise MonitorError("A switchable loader cannot be copied or sent to another process; wrap a DataLoader there.")
 
     def __iter__(self) -> EpochIterator:
+        return self.iterate()
+
+    def iterate(self, skipped: int = 0) -> EpochIterator:
+        """Begin an iteration, as `iter` does, after that many batches of the epoch; for views, see `skip`."""
         if os.getpid() != self._process:
             raise MonitorError("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
         with self.turn:
-            return self._begin()
+            return self._begin(skipped)
 
-    def _begin(self) -> EpochIterator:
+    def _begin(self, skipped: int) -> EpochIterator:
+        self._settle(begins=True)
         self._keyed.forget()
         self.slots.renew()
         self._refresh()
         self.slots.expect()
         self.slots.reap()
         engine = self.slot(TORCHVISION).engine
-        cursor, seeding = self._orders.begin()
+        cursor, seeding = self._orders.begin(skipped)
         self._enter(cursor.record)
         if isinstance(engine, WorkersEngine) and seeding is not None:
             engine.generator = seeding  # new workers are then seeded as torch would seed them
@@ -227,8 +250,20 @@ class SwitchableLoader:
                 raise MonitorError(obstacle)
         self.slots.turn(**knobs)
 
+    def skip(self, batches: int) -> LoaderView:
+        """Return a view of this loader whose iterations begin after the first `batches` of the epoch.
+
+        These are drawn and not computed, so that order, crops and flips of the rest are those of a whole epoch; they
+        count neither as planned nor as delivered. accelerate's `skip_first_batches(loader, batches)` returns this.
+
+        Raises:
+            ValueError: the number is negative.
+        """
+        return LoaderView(self, checked_skip(batches))
+
     def set_epoch(self, epoch: int) -> None:
         """Number the next epoch, as DistributedSampler.set_epoch does; samplers that have it are told."""
+        self._settle()
         self._orders.next_epoch = epoch
         batch_sampler = self._wrapped.batch_sampler
         for sampler in (batch_sampler, getattr(batch_sampler, "sampler", None)):
@@ -244,6 +279,7 @@ class SwitchableLoader:
         drawn again.
         """
         with self.turn:
+            self._settle()
             return self._orders.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -258,6 +294,7 @@ class SwitchableLoader:
                 draws something else than it did shows, and is raised, when the next iteration begins.
         """
         with self.turn:
+            self._settle()
             self._orders.load(state)
 
     def plan(self, epoch: int | None = None) -> list[int]:
@@ -381,6 +418,17 @@ class SwitchableLoader:
             self.turn.release()
 
     # Inside
+
+    def _settle(self, *, begins: bool = False) -> None:
+        """Take account of what is around: a process group to share the samples out in, frameworks to be served.
+
+        Args:
+            begins: whether an iteration begins; under way, an epoch keeps its sampler.
+        """
+        accelerate.serve((SwitchableLoader, LoaderView), LoaderView.of)
+        said = self._sharding.settle() if begins or self._record is None else None
+        if said is not None:
+            self.board.say(said)
 
     def _take_deferred(self) -> Wish | None:
         """The wish that was put off, if it is still what is wanted."""

@@ -18,6 +18,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from ..errors import MonitorError
+from ..integrations.distributed import tell_epoch
 from .data.keyed import KeyedDataset
 from .plan import Cursor, EpochRecord
 from .resume import Order, Origin, Resumption, save
@@ -65,17 +67,26 @@ class Orders:
         """Of the augmentation of the newest epoch."""
         return torch.initial_seed() if self._seed is None else self._seed
 
-    def begin(self) -> tuple[Cursor, torch.Generator | None]:
+    def begin(self, skipped: int = 0) -> tuple[Cursor, torch.Generator | None]:
         """Begin an epoch.
+
+        Args:
+            skipped: batches at its beginning that are not to be taken; they are drawn.
 
         Returns:
             Its plan, and a generator to seed new workers from; None where torch would make no workers.
 
         Raises:
-            MonitorError: it is to go on from a state, and the sampler draws another order than it did. The state
-                stays loaded.
+            MonitorError: it is to go on from a state, and the sampler draws another order than it did, or batches are
+                to be skipped as well. The state stays loaded.
         """
         loaded = self._loaded
+        if skipped and loaded is not None and loaded.begun:
+            raise MonitorError(
+                "A state was loaded, from which the next iteration goes on, and batches are to be skipped as well: use "
+                "one of the two (with Transformers' Trainer ignore_data_skip=True keeps the state)."
+            )
+        tell_epoch(self._loader, self.next_epoch)
         order = Order.new(self._loader, kept=self._keeps_workers) if loaded is None else loaded.begin(self._loader)
         resumed = loaded is not None and loaded.begun
         number = loaded.epoch if loaded is not None and resumed else self.next_epoch
@@ -85,6 +96,9 @@ class Orders:
         cursor = Cursor(order.batches, record, len(self._keyed), seed, lookahead(self._loader))
         if loaded is not None:
             loaded.replay(cursor)
+        if skipped:
+            cursor.replay(skipped, skipped)
+            record.begin_after(skipped)
         self._before = _Before(self._newest, self.next_epoch, loaded, self._seed, self._seed_given, record.answered)
         self._seed = seed
         self._loaded, self._newest, self.next_epoch = None, (record, order.origin), number + 1
@@ -138,6 +152,7 @@ class Orders:
             return
         loaded = Resumption(state, self._loader)
         loaded.origin.tell_epochs(self._loader)
+        tell_epoch(self._loader, loaded.epoch, anew=True)
         self._loaded, self.next_epoch = loaded, loaded.epoch
         self._seed, self._seed_given = loaded.seed, loaded.seed_given
 

@@ -86,7 +86,8 @@ class EpochRecord:
     decoded: dict[str, int] = field(default_factory=dict)
     fallbacks: list[Fallback] = field(default_factory=list)
     skips: list[Skipped] = field(default_factory=list)
-    answered: int = 0  # batches answered, delivered or raised
+    passed: int = 0  # batches drawn that are not part of it, because the iteration began after them
+    answered: int = 0  # batches answered, delivered or raised; and those before them
     batches: int = 0  # batches delivered, those included in which every sample was skipped
     samples: int = 0  # delivered
     skipped: int = 0  # left out of their batches as unreadable
@@ -98,7 +99,8 @@ class EpochRecord:
     @property
     def planned(self) -> int:
         """Samples of the whole epoch; those drawn so far where the sampler does not tell its length."""
-        return len(self.indices) if self.samples_planned is None else self.samples_planned
+        passed = self.ends[self.passed - 1] if self.passed else 0
+        return (len(self.indices) if self.samples_planned is None else self.samples_planned) - passed
 
     @property
     def in_flight(self) -> int:
@@ -109,6 +111,13 @@ class EpochRecord:
         """Indices of one batch of the plan."""
         first = self.ends[number - 1] if number else 0
         return self.indices[first : self.ends[number]]
+
+    def begin_after(self, batches: int) -> None:
+        """Note that the iteration begins after that many batches, which were drawn: neither delivered nor lost."""
+        self.passed = min(batches, len(self.ends))
+        self.answered = max(self.answered, self.passed)
+        if self.batches_planned is not None:
+            self.batches_planned = max(0, self.batches_planned - self.passed)
 
     def raised(self, number: int) -> None:
         """Note a batch that was answered by an exception: neither delivered nor lost."""
@@ -267,6 +276,8 @@ class Cursor:
             if take.number >= answered:
                 again.append(take)
         self.give_back(again)
+        if self._lookahead is not None:
+            self._limit = self._lookahead + answered
 
     def _count(self, indices: list[int]) -> list[int]:
         """How often each index came before in this epoch; counts them as seen."""

@@ -84,7 +84,7 @@ class Origin:
     def tell_epochs(self, loader: DataLoader[Any]) -> None:
         """Tell the samplers their epoch."""
         for place, sampler in generators.samplers(loader):
-            if place in self.epochs:
+            if place in self.epochs and hasattr(sampler, "set_epoch"):  # it may come with the process group
                 sampler.set_epoch(self.epochs[place])
 
     def restore(self, loader: DataLoader[Any]) -> None:
@@ -203,6 +203,7 @@ class Resumption:
         """
         cursor.replay(self.state["drawn"], self.state["answered"])
         record = cursor.record
+        record.begin_after(self.state.get("passed", 0))
         if digest(record) != self.state["digest"]:
             raise MonitorError(
                 f"Epoch {record.number} cannot be resumed: the sampler does not draw again what it drew before the "
@@ -235,6 +236,7 @@ def save(
         "epoch": record.number,
         "begun": begun,
         **{name: getattr(record, name) for name in _COUNTS},
+        "passed": record.passed,
         "drawn": len(record.ends),
         "digest": digest(record),
         "decoders": [[name, run] for name, run in zip(record.decoders, record.runs, strict=True)],

@@ -193,6 +193,11 @@ class Switchboard:
                 self._end("failed", message=message)
         emit("switch-failed", self._loader, target=target, message=message)
 
+    def say(self, sentence: str) -> None:
+        """Show a sentence beside the backend, until something happens to that."""
+        with self._lock:
+            self._status = f"{self._status}. {sentence}"
+
     def begun(self, record: EpochRecord) -> None:
         """An iteration begins."""
         self._record = record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import MonitorError, NotSwitchable
+from ..integrations.distributed import Sharding
 from ..text import given
 from .data.keyed import KeyedDataset
 from .data.sources import find_source
@@ -26,6 +28,7 @@ def switchable(
     seed: int | None = None,
     device: torch.device | str | int | None = None,
     on_error: str = "raise",
+    shard: bool = True,
 ) -> SwitchableLoader:
     """Wrap a DataLoader over image files so that its engine can be swapped in the middle of an epoch.
 
@@ -52,6 +55,11 @@ def switchable(
         on_error: what to do with a file that cannot be read. "raise": a `SampleError` in the loop, the same on every
             engine. "skip": its batch comes without it, a batch of which nothing is left does not come at all;
             `loader.skipped()` lists what was left out and why. Errors of your own code are raised in any case.
+        shard: whether, in a process group of several ranks, a DataLoader that shuffles or goes through its data set in
+            order gives each rank its share: with a DistributedSampler of the same `shuffle` and `drop_last`, seed 0
+            and the loader's number of the epoch. Samplers that share out by themselves stay as they are; so do those
+            of which that is not known, with a warning. False: no rank's samples depend on its rank, as is needed for
+            ranks that work on one batch together (tensor or pipeline parallelism). The group may be initialised later.
 
     Raises:
         NotSwitchable: (a MonitorError and a TypeError) the loader cannot be driven; the message says why.
@@ -65,9 +73,17 @@ def switchable(
         )
     _check(loader)
     name = None if name is None else given(name, "The name of a loader") or None
+    loader = _copied(loader)
     keyed = KeyedDataset(find_source(loader.dataset), on_error)
     setting = backends.setting(keyed, loader, _device(device), own=dali, on_error=on_error)
-    return SwitchableLoader(setting, name, seed)
+    return SwitchableLoader(setting, name, seed, Sharding(loader, wanted=shard))
+
+
+def _copied(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A DataLoader of our own, over the same data set and samplers: only ours may get another sampler."""
+    copied = copy.copy(loader)
+    vars(copied).pop("_iterator", None)  # workers that the user's keeps
+    return copied
 
 
 def _check(loader: Any) -> None:

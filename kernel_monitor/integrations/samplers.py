@@ -1,0 +1,89 @@
+"""The batch sampler that a switchable loader shows: the user's own, but not for another DataLoader to iterate.
+
+A framework that makes a DataLoader anew from the attributes of one that it was given gets a plain one, which no
+switch ever reaches and no monitor sees. The order is what it must take from there, so that is where it is told.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import MonitorError
+
+_ITERATORS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader")  # modules of iterators of DataLoaders
+
+
+class ShownSampler:
+    """Stands for a batch sampler: of the same class to `isinstance`, with the same attributes, length and batches.
+
+    Args:
+        sampler: the user's.
+        name: of the loader.
+
+    Raises:
+        MonitorError: by iterating, where a DataLoader does it.
+    """
+
+    __slots__ = ("_name", "_sampler")
+
+    def __init__(self, sampler: Any, name: str) -> None:
+        object.__setattr__(self, "_sampler", sampler)
+        object.__setattr__(self, "_name", name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._sampler, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._sampler, name)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._sampler[place]
+
+    def __iter__(self) -> Iterator[Any]:
+        # At the first batch, not before: torch's iterators cannot be taken apart when `iter` itself fails.
+        if _in_dataloader():
+            raise MonitorError(
+                f"Another DataLoader was made from the attributes of the switchable loader {self._name}: it would "
+                "load on its own, out of sight of the monitor and out of reach of every switch. Use the loader itself, "
+                "loader.skip(n) to begin after its first n batches, or make the other DataLoader a batch sampler of "
+                "its own."
+            )
+        yield from self._sampler
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._sampler == (other._sampler if type(other) is ShownSampler else other))
+
+    def __hash__(self) -> int:
+        return hash(self._sampler)
+
+    def __repr__(self) -> str:
+        return repr(self._sampler)
+
+    def __reduce__(self) -> Any:
+        return _same, (self._sampler,)
+
+
+def _same(sampler: Any) -> Any:
+    return sampler
+
+
+def _in_dataloader() -> bool:
+    """Whether an iterator of a DataLoader has called, at whatever depth: samplers are wrapped in samplers."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_ITERATORS):
+            return True
+        frame = frame.f_back
+    return False
