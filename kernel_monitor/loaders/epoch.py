@@ -134,6 +134,7 @@ class EpochIterator:
     def _boundary(self) -> None:
         """Between two batches: stop the outgoing engine, start the incoming one."""
         board = self._board
+        self._loader.look()
         target = board.taking
         slot = self._loader.slot(target)
         if self._segments and self._segments[-1].slot is not slot:

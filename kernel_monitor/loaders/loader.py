@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import weakref
@@ -17,10 +18,11 @@ from ..integrations.distributed import Sharding
 from ..integrations.samplers import ShownSampler
 from ..steps.meter import Meter
 from ..steps.registry import next_number
+from .data.snapshot import snapshot
 from .engines.backends import Backend, Setting, resolve
 from .engines.synthetic import NAME as SYNTHETIC
 from .engines.torch_engine import NAME as TORCHVISION
-from .engines.torch_engine import WorkersEngine, fork_is_safe, forks, why_not_sent
+from .engines.torch_engine import WorkersEngine, dali_runs, fork_is_safe, forks, sentence, why_not_sent
 from .epoch import EpochIterator
 from .knobs import Knobs, checked
 from .orders import Orders
@@ -73,6 +75,8 @@ class SwitchableLoader:
         self._records: dict[int, EpochRecord] = {}
         self._record: EpochRecord | None = None
         self._orders = Orders(setting.wrapped, setting.keyed, seed)
+        self._seen: list[Any] = []  # of the data set, between two batches
+        self._shown = False  # whether workers that are kept have been given the data set
         self._workers_stand = False  # from the first iteration on
         self.turn = threading.RLock()
         """Held by the thread that asks for a batch or begins an epoch: iterators of several threads take turns."""
@@ -247,7 +251,7 @@ class SwitchableLoader:
         if knobs.get("workers", 0) not in (0, self.knobs.workers) and not fork_is_safe() and forks(self._wrapped):
             obstacle = why_not_sent(self._keyed, self._wrapped)
             if obstacle is not None:
-                raise MonitorError(obstacle)
+                raise MonitorError(sentence(obstacle))
         self.slots.turn(**knobs)
 
     def skip(self, batches: int) -> LoaderView:
@@ -366,6 +370,7 @@ class SwitchableLoader:
             return
         self.board.cancel()
         self.slots.release()
+        self._shown = False
 
     # What the monitor uses
 
@@ -456,16 +461,67 @@ class SwitchableLoader:
             with slot.use():
                 if not isinstance(engine, WorkersEngine):
                     return
-                if slot.holder is None:
-                    engine.renew()
+                if engine.started or (forks(self._wrapped) and not engine.forks):
+                    return  # those that are not forked start when they are wanted
                 if self.board.taking != TORCHVISION or self.board.waiting is not None:
                     engine.ensure()
         except Exception as error:
             if not self.slots.roll_back(slot, error):
                 raise
 
+    def look(self) -> None:
+        """Between two batches: where torch would see a change of the transform at once, let DALI see it as well."""
+        if self.board.taking == TORCHVISION or isinstance(self.slot(TORCHVISION).engine, WorkersEngine):
+            return
+        seen = self._keyed.source.glance()
+        if len(seen) != len(self._seen) or not all(map(operator.is_, seen, self._seen)):
+            self._seen = seen
+            self._translate()
+
     def _refresh(self) -> None:
-        """Translate the transform again: the user may have changed it between epochs."""
+        """At the start of an epoch: let every engine see what the wrapped loader's workers would see.
+
+        That is the data set as it is now; as it was at first, where workers are kept; and where there are none, as it
+        is at each moment.
+
+        Raises:
+            MonitorError: it has changed, and the workers that have the old one cannot be replaced.
+        """
+        source, dataset = self._keyed.source, self._wrapped.dataset
+        slot = self.slot(TORCHVISION)
+        engine = slot.engine
+        if not isinstance(engine, WorkersEngine):
+            source.show(dataset)
+            self._shown = False
+        elif not (self._wrapped.persistent_workers and self._shown):
+            self._renew(slot, engine, snapshot(dataset))
+            self._shown = True
+        self._translate()
+
+    def _renew(self, slot: Slot, engine: WorkersEngine, dataset: Any) -> None:
+        """Show a new state of the data set, and let go of workers that have another one."""
+        source = self._keyed.source
+        with slot.use():
+            outdated = engine.outdated(dataset, shared=slot.holder is not None)
+        if engine.started and not outdated:
+            return
+        before = source.dataset
+        source.show(dataset)
+        if not outdated:
+            return
+        if self.board.taking == TORCHVISION and dali_runs() and forks(self._wrapped):
+            obstacle = why_not_sent(self._keyed, self._wrapped)
+            if obstacle is not None:
+                source.show(before)
+                raise MonitorError(
+                    f"The data set was changed since its workers were started, and {obstacle} Or go on without workers: "
+                    "set(workers=0)."
+                )
+        engine.careful = dali_runs()
+        slot.release()
+
+    def _translate(self) -> None:
+        """Let DALI's engines follow the data set."""
         if not self.slots.refresh():
             return
         taking = self.board.taking

@@ -60,6 +60,8 @@ class Slots:
         self._retired: list[Slot] = []  # replaced; may still deliver what they took
         self._preparing = False  # whether a thread starts new engines; never two at once
         self._releases = 0
+        self._obstacle = setting.keyed.source.obstacle
+        self._encoded: bool | None = None  # as DALI's engines were built for it; None while there are none
         self._expected_of: Setting | None = None
         self.expected: Mapping[str, Mapping[str, float]] = {}
         """What other engines would take, see `expected.expected`; replaced as a whole."""
@@ -144,12 +146,16 @@ class Slots:
             entry.slot.release()
 
     def refresh(self) -> bool:
-        """Translate the transform again, which the user may have changed; returns whether the program changed."""
+        """Look at the data set again, which may have changed; returns whether DALI's engines are to be built anew."""
         with self._lock:
-            setting = translated(self._setting)
-            if setting.program == self._setting.program and setting.refusal == self._setting.refusal:
+            setting, source = translated(self._setting), self._setting.keyed.source
+            obstacle = source.obstacle
+            encoded = source.encoded if any("threads" in SPECS[name].uses for name in self._entries) else None
+            same = setting.program == self._setting.program and setting.refusal == self._setting.refusal
+            if same and obstacle == self._obstacle and (encoded == self._encoded or None in (encoded, self._encoded)):
+                self._encoded = encoded
                 return False
-            self._setting = setting
+            self._setting, self._obstacle, self._encoded = setting, obstacle, None
             self._in_force = replace(self._in_force, program=setting.program, refusal=setting.refusal)
             self._backends = availability(setting)
             dropped = [self._entries.pop(name) for name in list(self._entries) if name != TORCHVISION]

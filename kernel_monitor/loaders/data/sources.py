@@ -22,6 +22,7 @@ from torchvision.datasets.folder import default_loader, pil_loader
 
 from ...errors import NotSwitchable, TransformNotTranslatable
 from ..streams import Streams
+from ..transforms.chain import flatten
 from .torchvision_sets import LAYOUTS, Layout, Opener, open_as_stored, open_gray
 
 ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
@@ -49,7 +50,10 @@ class Located(NamedTuple):
 
 
 class FileSource:
-    """The files behind a data set, seen live: what the user changes in it is seen at the next look."""
+    """The files behind a data set, seen live: what changes in `dataset` is seen at the next look.
+
+    Where there are workers, `dataset` is a copy of the user's, replaced when these would see what the user changed.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -60,6 +64,28 @@ class FileSource:
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    def show(self, dataset: Any) -> None:
+        """Take the data set in another state from now on."""
+        if dataset is not self.dataset:
+            self._offsets = {}
+        self.dataset, self._encoded = dataset, None
+
+    def glance(self) -> list[Any]:
+        """The opening functions, the transforms in their order and the values of their attributes.
+
+        Each the object itself: comparing two such lists costs a few µs and shows most changes.
+        """
+        seen: list[Any] = []
+        known: set[int] = set()
+        for part, layout in self._parts(self.dataset):
+            transform = layout.transforms(part)[0]
+            seen.append(layout.opener(part))
+            if id(transform) not in known:
+                known.add(id(transform))
+                for one in flatten(transform):
+                    seen += [one, *getattr(one, "__dict__", {}).values()]
+        return seen
 
     @property
     def files(self) -> int:

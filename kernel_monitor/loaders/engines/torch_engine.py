@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,9 +18,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...errors import MonitorError
+from ..data.fingerprint import fingerprint
 from ..data.inherited import InheritingInit
 from ..data.keyed import GREETING, BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
 from ..plan import Take
+from . import main_guard
 from .base import Delivery, EngineFailed, Pull
 
 NAME = "torchvision"
@@ -38,9 +39,14 @@ def note_dali() -> None:
     _dali_runs.set()
 
 
+def dali_runs() -> bool:
+    """Whether a DALI pipeline was built in this process."""
+    return _dali_runs.is_set()
+
+
 def fork_is_safe() -> bool:
     """Whether the process has neither DALI's threads nor a CUDA context, which do not survive a fork."""
-    return not _dali_runs.is_set() and not torch.cuda.is_initialized()
+    return not dali_runs() and not torch.cuda.is_initialized()
 
 
 def forks(wrapped: DataLoader[Any]) -> bool:
@@ -54,26 +60,62 @@ def forks(wrapped: DataLoader[Any]) -> bool:
 def without_fork() -> Any:
     """The multiprocessing context for workers that must not be made by a fork."""
     methods = multiprocessing.get_all_start_methods()
-    return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if "forkserver" not in methods:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    _start_server(context)
+    return context
+
+
+def _start_server(context: Any) -> None:
+    """Start multiprocessing's server, if it does not run yet, with torch imported: else each worker imports it, in 6 s.
+
+    What the user has set to be imported is imported too, and stays set.
+    """
+    from multiprocessing import forkserver  # not on Windows
+
+    wanted = list(forkserver._forkserver._preload_modules)  # type: ignore[attr-defined]
+    context.set_forkserver_preload([*wanted, __name__])
+    try:
+        forkserver.ensure_running()
+    finally:
+        context.set_forkserver_preload(wanted)
+
+
+NOT_FORKED = "new workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise"
 
 
 def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
-    """Why what workers need cannot be sent to a new process; None where it can. Pickles the whole data set."""
+    """Why workers cannot be started without a fork, with the remedy; None where they can. Pickles the whole data set.
+
+    To be asked before any such worker is started where the user's own DataLoader would fork: a process that is not
+    forked imports the user's script.
+    """
+    script = main_guard.unguarded()
+    if script is not None:
+        return (
+            f"{NOT_FORKED}, because {script.name} would then run once more in each: put what it runs under "
+            'if __name__ == "__main__":, or set workers before the first switch.'
+        )
     try:
         sent = bytes(ForkingPickler.dumps((keyed, wrapped.collate_fn, wrapped.worker_init_fn)))
     except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return (
-            f"New workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise: {error}. "
-            "Set workers before the first switch, or define what the data set uses in a module."
+            f"{NOT_FORKED}: {cause}; define what the data set uses in a module, or set workers before the first switch."
         )
     # A notebook's own classes are sent by name, and a new process has no notebook to find them in.
-    if b"__main__" in sent and not hasattr(sys.modules["__main__"], "__file__"):
+    if b"__main__" in sent and main_guard.imported_again() is None:
         return (
-            "New workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise, because "
-            "the data set uses what is defined in the notebook; set workers before the first switch, or move it to a "
-            "module."
+            f"{NOT_FORKED}, because the data set uses what is defined in the notebook; move it to a module, or set "
+            "workers before the first switch."
         )
     return None
+
+
+def sentence(words: str) -> str:
+    """Words with a capital letter at their start."""
+    return words[:1].upper() + words[1:]
 
 
 def answer(take: Take, fetched: Fetched) -> Delivery:
@@ -167,15 +209,16 @@ class WorkersEngine:
     """num_workers > 0: a second DataLoader with the same settings, its workers kept across epochs and switches.
 
     The workers get the numbers of their batch from a live sampler. Where the wrapped loader does not keep its
-    workers, `renew` makes new ones at the start of an epoch, so that changes of the data set are seen, as in
-    torch; but never by a fork once DALI or CUDA runs in the process: from then on the existing workers stay.
+    workers, new ones are made at the start of an epoch, so that changes of the data set are seen, as in torch. Once
+    DALI runs in the process they are not forked any more, which takes some seconds: then only where `outdated`.
 
     Args:
         keyed: the data set by keys.
         wrapped: whose other settings the workers get.
         workers: how many.
         prefetch: batches in flight for each; None: as the wrapped loader has it.
-        careful: whether to start them by another method where a fork would not be safe, instead of all the same.
+        careful: whether to start them by another method where a fork would not be safe, instead of all the same; may
+            be set for those that are started next.
     """
 
     name = NAME
@@ -190,7 +233,7 @@ class WorkersEngine:
         careful: bool = False,
     ) -> None:
         self.broken = False
-        self._careful = careful
+        self.careful = careful
         self._keyed = keyed
         self._wrapped = wrapped
         self._workers = workers
@@ -198,6 +241,7 @@ class WorkersEngine:
         self._sampler = _LiveSampler()
         self._inner: DataLoader[Any] | None = None
         self._iterator: Any = None
+        self._sent = b""  # fingerprint of what the workers were given
         self.generator: torch.Generator | None = None  # in the state from which torch would seed the workers
 
     @property
@@ -217,7 +261,7 @@ class WorkersEngine:
     @property
     def forks(self) -> bool:
         """Whether its workers would now be made by a fork of this process."""
-        return forks(self._wrapped) and (fork_is_safe() or not self._careful)
+        return forks(self._wrapped) and (fork_is_safe() or not self.careful)
 
     def prepare(self) -> None:
         """Start the workers and hear from each; those made by a fork start later, on the thread that iterates."""
@@ -238,10 +282,21 @@ class WorkersEngine:
         if not self.started:
             self.start(lambda: None)
 
-    def renew(self) -> None:
-        """At the start of an epoch: let go of workers that the wrapped loader would not have kept."""
-        if self.started and not self._wrapped.persistent_workers and (not forks(self._wrapped) or fork_is_safe()):
-            self.release()
+    def outdated(self, dataset: Any, *, shared: bool) -> bool:
+        """Whether an epoch that begins now needs new workers, which then are started without a fork once DALI runs.
+
+        Args:
+            dataset: as the epoch is to see it.
+            shared: whether another iteration uses the workers, which then stay for as long as nothing has changed.
+        """
+        if not self.started:
+            return False
+        if not shared and not (forks(self._wrapped) and dali_runs()):
+            return True
+        return self._fingerprint(dataset) != self._sent
+
+    def _fingerprint(self, dataset: Any) -> bytes:
+        return fingerprint(dataset, self._wrapped.collate_fn, self._wrapped.worker_init_fn)
 
     def start(self, pull: Pull) -> None:
         if self.started and (self.broken or not self._alive()):
@@ -263,6 +318,8 @@ class WorkersEngine:
         self._inner = self._build()
         self._iterator = iter(self._inner)  # starts the workers
         self.broken = False
+        if not self._wrapped.persistent_workers:
+            self._sent = self._fingerprint(self._keyed.source.dataset)  # while they begin to work
 
     def _build(self) -> DataLoader[Any]:
         wrapped = self._wrapped
@@ -271,7 +328,7 @@ class WorkersEngine:
         if forks(wrapped) and not self.forks:
             obstacle = why_not_sent(self._keyed, wrapped)
             if obstacle is not None:
-                raise MonitorError(obstacle)
+                raise MonitorError(sentence(obstacle))
             context, init = without_fork(), InheritingInit(init)
         return DataLoader(
             self._keyed,  # type: ignore[arg-type]

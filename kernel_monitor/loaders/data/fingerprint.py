@@ -1,0 +1,223 @@
+"""A digest of what worker processes are given, to see whether it has changed since they were started."""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import pickle
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+
+LONG = 1000  # elements of a list
+MOST = 2 << 30  # bytes of a data set that a fingerprint is taken of
+BLOCK = 1 << 20  # bytes; a larger piece is known by its length, its start and its end
+LARGE = 64 << 20  # bytes of an array; of a larger one SAMPLES pieces of SAMPLE bytes are read
+SAMPLES, SAMPLE = 256, 4096
+LARGE_LIST = 256 << 20  # bytes
+
+_OWN = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__slotnames__"})  # Python's
+
+
+def fingerprint(*values: Any) -> bytes:
+    """Return a digest of Python objects that changes when they change, for comparing within one process.
+
+    Functions are known by their code and what it refers to, arrays by their content, what cannot be described (open
+    files, locks) by which object it is. Arrays above 64 MB are read in samples, and what comes after the first 2 GB
+    is not read. Never raises.
+    """
+    digest = _Digest()
+    for value in values:
+        try:
+            _Describer(digest).dump(value)
+        except _EnoughRead:
+            break
+        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise, above all RecursionError
+            digest.write(f"{type(error).__name__} {id(value)}".encode())
+    return digest.value()
+
+
+class _EnoughRead(Exception):
+    """More than MOST bytes."""
+
+
+class _Digest:
+    """The file that a description is written to."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._read = 0
+
+    def write(self, data: Any) -> int:
+        length = len(data)
+        if length > BLOCK:  # a single value: the pickler writes all else in frames of 64 KB
+            self._hash.update(length.to_bytes(8, "little"))
+            self._hash.update(data[: BLOCK // 2])
+            self._hash.update(data[-BLOCK // 2 :])
+        else:
+            self._hash.update(data)
+        self._read += length
+        if self._read > MOST:
+            raise _EnoughRead
+        return length
+
+    def value(self) -> bytes:
+        return self._hash.digest()
+
+
+class _Describer(pickle.Pickler):
+    """A pickler whose output is never read, so that it need not be possible to: it describes what others refuse."""
+
+    def __init__(self, digest: _Digest) -> None:
+        super().__init__(digest, protocol=5)
+        self._lists: dict[int, Any] = {}
+
+    def reducer_override(self, value: Any) -> Any:  # called for all but plain values and containers
+        try:
+            known = _DESCRIPTIONS.get(type(value))
+            if known is not None:
+                return known(value)
+            if isinstance(value, torch.Tensor):
+                return _tensor(value)
+            if isinstance(value, np.ndarray):
+                return _array(value)
+            if isinstance(value, type):
+                return _class(value)
+            reduced = value.__reduce_ex__(5)
+        except _EnoughRead:
+            raise
+        except Exception:  # noqa: BLE001 - whatever the user's own classes raise
+            return _identity(value)
+        if isinstance(reduced, str) or not callable(reduced[0]):
+            return _identity(value)
+        if len(reduced) > 2 and type(reduced[2]) is dict:
+            attributes = {name: self._digested(one) for name, one in reduced[2].items()}
+            return (*reduced[:2], attributes, *reduced[3:])
+        return reduced
+
+    def _digested(self, value: Any) -> Any:
+        """A digest of a long list of plain values, four times as fast as pickling it; all else as it is."""
+        if type(value) not in (list, tuple) or len(value) < LONG:
+            return value
+        if id(value) not in self._lists:
+            self._lists[id(value)] = _list(value)
+        return self._lists[id(value)]
+
+
+def _known_by(*words: Any) -> None:
+    """Stands for an object in a description."""
+
+
+def _identity(value: Any) -> Any:
+    return _known_by, (type(value).__qualname__, id(value))
+
+
+def _function(value: FunctionType) -> Any:
+    if _is_importable(value):
+        return NotImplemented  # by its name
+    names = _names(value.__code__)
+    around = {name: value.__globals__[name] for name in names if name in value.__globals__}
+    cells = [_content(cell) for cell in value.__closure__ or ()]
+    # As state, which a pickler writes after it has noted the object: so a function may refer to itself.
+    inside = (value.__code__, value.__defaults__, value.__kwdefaults__, cells, around, value.__dict__)
+    return _known_by, (value.__module__, value.__qualname__), inside
+
+
+def _names(code: CodeType) -> list[str]:
+    """The global names that a function and those inside it may use."""
+    inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]
+    return sorted({*code.co_names, *inner})
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return None
+
+
+def _code(value: CodeType) -> Any:
+    # Without its line numbers: a cell that is run again defines the same function.
+    return _known_by, (value.co_name, value.co_code, value.co_consts, value.co_names, value.co_freevars)
+
+
+def _class(value: type) -> Any:
+    if _is_importable(value):
+        return NotImplemented  # by its name
+    inside = {name: one for name, one in vars(value).items() if name not in _OWN}
+    return _known_by, (value.__module__, value.__qualname__), (value.__bases__, inside)
+
+
+def _is_importable(value: Any) -> bool:
+    """Whether a function or class is found under its name, in a module that is not the user's own script or notebook.
+
+    There the same name may come to mean something else, and its globals are the user's variables.
+    """
+    if value.__module__ == "__main__":
+        return False
+    found: Any = sys.modules.get(value.__module__)
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is value
+
+
+def _tensor(value: torch.Tensor) -> Any:
+    facts = (str(value.dtype), tuple(value.shape), str(value.device), value.requires_grad)
+    if value.device.type != "cpu" or value.layout is not torch.strided:
+        return _known_by, (*facts, id(value), value._version)
+    plain = value.detach().resolve_conj().resolve_neg()
+    return _known_by, (*facts, _read(plain.reshape(-1).view(torch.uint8).numpy()) if plain.numel() else b"")
+
+
+def _array(value: Any) -> Any:
+    facts = (type(value).__qualname__, str(value.dtype), value.shape)
+    if isinstance(value, np.memmap):
+        return _known_by, (*facts, value.filename, value.offset)
+    if value.dtype.hasobject:
+        return _known_by, (*facts, value.tolist())
+    whole = np.asarray(value)
+    if not whole.flags.c_contiguous:
+        whole = whole.T if whole.T.flags.c_contiguous else np.ascontiguousarray(whole)
+    return _known_by, (*facts, _read(whole.reshape(-1).view(np.uint8)) if whole.size else b"")
+
+
+def _list(value: Any) -> Any:
+    """A digest of a list; the list itself where not all in it are plain values."""
+    hashed, read = hashlib.blake2b(digest_size=16), 0
+    for start in range(0, len(value), LONG):
+        part = value[start : start + LONG]
+        if read < LARGE_LIST:
+            try:
+                data = marshal.dumps(part, 2)  # version 2 writes values only, not which of them are the same object
+            except ValueError:
+                return value
+        else:  # images in memory: by which objects they are, as plain values do not change
+            data = np.fromiter(map(id, part), np.int64, len(part)).tobytes()
+        hashed.update(data)
+        read += len(data)
+    return hashed.digest()
+
+
+def _read(data: Any) -> bytes:
+    """A digest of uint8[n]; of more than LARGE, of SAMPLES pieces."""
+    hashed = hashlib.blake2b(digest_size=16)
+    if len(data) <= LARGE:
+        hashed.update(data)
+    else:
+        for start in np.linspace(0, len(data) - SAMPLE, SAMPLES, dtype=np.int64).tolist():
+            hashed.update(data[start : start + SAMPLE])
+    return hashed.digest()
+
+
+_DESCRIPTIONS: dict[type, Callable[[Any], Any]] = {
+    FunctionType: _function,
+    CodeType: _code,
+    property: lambda value: (_known_by, (value.fget, value.fset)),
+    staticmethod: lambda value: (_known_by, (value.__func__,)),
+    classmethod: lambda value: (_known_by, (value.__func__,)),
+    type(sys): lambda value: (_known_by, (value.__name__,)),
+}
