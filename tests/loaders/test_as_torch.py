@@ -52,7 +52,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # -- assignment -------------------------------------------------------------------------------------------------------
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "batch_size": 3,
     "batch_sampler": None,
     "sampler": None,

@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
 
-from kernel_monitor.errors import MonitorError
-from kernel_monitor.loaders import SwitchableLoader, switchable
+from kernel_monitor.loaders import switchable
 from kernel_monitor.loaders.engines import torch_engine
 
-from .conftest import draw_photo, settle
+from .conftest import settle
 
 BATCH = 16  # samples; 243 make 16 batches
 ENGINES = ["torchvision", "dali-cpu"]

@@ -246,7 +246,7 @@ def made(case: Case, files: list[Path], *, plain: bool) -> tuple[DataLoader[Any]
     elif case.files == "folder":
         folder.samples = folder.imgs = folder.samples[: case.size]
         dataset = folder
-    sampler: Any = {
+    samplers: dict[str, Callable[[], Any]] = {
         "sequential": lambda: SequentialSampler(dataset),
         "shuffle": lambda: RandomSampler(dataset),
         "generator": lambda: RandomSampler(dataset, generator=torch.Generator().manual_seed(case.seed)),
@@ -256,7 +256,8 @@ def made(case: Case, files: list[Path], *, plain: bool) -> tuple[DataLoader[Any]
         "distributed": lambda: DistributedSampler(dataset, num_replicas=2, rank=1, seed=case.seed % 1000),
         "batches": lambda: Uneven(case.size),
         "lazy": lambda: Lazy(case.size),
-    }[case.sampler]()
+    }
+    sampler = samplers[case.sampler]()
     options: dict[str, Any] = {"batch_sampler": sampler}
     if case.sampler != "batches":
         options = {"sampler": sampler, "batch_size": case.batch_size, "drop_last": case.drop_last}
@@ -366,7 +367,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         pixels[:, :, 1] = number * 20
         path = root / "all" / f"{number:02d}{('.png', '.bmp', '.jpg')[number % 3]}"
         path.parent.mkdir(exist_ok=True)
-        Image.fromarray(pixels).save(path, **({"quality": 98} if path.suffix == ".jpg" else {}))
+        Image.fromarray(pixels).save(path, quality=98)
         found.append(path)
     return found
 

@@ -263,7 +263,7 @@ class KeyedCollate:
         except Exception:  # noqa: BLE001 - raised in the user's loop
             return fetched._replace(content=None, failure=ExceptionWrapper(where=_where()))
 
-    def batch(self, samples: list[Any], seed: int) -> Any:
+    def batch(self, samples: Any, seed: int) -> Any:
         """What the function makes of some samples.
 
         Args:

@@ -209,7 +209,7 @@ class Batches:
         if self._device is not None and isinstance(whole, torch.Tensor) and whole.device.type == "cpu":
             whole = whole.to(f"cuda:{self._device}")
         if self._collate.collate is default_collate and isinstance(whole, torch.Tensor):
-            batch: Any = [whole, default_collate(targets)]
+            batch: Any = [whole, default_collate(targets)]  # type: ignore[arg-type] # its own are tuples
         else:
             batch = self._collate.batch(list(zip(whole, targets, strict=True)), collate_seed(take))
         return pin_memory(batch, "cuda") if self._pin else batch
