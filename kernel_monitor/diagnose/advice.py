@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from .decision import IDLE, WATCHED
 from .model import Advice, Point
-from .standing import FEWEST_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +26,7 @@ def say(decision: Decision, text: str, *points: Point) -> Advice:
 
 def engines(decision: Decision) -> tuple[Advice, ...]:
     """What is to be said of the other engines: which one to take, which are no faster, which are not known."""
-    if decision.instead is not None or not decision.engines:
+    if decision.withheld is not None or not decision.engines:
         return ()
     best = decision.best
     if best is not None and best.gain is not None:
@@ -55,7 +54,7 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
 def crowd(decision: Decision, found: Crowd | None = None) -> Advice | None:
     """Whether more or fewer workers or threads; None where that is not known, or was changed since."""
     found = decision.crowd() if found is None else found
-    if found is None or decision.instead is not None:
+    if found is None or decision.withheld is not None:
         return None
     word, many = found.word, f"{found.many} {found.word.removesuffix('s') if found.many == 1 else found.word}"
     more, busy = Point(word, "more", "against"), f"(median {decision.load:.0f} % busy)"
@@ -126,7 +125,7 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
         missing: what would have to be measured to say more.
     """
     stretch = decision.stretch
-    if decision.instead is not None:
+    if decision.withheld is not None:
         return (over(decision),)
     if stretch.synthetic:
         text = "Switch back to a loader to judge it; its rate beside this one says how much there is to gain."
@@ -152,7 +151,7 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
 
 def feeding(decision: Decision) -> tuple[Advice, ...]:
     """The next thing to do to feed the loop, in the order of `docs/rules.md`; empty where it was changed since."""
-    if decision.instead is not None or decision.stretch.synthetic:
+    if decision.withheld is not None or decision.stretch.synthetic:
         return ()
     if decision.kind == "undetermined":
         best = engines(decision) if decision.best is not None else ()
@@ -180,14 +179,8 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
 
 
 def over(decision: Decision) -> Advice:
-    """Of a stretch of which nothing can be changed any more."""
-    other = decision.instead
-    if other is None:
-        return say(decision, "Let the loop run on.")
-    more = " Let it run on." if other.steps < FEWEST_STEPS else ""
-    return say(
-        decision, f"Advice is on {other.key}, what is in use now ({other.backend}, {other.steps:,} steps).{more}"
-    )
+    """Of a stretch on which nothing is advised."""
+    return say(decision, decision.withheld or "Let the loop run on.")
 
 
 def _relief(decision: Decision, found: tuple[Advice, ...]) -> tuple[Advice, ...]:

@@ -17,7 +17,7 @@ from .feeding import feeding
 from .judging import advised, judge
 from .model import Advice, Analysis, Change, EpochCount, Finding, Stretch, Verdict
 from .rules import evaluate
-from .standing import representative, standing
+from .standing import in_use, representative, standing, withheld
 from .stretches import stretches
 from .tried import Pair, pairs
 from .verdict import THRESHOLDS
@@ -93,23 +93,24 @@ def analyse(
     compared: tuple[Change, ...] = attempt(
         "The comparison of stretches", lambda: changes(parts, snapshot.events, verdicts=verdicts, epochs=epochs), ()
     )
-    stands = standing(parts)
+    used: dict[str, str] = attempt("The engines in use", lambda: in_use(snapshot.events), {})
+    stands = standing(parts, used)
     decisions: dict[str, Decision] = {}
     said = []
     for one, found in zip(parts, verdicts, strict=True):
         current = one is stands[one.loader]
         # What is advised now may rest on all that was measured; what was said of a past stretch may not.
         newest = judged(one, math.inf) if current else found
-        other = None if current else stands[one.loader]
+        why = withheld(one, stands[one.loader], used.get(one.loader))
         state = states.get(one.loader, {})
         told, decisions[one.key] = attempt(
             f"The advice on {one.key}",
-            lambda: advised(snapshot, one, newest, state, other),  # noqa: B023 - called at once
-            (newest, Decision(one, instead=other)),
+            lambda: advised(snapshot, one, newest, state, why),  # noqa: B023 - called at once
+            (newest, Decision(one, withheld=why)),
         )
         said.append(told)
     verdicts = tuple(said)
-    stretch = representative(parts)
+    stretch = representative(parts, used)
     per_hour = _number(price if price is not None else snapshot.facts.get("price"))
     unit = str(currency if currency is not None else snapshot.facts.get("currency") or "")
     nothing: tuple[Finding, ...] = ()
@@ -131,7 +132,7 @@ def analyse(
         costs=()
         if per_hour is None
         else attempt("The cost", lambda: costs(parts, epochs, per_hour, unit), (), asked=price is not None),
-        feeding=attempt("What feeding the loop takes", lambda: feeding(snapshot, parts, decisions), None),
+        feeding=attempt("What feeding the loop takes", lambda: feeding(snapshot, parts, decisions, stretch), None),
         diagnoses=_results(snapshot, "diagnosis"),
         profiles=_results(snapshot, "profile"),
         cannot=tuple(dict.fromkeys(cannot)),

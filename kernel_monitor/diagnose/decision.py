@@ -72,7 +72,7 @@ class Decision:
         load: %, median of what was taken of them; NaN: not measured.
         needed: cores that would feed the loop; NaN: not known.
         engines: the others that can run here.
-        instead: the stretch that its loader's advice is for, where this is another one; None: it is this one.
+        withheld: why nothing is advised on this stretch, as a sentence; None where something is.
     """
 
     stretch: Stretch
@@ -82,7 +82,7 @@ class Decision:
     load: float = math.nan
     needed: float = math.nan
     engines: tuple[Outlook, ...] = ()
-    instead: Stretch | None = None
+    withheld: str | None = None
 
     @property
     def best(self) -> Outlook | None:
@@ -107,7 +107,7 @@ class Decision:
     @property
     def larger_batch(self) -> bool:
         """Whether larger batches may be advised."""
-        return self.instead is None and not self.wait > WAITS
+        return self.withheld is None and not self.wait > WAITS
 
     def crowd(self, many: float | None = None, word: str = "workers") -> Crowd | None:
         """Whether more or fewer processes should load; None where it is not known how many do.
@@ -144,7 +144,7 @@ class Decision:
 
 
 def decide(
-    stretch: Stretch, verdict: Verdict, state: Mapping[str, Any], cores: float, instead: Stretch | None = None
+    stretch: Stretch, verdict: Verdict, state: Mapping[str, Any], cores: float, withheld: str | None = None
 ) -> Decision:
     """Decide.
 
@@ -153,7 +153,7 @@ def decide(
         verdict: on it, with its gains.
         state: its loader's state; empty where it is not known.
         cores: that this process may use.
-        instead: the stretch that its loader's advice is for, where this is another one.
+        withheld: why nothing is to be advised, as a sentence.
     """
     known = {one.action: one for one in verdict.gains}
     names = [str(one.get("name")) for one in state.get("backends") or () if one.get("available")]
@@ -167,7 +167,7 @@ def decide(
         load=stretch.load if math.isfinite(stretch.load) else usual,
         needed=cpu_per_image(stretch) * rate_without_wait(stretch),
         engines=tuple(Outlook(one, _stance(known.get(one), verdict.kind), known.get(one)) for one in others),
-        instead=instead,
+        withheld=withheld,
     )
 
 

@@ -10,7 +10,7 @@ from .cost import cpu_per_image, rate_without_wait
 from .limits import usable_cores
 from .loops import beside, of_stretches
 from .model import Feeding
-from .standing import FEWEST_STEPS, representative
+from .standing import FEWEST_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .model import Stretch
 
 
-def feeding(snapshot: Snapshot, stretches: Sequence[Stretch], decisions: Mapping[str, Decision]) -> Feeding | None:
+def feeding(
+    snapshot: Snapshot, stretches: Sequence[Stretch], decisions: Mapping[str, Decision], stands: Stretch | None
+) -> Feeding | None:
     """How many cores this loop would need, of the newest stretch that can tell, and the next thing to do.
 
     A loop that stands beside another (`loops.beside`) tells nothing.
@@ -32,7 +34,8 @@ def feeding(snapshot: Snapshot, stretches: Sequence[Stretch], decisions: Mapping
     Args:
         snapshot: the session.
         stretches: of it, in the order of time.
-        decisions: by the stretches' keys; the advice is that of the stretch that stands for the session.
+        decisions: by the stretches' keys.
+        stands: the stretch that stands for the session, on which the advice is.
 
     Returns:
         None without a loader's deliveries; replayed batches are none.
@@ -44,7 +47,6 @@ def feeding(snapshot: Snapshot, stretches: Sequence[Stretch], decisions: Mapping
     enough = [one for one in real if one.steps >= FEWEST_STEPS] or real
     chosen = next((one for one in reversed(enough) if math.isfinite(cpu_per_image(one))), enough[-1])
     each, could = cpu_per_image(chosen), rate_without_wait(chosen)
-    stands = representative(stretches)
     decision = None if stands is None else decisions.get(stands.key)
     advised = () if decision is None else advice.feeding(decision)
     return Feeding(chosen.key, each, each * could, usable_cores(snapshot.schema), advised)

@@ -63,7 +63,7 @@ def judge(
 
 
 def advised(
-    table: Table, stretch: Stretch, found: Verdict, state: Mapping[str, Any], instead: Stretch | None = None
+    table: Table, stretch: Stretch, found: Verdict, state: Mapping[str, Any], withheld: str | None = None
 ) -> tuple[Verdict, Decision]:
     """A verdict with its advice, and the decision that this, and all other advice on the stretch, is made from.
 
@@ -72,9 +72,9 @@ def advised(
         stretch: of them.
         found: the verdict on it.
         state: its loader's state.
-        instead: the stretch that the loader's advice is for, where it is another one.
+        withheld: why nothing is to be advised, as a sentence.
     """
-    decision = decide(stretch, found, state, usable_cores(table.schema), instead)
+    decision = decide(stretch, found, state, usable_cores(table.schema), withheld)
     return replace(found, advised=next_step(decision, found.missing)), decision
 
 

@@ -77,14 +77,15 @@ def test_a_switch_that_made_it_slower_counts_more_than_the_prediction() -> None:
     assert found.feeding is not None
     assert "Switch to" not in found.feeding.advice
     assert [one.advice for one in found.verdicts[:2]] == [
-        "Advice is on train/3, what is in use now (torchvision, 194 steps)."
+        "Advice is on train/3, as it is in use now (torchvision, 194 steps)."
     ] * 2
     back = analyse(starved(events[0], runs=runs[:2], states=[{**states[0], "backend": "dali-cpu"}]))
     assert back.verdict.advice.startswith("Switch to torchvision: it saved 37 % of the step time when it was in use.")
 
 
-def test_what_diagnose_measured_is_said_though_the_last_stretch_has_just_begun() -> None:
-    runs = [Run(0, 20, step=0.1, wait=0.08), Run(20, 28, step=0.16, wait=0.14), Run(28, 29, step=0.1, wait=0.08)]
+@pytest.mark.parametrize("last", [[], [Run(28, 29, step=0.1, wait=0.08)]], ids=["no step", "few steps"])
+def test_what_diagnose_measured_is_said_though_the_last_stretch_has_hardly_begun(last: list[Run]) -> None:
+    runs = [Run(0, 20, step=0.1, wait=0.08), Run(20, 28, step=0.16, wait=0.14), *last]
     events = [
         switch(20.2, "torchvision", "dali-cpu", asked=20.0),
         switch(28.2, "dali-cpu", "torchvision", asked=28.0),
@@ -93,6 +94,16 @@ def test_what_diagnose_measured_is_said_though_the_last_stretch_has_just_begun()
     found = analyse(starved(*events, runs=runs, states=[{"expected": {"dali-cpu": {"AMD": 0.4}}}]))
     assert found.verdict.stretch == "train/1"
     assert found.verdict.advice.startswith("dali-cpu would not be faster here: Diagnose measured steps 60 % longer.")
+    assert "train/1, as it is in use now" in found.verdicts[1].advice
+
+
+def test_an_engine_that_has_just_been_switched_to_is_not_advised() -> None:
+    event = switch(30.2, "torchvision", "dali-cpu", asked=30.0)
+    snapshot = starved(event, runs=[Run(0, 30, step=0.1, wait=0.08)], states=[{"expected": {"dali-cpu": {"AMD": 0.3}}}])
+    found = analyse(snapshot)
+    assert found.verdict.advice == "dali-cpu is in use now and has hardly delivered yet: let it run on."
+    assert found.feeding is not None
+    assert found.feeding.advice == ""
 
 
 # -- random sessions --------------------------------------------------------------------------------------------------

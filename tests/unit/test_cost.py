@@ -90,9 +90,8 @@ def advised_as(snapshot: Snapshot, kind: Kind, gains: tuple[Gain, ...] = ()) -> 
     """Of a session each of whose stretches is judged so."""
     made, cores = stretches(snapshot), usable_cores(snapshot.schema)
     state = snapshot.loaders[0]
-    return feeding(
-        snapshot, made, {one.key: decide(one, Verdict(kind, one.key, "", gains=gains), state, cores) for one in made}
-    )
+    decisions = {one.key: decide(one, Verdict(kind, one.key, "", gains=gains), state, cores) for one in made}
+    return feeding(snapshot, made, decisions, made[-1])
 
 
 def fed(
@@ -181,8 +180,8 @@ def test_more_cores_than_one_machine_has_are_put_beside_it() -> None:
 
 
 def test_there_is_nothing_to_feed_without_deliveries_or_with_replayed_ones() -> None:
-    assert feeding(build(10), (), {}) is None
+    assert feeding(build(10), (), {}, None) is None
     replayed = build(20, runs=[Run(0, 20)], states=knobs(2, "synthetic"))
-    assert feeding(replayed, stretches(replayed), {}) is None
+    assert feeding(replayed, stretches(replayed), {}, None) is None
     (one,) = [fed(run=Run(0, 60, step=0.1, wait=0.1))[0]]
     assert math.isnan(one.cores_needed)

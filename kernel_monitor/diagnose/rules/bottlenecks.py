@@ -45,7 +45,7 @@ def io(session: Session, asked: Asked, stretch: Stretch) -> Finding:
 
 
 def _relief(decision: Decision) -> Sequence[Advice]:
-    if decision.instead is not None:
+    if decision.withheld is not None:
         return (advice.over(decision),)
     if not decision.waits:
         words = f"The CPU is full and the GPU idles, but not for data: the step is {decision.kind}."
@@ -55,7 +55,7 @@ def _relief(decision: Decision) -> Sequence[Advice]:
 
 
 def _storage(decision: Decision) -> Sequence[Advice]:
-    if decision.instead is not None:
+    if decision.withheld is not None:
         return (advice.over(decision),)
     words = "The loader waits for storage: copy the data to a local disk or to memory, or use fewer and larger files."
     found = [advice.say(decision, words, Point("storage", "faster", "for"))]

@@ -77,7 +77,7 @@ def low(session: Session, asked: Asked, stretch: Stretch) -> Finding:
 
 def _headroom(decision: Decision) -> Sequence[Advice]:
     seen = advice.say(decision, "The GPU has headroom.")
-    if decision.instead is not None:
+    if decision.withheld is not None:
         return (seen, advice.over(decision))
     if decision.kind == "input-bound":
         return (seen, *advice.next_step(decision))
@@ -91,7 +91,7 @@ def _headroom(decision: Decision) -> Sequence[Advice]:
 
 
 def _larger(decision: Decision) -> Sequence[Advice]:
-    if decision.instead is not None:
+    if decision.withheld is not None:
         return (advice.over(decision),)
     text = "Neither CPU, GPU nor GPU memory is full: a larger batch gives each step more to do for the same overhead."
     return (advice.say(decision, text, LARGER),)

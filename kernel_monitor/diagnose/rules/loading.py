@@ -121,7 +121,7 @@ def _number(session: Session, stretch: Stretch) -> Sequence[Advice]:
     """Whether more or fewer of what loads."""
     decision = session.decision(stretch)
     many, word = _loading(session, stretch)
-    if decision.instead is not None:
+    if decision.withheld is not None:
         return (advice.over(decision),)
     told = advice.crowd(decision, decision.crowd(many, word))
     return plainly("How many should load is not known.", stretch) if told is None else (told,)
@@ -129,7 +129,7 @@ def _number(session: Session, stretch: Stretch) -> Sequence[Advice]:
 
 def _one_thread(decision: Decision) -> Sequence[Advice]:
     seen = advice.say(decision, "One thread is the limit while the other cores idle, most likely the loop's own.")
-    if decision.instead is not None:
+    if decision.withheld is not None:
         return (seen, advice.over(decision))
     if not decision.waits:
         return (seen, advice.say(decision, "Give it less to do, or more threads (torch.set_num_threads)."))

@@ -118,7 +118,7 @@ def _round(decision: Decision, many: int) -> Sequence[Advice]:
     """Workers that deliver in turn and are waited for."""
     text = f"The wait for data follows the {many} workers round: they deliver in turn and do not keep up."
     seen = advice.say(decision, text)
-    if decision.instead is not None:
+    if decision.withheld is not None:
         return (seen, advice.over(decision))
     number = decision.crowd()
     raised = advice.crowd(decision, number) if number is not None and number.reason == "idle" else None
