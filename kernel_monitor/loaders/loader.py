@@ -514,8 +514,8 @@ class SwitchableLoader:
             if obstacle is not None:
                 source.show(before)
                 raise MonitorError(
-                    f"The data set was changed since its workers were started, and {obstacle} Or go on without "
-                    "workers: set(workers=0)."
+                    f"The data set was changed since its workers were started, and {obstacle} "
+                    "Or go on without workers: set(workers=0)."
                 )
         engine.careful = dali_runs()
         slot.release()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -15,6 +16,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
 
+from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
 from kernel_monitor.loaders.engines import torch_engine
 
@@ -30,11 +32,6 @@ def fixed(size: int) -> v1.Compose:
 
 def thousand(target: int) -> int:
     return target + 1000
-
-
-def doubled(batch: list[Any]) -> Any:
-    images, targets = torch.utils.data.default_collate(batch)
-    return images, targets * 2
 
 
 def inverting(path: str) -> Image.Image:
@@ -115,6 +112,110 @@ def test_with_workers(data: ImageFolder, engine: str, persistent: bool) -> None:
     loader.release()
 
 
+class Local(ImageFolder):
+    """Cannot be sent to another process."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this data set stays here")
+
+
+def sizes(loader: Iterable[Any]) -> set[int]:
+    return {images.shape[-1] for images, _ in loader}
+
+
+@pytest.mark.usefixtures("fresh")
+def test_workers_that_cannot_be_replaced(folder: Path) -> None:
+    """The epoch does not begin with the old ones; DALI, which needs none, goes on, and the way back is refused."""
+    data = Local(folder, fixed(48))
+    loader = switchable(DataLoader(data, BATCH, num_workers=1))
+    loader.switch("dali-cpu")
+    assert sizes(loader) == {48}
+    data.transform = fixed(64)
+    iterator = iter(loader)
+    next(iterator)
+    loader.switch("torchvision")
+    settle(loader)
+    assert sizes(iterator) == {64}
+    assert loader.backend == "dali-cpu"
+    assert loader.clicks[-1].outcome == "failed"
+    assert "nor started otherwise: this data set stays here; define what the data set uses" in loader.state()["status"]
+    loader.release()
+
+    loader = switchable(DataLoader(data, BATCH, num_workers=1))
+    assert sizes(loader) == {64}
+    workers = loader.worker_pids
+    data.transform = fixed(32)
+    for _ in range(2):
+        with pytest.raises(
+            MonitorError, match=r"data set was changed since its workers.*this data set stays here.*Or go"
+        ):
+            iter(loader)
+    assert loader.worker_pids == workers
+    data.transform = fixed(64)
+    assert sizes(loader) == {64}
+    assert loader.worker_pids == workers
+    data.transform = fixed(32)
+    loader.set(workers=0)
+    assert sizes(loader) == {32}
+    loader.release()
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_change_while_another_iteration_is_alive(folder: Path) -> None:
+    """As `it = iter(loader)` has it: the old one is given up only after the new one was made."""
+    data = ImageFolder(folder, fixed(48))
+    loader = switchable(DataLoader(data, BATCH, num_workers=1))
+    iterator = iter(loader)
+    assert next(iterator)[0].shape[-1] == 48
+    data.transform = fixed(64)
+    iterator = iter(loader)
+    assert sizes(iterator) == {64}
+    loader.release()
+
+
+@pytest.mark.usefixtures("fresh")
+def test_workers_turned_in_the_middle_see_what_the_others_saw(folder: Path) -> None:
+    data = ImageFolder(folder, fixed(48))
+    loader = switchable(DataLoader(data, BATCH, num_workers=1))
+    iterator = iter(loader)
+    next(iterator)
+    data.transform = fixed(64)
+    loader.set(workers=2)
+    assert sizes(iterator) == {48}
+    assert len(loader.worker_pids) == 2
+    assert sizes(loader) == {64}
+    loader.release()
+
+
+@pytest.mark.parametrize("change", ["opener", "length", "paths", "view"])
+def test_other_changes_reach_dali(folder: Path, tmp_path: Path, change: str) -> None:
+    data = ImageFolder(folder, fixed(16))
+    whole = Subset(data, list(range(60)))
+    loader = switchable(DataLoader(whole, 20))
+    loader.switch("dali-cpu")
+    settle(loader)
+    before = torch.cat([images for images, _ in loader])
+    assert loader.backend == "dali-cpu"
+    if change == "opener":
+        data.loader = inverting
+    elif change == "length":
+        whole.indices.extend([3, 5])
+    elif change == "paths":
+        other = tmp_path / "other.jpg"
+        draw_photo(other, np.random.default_rng(9), 70, 90)
+        data.samples[7] = (str(other), 2)
+    else:
+        whole.indices[:] = whole.indices[::-1]
+    expected = torch.cat([images for images, _ in DataLoader(whole, 20)])
+    images = torch.cat([images for images, _ in loader])
+    assert images.shape == expected.shape
+    assert (images - expected).abs().mean() < 0.01
+    assert images.shape != before.shape or (images - before).abs().mean() > 0.001
+    assert loader.state()["lost"] == 0
+    assert loader.backend == ("torchvision" if change == "opener" else "dali-cpu")
+    loader.release()
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_workers(data: ImageFolder, engine: str) -> None:
     expected = reference(data)
@@ -131,7 +232,7 @@ def test_without_workers_across_a_switch_in_the_middle(data: ImageFolder) -> Non
     loader = switchable(DataLoader(data, BATCH))
 
     def between(_: int, number: int) -> None:
-        if number in (3, 11):
+        if number in (3, 9):
             loader.switch(ENGINES[number == 3])
             settle(loader)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import marshal
 import pickle
 import sys
@@ -20,25 +21,35 @@ LARGE = 64 << 20  # bytes of an array; of a larger one SAMPLES pieces of SAMPLE 
 SAMPLES, SAMPLE = 256, 4096
 LARGE_LIST = 256 << 20  # bytes
 
+log = logging.getLogger(__name__)
+
 _OWN = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__slotnames__"})  # Python's
 
 
 def fingerprint(*values: Any) -> bytes:
     """Return a digest of Python objects that changes when they change, for comparing within one process.
 
-    Functions are known by their code and what it refers to, arrays by their content, what cannot be described (open
-    files, locks) by which object it is. Arrays above 64 MB are read in samples, and what comes after the first 2 GB
-    is not read. Never raises.
+    Equal objects have equal digests. Functions are known by their code and what it refers to, arrays by their content,
+    what cannot be described (open files, locks) by which object it is. Arrays above 64 MB are read in samples, and
+    what comes after the first 2 GB is not read. Never raises.
     """
-    digest = _Digest()
-    for value in values:
+    return b"".join(map(_fingerprint, values))
+
+
+def _fingerprint(value: Any) -> bytes:
+    # First by values alone, which does not end where objects refer to each other in a circle; then with a memory of
+    # objects met before, which tells one object held twice from two equal ones.
+    for fast in (True, False):
+        digest = _Digest()
         try:
-            _Describer(digest).dump(value)
+            _Describer(digest, fast=fast).dump(value)
         except _EnoughRead:
-            break
-        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise, above all RecursionError
-            digest.write(f"{type(error).__name__} {id(value)}".encode())
-    return digest.value()
+            return digest.value()
+        except Exception:
+            log.debug("a fingerprint cannot be taken", exc_info=True)
+        else:
+            return digest.value()
+    return f"{type(value).__name__} {id(value)}".encode()
 
 
 class _EnoughRead(Exception):
@@ -72,8 +83,9 @@ class _Digest:
 class _Describer(pickle.Pickler):
     """A pickler whose output is never read, so that it need not be possible to: it describes what others refuse."""
 
-    def __init__(self, digest: _Digest) -> None:
+    def __init__(self, digest: _Digest, *, fast: bool) -> None:
         super().__init__(digest, protocol=5)
+        self.fast = fast
         self._lists: dict[int, Any] = {}
 
     def reducer_override(self, value: Any) -> Any:  # called for all but plain values and containers
@@ -88,11 +100,13 @@ class _Describer(pickle.Pickler):
             if isinstance(value, type):
                 return _class(value)
             reduced = value.__reduce_ex__(5)
-        except _EnoughRead:
+        except RecursionError:
             raise
         except Exception:  # noqa: BLE001 - whatever the user's own classes raise
-            return _identity(value)
-        if isinstance(reduced, str) or not callable(reduced[0]):
+            # By its attributes; where it has none, an open file or a lock, by which object it is.
+            attributes = getattr(value, "__dict__", None)
+            reduced = (_known_by, (type(value),), attributes) if attributes else ""
+        if isinstance(reduced, str):
             return _identity(value)
         if len(reduced) > 2 and type(reduced[2]) is dict:
             attributes = {name: self._digested(one) for name, one in reduced[2].items()}

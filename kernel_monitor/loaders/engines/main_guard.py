@@ -28,7 +28,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 def imported_again() -> Path | None:
     """The file of the script or module that a new process would import as its main one; None where there is none.
 
-    In a notebook, with `python -c` and with a script from standard input there is none.
+    In a notebook and with `python -c` there is none.
     """
     told = spawn.get_preparation_data("")  # what multiprocessing would tell the process to do
     name, path = told.get("init_main_from_name"), told.get("init_main_from_path")

@@ -92,6 +92,8 @@ def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
     forked imports the user's script.
     """
     script = main_guard.unguarded()
+    if script is not None and not script.is_file():
+        return f"{NOT_FORKED}, because {script.name} is no file that they could import; run a script from a file."
     if script is not None:
         return (
             f"{NOT_FORKED}, because {script.name} would then run once more in each: put what it runs under "
