@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
@@ -20,7 +20,7 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
 from kernel_monitor.loaders.engines import torch_engine
 
-from .conftest import settle
+from .conftest import draw_photo, settle
 
 BATCH = 16  # samples; 243 make 16 batches
 ENGINES = ["torchvision", "dali-cpu"]

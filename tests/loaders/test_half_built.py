@@ -60,7 +60,8 @@ def hammering(*asks: Callable[[], object]) -> Iterator[list[str]]:
 
 def ask_all() -> None:
     """What the monitor asks of everything that steps."""
-    for one in [*live(), *sources()]:
+    everything: list[Any] = [*live(), *sources()]
+    for one in everything:
         one.state()
         one.epochs()
         one.meter.totals()
