@@ -239,7 +239,8 @@ class SwitchableLoader:
         has taken. The order and the augmentation do not depend on the knobs. Of several quick changes the newest
         counts. If the new engine does not start, the old values come back and the status says why. New workers are
         forked where the DataLoader would fork them, at the boundary; once DALI or CUDA runs in the process they are
-        started in the background by forkserver, which takes some seconds and needs a data set that can be pickled.
+        started in the background by forkserver, which takes some seconds and needs a data set that can be pickled and,
+        in a script, `if __name__ == "__main__":` around what runs: else the workers there are stay.
 
         Raises:
             MonitorError: a value is out of range, DALI's threads are asked for where DALI cannot run, or new workers

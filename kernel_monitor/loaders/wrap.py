@@ -34,10 +34,11 @@ def switchable(
 
     The order is the one that the DataLoader's own sampler draws (the same as torch's for the same seed); random
     crops and flips are a function of (seed, epoch, index, occurrence), and whatever else draws in the user's code is
-    seeded likewise, so that no switch changes them (docs/one-plan.md). Workers start
-    at the first iteration and are kept. Where the DataLoader has persistent_workers=False, changes made to the data
-    set between epochs reach them as in torch, for as long as neither DALI nor CUDA runs in the process; after that
-    a fork would not be safe and the existing workers stay. With num_workers=0 every change is seen at once.
+    seeded likewise, so that no switch changes them (docs/one-plan.md). Workers start at the first iteration. Where the
+    DataLoader has persistent_workers=False, changes made to the data set between epochs are seen as in torch, on every
+    engine; once DALI runs in the process, where workers are not forked any more, new ones are started only for that,
+    in some seconds. If they cannot be, the epoch raises a MonitorError. With persistent_workers=True no engine sees a
+    change after the first iteration; with num_workers=0 it is seen at once.
 
     With num_workers=0 a plain DataLoader's random transforms draw from the same generator as its sampler, so that its
     second epoch's order depends on them. Here transforms never draw from it: the order is the one that torch gives

@@ -190,7 +190,8 @@ def test_workers_turned_in_the_middle_see_what_the_others_saw(folder: Path) -> N
 @pytest.mark.parametrize("change", ["opener", "length", "paths", "view"])
 def test_other_changes_reach_dali(folder: Path, tmp_path: Path, change: str) -> None:
     data = ImageFolder(folder, fixed(16))
-    whole = Subset(data, list(range(60)))
+    indices = list(range(60))
+    whole = Subset(data, indices)
     loader = switchable(DataLoader(whole, 20))
     loader.switch("dali-cpu")
     settle(loader)
@@ -199,13 +200,13 @@ def test_other_changes_reach_dali(folder: Path, tmp_path: Path, change: str) -> 
     if change == "opener":
         data.loader = inverting
     elif change == "length":
-        whole.indices.extend([3, 5])
+        indices.extend([3, 5])
     elif change == "paths":
         other = tmp_path / "other.jpg"
         draw_photo(other, np.random.default_rng(9), 70, 90)
         data.samples[7] = (str(other), 2)
     else:
-        whole.indices[:] = whole.indices[::-1]
+        indices.reverse()
     expected = torch.cat([images for images, _ in DataLoader(whole, 20)])
     images = torch.cat([images for images, _ in loader])
     assert images.shape == expected.shape
