@@ -111,9 +111,8 @@ def cores(decision: Decision) -> Advice:
         text += " They are enough by this reckoning: look at what else runs on them."
         return say(decision, text, Point("cores", "more", "against"))
     if needed <= MOST_CORES:
-        return say(
-            decision, f"{text} Take a machine with more cores for each GPU, or put CPU machines beside it.", more
-        )
+        text += " Take a machine with more cores for each GPU, or put CPU machines beside this one."
+        return say(decision, text, more)
     return say(decision, f"{text} No one machine has so many: put CPU machines beside this one.", more)
 
 
@@ -225,8 +224,8 @@ def _costs(gain: Gain) -> str:
         return f"Diagnose measured {_steps(gain.measured)}"
     low, high = round(-100 * gain.high), round(-100 * gain.low)
     if low > 0:
-        return f"steps that are {low} to {high} % longer are expected"
-    return f"steps between {-low} % shorter and {high} % longer are expected"
+        return f"steps {low} to {high} % longer are predicted"
+    return f"steps between {-low} % shorter and {high} % longer are predicted"
 
 
 def _steps(saved: float) -> str:
