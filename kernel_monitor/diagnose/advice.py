@@ -229,6 +229,8 @@ def _costs(gain: Gain) -> str:
 
 
 def _steps(saved: float) -> str:
+    if abs(saved) < 0.005:
+        return "steps as long as now"
     return f"steps {_percent(abs(saved))} {'longer' if saved < 0 else 'shorter'}"
 
 

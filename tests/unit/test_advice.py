@@ -128,16 +128,16 @@ def diagnosed(
 
 @st.composite
 def loops(
-    draw: st.DrawFn, loader: str, usable: Sequence[str]
+    draw: st.DrawFn, loader: str, usable: Sequence[str], *, starves: bool
 ) -> tuple[list[Run], list[dict[str, Any]], dict[str, Any]]:
     """A loader's steps, its events and its state: some parts of 2 to 14 s, each begun by a switch, a knob or a mark."""
-    engine, at = draw(st.sampled_from(usable)), 0.0
+    engine, at = usable[0] if starves else draw(st.sampled_from(usable)), 0.0
     knobs = {"workers": draw(PROCESSES), "prefetch": 2, "threads": draw(PROCESSES)}
     runs, events = [], []
     turned = False
     flags = draw(st.sampled_from([0, ON_DEVICE]))
     phases = draw(st.sampled_from([{}, {"copy": 0.02, "forward": 0.3, "backward": 0.6, "optimizer": 0.05}]))
-    wait = draw(st.sampled_from([0.6, 0.0, 0.02, 0.15, 0.3, 0.9]))
+    wait = draw(st.sampled_from([0.6, 0.8] if starves else [0.6, 0.0, 0.02, 0.15, 0.3, 0.9]))
     for number in range(draw(st.integers(1, 4))):
         if number:
             change = draw(st.sampled_from(["switch", "switch", "switch", "knobs", "mark", "diagnosis"]))
@@ -154,7 +154,7 @@ def loops(
             elif engine in REAL:
                 rates = {name: (draw(RATES), draw(st.sampled_from([0.02, 0.1, 0.3]))) for name in usable}
                 events.append(diagnosed(rates, engine, at - 2.0, at - 0.1, loader))
-            wait = draw(st.sampled_from([wait, 0.0, 0.15, 0.6, 0.9]))
+            wait = draw(st.sampled_from([wait] if starves else [wait, 0.0, 0.15, 0.6, 0.9]))
         seconds = draw(st.sampled_from([2.0, 8.0, 14.0]))
         step = draw(st.sampled_from([0.05, 0.1, 0.16]))
         own = {name: share * step * (1 - wait) for name, share in phases.items()}
@@ -173,6 +173,8 @@ def loops(
 
 
 RATES = st.sampled_from([100.0, 101.0, 120.0, 180.0, 300.0])
+KERNEL, WORKERS = st.sampled_from([30.0, 90.0, None]), st.sampled_from([170.0, 390.0, 20.0, None])
+ENGINES = st.sampled_from([["torchvision"], list(REAL[:2]), list(REAL), [*REAL[:2], "synthetic"], ["loader"]])
 PROCESSES = st.sampled_from([1, 2, 3, 0, 8, 40])
 
 
@@ -183,9 +185,10 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
     Returns:
         Arguments of `build`.
     """
-    usable = draw(st.sampled_from([["torchvision"], list(REAL[:2]), list(REAL), [*REAL[:2], "synthetic"], ["loader"]]))
+    starves = draw(st.booleans())  # on two cores: what predictions are made of
+    usable = list(REAL[:2]) if starves else draw(ENGINES)
     ids = [f"loader-{number + 1}" for number in range(draw(st.sampled_from([1, 1, 1, 2])))]
-    made = [draw(loops(one, usable)) for one in ids]
+    made = [draw(loops(one, usable, starves=starves)) for one in ids]
     cpus, busy = draw(st.sampled_from([1, 2, 4, 16])), draw(st.sampled_from([15.0, 55.0, 79.0, 85.0, 92.0, 99.0]))
     series: dict[str, Value] = {}
     limits = None
@@ -197,12 +200,15 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
     if cpus > 1 and draw(st.booleans()):
         series["cpu/0/busy"] = 100.0
     runs = [run for loop in made for run in loop[0]]
+    if starves:
+        cpus, busy, limits = 2, draw(st.sampled_from([99.0, 85.0, 30.0])), None
+    kernel, workers = (12.0, 170.0) if starves else (draw(KERNEL), draw(WORKERS))
     return {
         "seconds": max(run.end for run in runs) + draw(st.sampled_from([0.0, 2.0])), "cpus": cpus, "busy": busy,
         "gpus": draw(st.integers(0, 2)), "iowait": draw(st.sampled_from([0.0, 30.0, 90.0])), "series": series,
         "gpu": draw(st.sampled_from([3.0, 40.0, 65.0, 97.0])), "gpu_memory": draw(st.sampled_from([30.0, 95.0])),
-        "kernel": draw(st.sampled_from([30.0, 30.0, 90.0, None])), "limits": limits, "runs": runs,
-        "workers": draw(st.sampled_from([170.0, 390.0, 20.0, None])), "states": [loop[2] for loop in made],
+        "kernel": kernel, "workers": workers, "limits": limits, "runs": runs,
+        "states": [loop[2] for loop in made],
         "events": sorted((event for loop in made for event in loop[1]), key=lambda event: event["time"]),
         "loaders": dict(zip(ids, ("train", "second"), strict=False)), "steps": draw(st.integers(0, 3)) > 0,
     }  # fmt: skip
