@@ -105,6 +105,57 @@ def test_keyboard(lab: Lab, images: Path) -> None:
     expect(group.get_by_role("radio", name="dali-cpu", exact=True)).to_be_checked()
 
 
+SATURATED = """
+import threading, time, torch
+torch.set_num_threads(2)
+big = torch.rand(600, 600)
+def work(until):
+    while time.monotonic() < until:
+        big @ big
+        sum(range(2000))
+until = time.monotonic() + 15
+threading.Thread(target=work, args=(until,), daemon=True).start()
+work(time.monotonic() + 3)
+"""
+
+
+def test_charts_go_on_while_a_loader_is_made_in_a_saturated_loop(lab: Lab, images: Path) -> None:
+    """The document with the new loader takes seconds to be made beside it."""
+    made = LOADER.format(root=str(images))
+    imports = "import torch, torchvision\nfrom kernel_monitor import switchable"
+    lab.open(lab.server.notebook("saturated.ipynb", SHOW, imports, SATURATED + made + "work(until)"))
+    lab.run_cell(0)
+    lab.wait_running(CELL)
+    lab.run_cell(1)
+    lab.wait_for_idle()
+    before = lab.monitor(CELL, "monitor.schema.version")
+    lab.run_cell(2)
+    pauses = lab.page.evaluate(
+        """async ([where, before]) => {
+            const monitor = () => document.querySelector(where).monitor;
+            let [drawn, at, worst, changed] = [-1, performance.now(), 0, 0];
+            const end = performance.now() + 13000;
+            while (performance.now() < end) {
+                const now = performance.now();
+                const seq = monitor()?.feed?.drawn?.seq ?? -1;
+                if (seq !== drawn) {
+                    [drawn, at] = [seq, now];
+                }
+                if (monitor()?.schema?.version !== before) {
+                    changed ||= now;
+                    worst = Math.max(worst, now - at);
+                }
+                await new Promise(resolve => setTimeout(resolve, 50));
+            }
+            return { changed, worst };
+        }""",
+        [CELL, before],
+    )
+    print("longest pause of the drawing once the loader was there, ms:", round(pauses["worst"]))
+    assert pauses["changed"]
+    assert pauses["worst"] < 3000  # it is drawn every 250 ms; 7,000 and more where the charts wait for the document
+
+
 def test_two_loaders_with_hostile_names(lab: Lab, images: Path) -> None:
     name = '<img src=x onerror="window.hacked=1">$$x$$</script>'
     second = f"\nother = switchable(DataLoader(ImageFolder({str(images)!r}, transform), batch_size=8), name={name!r})\n"

@@ -118,6 +118,25 @@ def test_page_reload_gets_the_history(lab: Lab) -> None:
     assert lab.monitor(SIDEBAR, "monitor.stats.backfilled") > 20
 
 
+def test_reload_in_the_middle_of_a_cell(lab: Lab) -> None:
+    """The cell's own dashboard comes back when the cell has ended: JupyterLab asks for widgets where cells wait."""
+    lab.open(
+        lab.server.notebook("midreload.ipynb", START + "\n%monitor", "import time\nfor _ in range(150): time.sleep(0.1)")
+    )
+    lab.run_cell(0)
+    _flows(lab, CELL)
+    lab.command("docmanager:save")
+    time.sleep(1)
+    lab.run_cell(1)
+    lab.page.reload()
+    lab.page.wait_for_selector(".jp-Notebook .jp-Cell")
+    lab.open_sidebar()
+    _flows(lab)
+    assert lab.status() == "busy"
+    lab.wait_for_idle()
+    _flows(lab, CELL)
+
+
 def test_two_tabs_on_one_kernel(browser: Browser, lab_server: Server) -> None:
     one, two = Lab(browser, lab_server), Lab(browser, lab_server)
     try:
