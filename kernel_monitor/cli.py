@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ._version import __version__
-from .errors import MonitorError
+from .errors import MonitorError, SessionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,11 +43,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options)
     except (MonitorError, OSError) as error:
-        print(f"kernel-monitor: {error}", file=sys.stderr)
+        print(f"kernel-monitor: {_sentence(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("kernel-monitor: interrupted", file=sys.stderr)
         return 130
+
+
+def _sentence(error: MonitorError | OSError) -> str:
+    """An error in words; of one that the system gave, without its number."""
+    if isinstance(error, MonitorError) or not error.strerror:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+
+
+def _name(text: str) -> str:
+    """An argument that names something, as argparse's `type`: an empty one is most often a variable that is not set."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty, and must name something")
+    return text
 
 
 def _demo_data(commands: Commands) -> None:
@@ -57,7 +71,7 @@ def _demo_data(commands: Commands) -> None:
         description="Makes JPEGs of about 500 x 375 pixels and 110 to 150 kB, in one folder per class, as "
         "torchvision's ImageFolder reads them. A set that is there is kept, an interrupted one finished.",
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="the folder; it is created if need be")
+    parser.add_argument("directory", metavar="DIR", type=_name, help="the folder; it is created if need be")
     parser.add_argument("--images", metavar="N", type=int, default=2048, help="number of files (default: 2048)")
     parser.add_argument("--classes", metavar="K", type=int, default=10, help="number of classes (default: 10)")
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="equal seeds give equal files (default: 0)")
@@ -97,6 +111,7 @@ def _sessions(commands: Commands) -> None:
     parser.add_argument(
         "--copy",
         nargs="+",
+        type=_name,
         metavar=("SESSION", "DEST"),
         help="copy a session (its file, its id or the beginning of that) to DEST, a file or folder (default: here)",
     )
@@ -109,15 +124,22 @@ def _run_sessions(options: argparse.Namespace) -> int:
     if options.copy is not None:
         if len(options.copy) > 2:
             raise MonitorError("--copy takes one session and one destination (see kernel-monitor sessions --help)")
+        from .output import check, why
         from .record.reader import open_session
 
         session = open_session(options.copy[0])
         target = Path(options.copy[1] if len(options.copy) == 2 else ".").expanduser()
         if target.is_dir():
             target /= Path(session.path).name
-        if target.exists():
+        if target.exists() or target.is_symlink():
             raise MonitorError(f"{target} exists already: name another file")
-        print(session.copy(target))
+        check(target)
+        try:
+            print(session.copy(target))
+        except SessionError as error:
+            if isinstance(error.__cause__, OSError):
+                raise MonitorError(f"Cannot write {target}: {why(error.__cause__, target)}.") from error
+            raise
         return 0
     found = Opened().listing()
     print(json.dumps(found, indent=1) if options.json else table(found))
@@ -131,41 +153,54 @@ def _report(commands: Commands) -> None:
         description="Writes a recorded session as one HTML file that opens offline; with --json the same as data, to "
         "stdout or to FILE.",
     )
-    parser.add_argument("session", metavar="SESSION", help="its file, its id or the beginning of that")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="the file; needed for HTML")
+    parser.add_argument("session", metavar="SESSION", type=_name, help="its file, its id or the beginning of that")
+    parser.add_argument("-o", "--output", metavar="FILE", type=_name, help="the file, or - for stdout; needed for HTML")
     parser.add_argument("--json", action="store_true", help="verdict, stretches, rules, costs … as JSON")
     _add_price(parser)
     parser.set_defaults(run=_run_report)
 
 
 def _add_price(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--price", metavar="P", help="of an hour, such as 2.50€, instead of the recorded one")
+    parser.add_argument(
+        "--price", metavar="P", type=_name, help="of an hour, such as 2.50€, instead of the recorded one"
+    )
 
 
 def _run_report(options: argparse.Namespace) -> int:
-    from .report import write
+    from .output import check, descriptor, write
 
     if options.output is None and not options.json:
         raise MonitorError("report needs -o FILE, or --json (see kernel-monitor report --help)")
-    if not options.json:
-        from .report.client import render_in_process
+    to_stdout = options.output in (None, "-")
+    if not to_stdout:
+        check(options.output)
+    text = _as_json(options) if options.json else _as_html(options)
+    if to_stdout:
+        sys.stdout.buffer.write(text.encode())
+    else:
+        written = write(options.output, text)
+        # Not into what was asked for.
+        print(f"wrote {written}", file=sys.stderr if descriptor(written) == 1 else sys.stdout)
+    return 0
 
-        # The session is read while the process that renders it starts and imports Bokeh.
-        html = render_in_process(lambda: _read(options).snapshot)
-        print(f"wrote {write(options.output.expanduser(), html)}")
-        return 0
+
+def _as_html(options: argparse.Namespace) -> str:
+    from .report.client import render_in_process
+
+    # The session is read while the process that renders it starts and imports Bokeh.
+    return render_in_process(lambda: _read(options).snapshot)
+
+
+def _as_json(options: argparse.Namespace) -> str:
     from .diagnose.analysis import analyse
     from .diagnose.model import plain
+    from .report.privacy import clean
 
     session = _read(options)
+    snapshot = clean(session.snapshot)
     label = {key: value for key, value in session.label().items() if key != "path"}
-    said = {"session": session.id, **label, "facts": session.snapshot.facts, **analyse(session.snapshot).to_json()}
-    text = json.dumps(plain(said), indent=1)
-    if options.output is None:
-        print(text)
-    else:
-        print(f"wrote {write(options.output.expanduser(), text)}")
-    return 0
+    said = {"session": session.id, **label, "facts": snapshot.facts, **analyse(snapshot).to_json()}
+    return json.dumps(plain(said), indent=1) + "\n"
 
 
 def _read(options: argparse.Namespace) -> RecordedSession:
@@ -198,13 +233,16 @@ def _compare(commands: Commands) -> None:
         "have in common, with the spread of their steps. Exit status 0: good; 1: surely slower than allowed; 2: an "
         "error; 3: nothing can be compared.",
     )
-    parser.add_argument("a", metavar="A", help="the session before: its file, its id or the beginning of that")
-    parser.add_argument("b", metavar="B", help="the session after; may be the same")
+    parser.add_argument(
+        "a", metavar="A", type=_name, help="the session before: its file, its id or the beginning of that"
+    )
+    parser.add_argument("b", metavar="B", type=_name, help="the session after; may be the same")
     parser.add_argument("--max-slowdown", metavar="5%", type=_share, help="how much longer an image may take")
-    parser.add_argument("--loader", metavar="NAME", help="only this loader")
+    parser.add_argument("--loader", metavar="NAME", type=_name, help="only this loader")
     parser.add_argument(
         "--stretch",
         metavar="KEY",
+        type=_name,
         action="append",
         default=[],
         help="a stretch by its key (train/2) in both; given twice, of A and of B",

@@ -19,6 +19,7 @@ from .diagnose import analyse
 from .diagnose import strip as switch_strip
 from .diagnose.model import plain
 from .errors import MonitorError, SessionError
+from .output import check, write
 from .record import places, reader
 from .record import sessions as found
 from .record.when import moment, span
@@ -95,11 +96,10 @@ class RecordedSession:
         """Write the session as one HTML file that opens offline.
 
         Raises:
-            MonitorError: rendering failed, or ``path`` cannot be written (no file is left).
+            MonitorError: rendering failed, or ``path`` cannot be written (what was there is as it was).
         """
-        from .report import write
-
-        return write(Path(path).expanduser(), self.render())
+        check(path)
+        return write(path, self.render())
 
     def render(self) -> str:
         """The exported page as text, rendered in a process of its own."""
@@ -200,6 +200,10 @@ class Opened:
         Raises:
             SessionError: there is none, or it cannot be read; the message says why.
         """
+        if path is not None and not os.fspath(path):
+            raise SessionError(
+                "A session without a name cannot be opened: give its file, its id or the beginning of that."
+            )
         try:
             session = RecordedSession(reader.open_session(None if path is None else os.fspath(path)))
         except OSError as error:

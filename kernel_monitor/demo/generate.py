@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from kernel_monitor.errors import MonitorError
+from kernel_monitor.output import why, write
 
 from . import scene
 
@@ -56,14 +57,9 @@ class Recipe:
     def make(self, root: Path, index: int) -> None:
         """Writes picture `index`: whole or not at all."""
         target = root / self.place(index)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         # ImageFolder looks at suffixes, so a temporary file of an interrupted run is no sample
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_bytes(scene.jpeg(self.seed, index, index % self.classes))
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write(target, scene.jpeg(self.seed, index, index % self.classes), durable=False)
 
 
 def demo_data(
@@ -84,13 +80,17 @@ def demo_data(
     Raises:
         MonitorError: if the folder holds something else, the numbers make no set, or the disk is too small or
             fails; what was made by then is used by the next call.
-        OSError: if the folder cannot be created.
     """
     recipe = Recipe(images, classes, seed)
+    if not os.fspath(directory):
+        raise MonitorError("A demo set needs a folder with a name, such as demo-data.")
     root = Path(directory).expanduser().absolute()
-    root.mkdir(parents=True, exist_ok=True)
-    _claim(root, recipe)
-    missing = _missing(root, recipe)
+    _make_folder(root)
+    try:
+        _claim(root, recipe)
+        missing = _missing(root, recipe)
+    except OSError as error:
+        raise MonitorError(f"The folder {root} cannot be used: {error.strerror}. Name another one.") from error
     if missing:
         needed, free = len(missing) * scene.LARGEST, shutil.disk_usage(root).free
         if free < needed:
@@ -136,9 +136,19 @@ def _claim(root: Path, recipe: Recipe) -> None:
                 f"{root} holds a demo set of {present.images} images, {present.classes} classes, seed {present.seed}, "
                 f"format {present.version}: delete it or name another folder"
             )
-    temporary = root / f"{MARKER}.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(asdict(recipe)) + "\n", "utf-8")
-    temporary.replace(root / MARKER)
+    write(root / MARKER, json.dumps(asdict(recipe)) + "\n")
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless it is there.
+
+    Raises:
+        MonitorError: it cannot be made; the message says why.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MonitorError(f"Cannot make the folder {folder}: {why(error, folder)}.") from error
 
 
 def _missing(root: Path, recipe: Recipe) -> list[int]:
@@ -154,7 +164,7 @@ def _missing(root: Path, recipe: Recipe) -> list[int]:
 
 def _sweep(root: Path) -> None:
     """Removes temporary files that a killed run left."""
-    for left in [*root.glob(".*.tmp"), *root.glob("*/.*.jpg.*.tmp")]:
+    for left in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
         try:
             if time.time() - left.stat().st_mtime > _STALE:
                 left.unlink()
@@ -170,7 +180,7 @@ def _fill(root: Path, recipe: Recipe, missing: list[int], progress: bool) -> Non
         with closing(made), _Bar(len(missing), progress) as bar:
             for _ in made:
                 bar.advance()
-    except (OSError, RuntimeError) as error:
+    except (MonitorError, OSError, RuntimeError) as error:
         raise MonitorError(f"the demo set in {root} is incomplete: {error}") from error
 
 

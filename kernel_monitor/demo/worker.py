@@ -11,6 +11,8 @@ import os
 import sys
 from pathlib import Path
 
+from kernel_monitor.errors import MonitorError
+
 from .generate import Recipe
 
 
@@ -25,7 +27,7 @@ def main() -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's last flush would fail, loudly
         return 1
-    except OSError as error:
+    except (MonitorError, OSError) as error:
         _say(str(error))
         return 1
     return 0

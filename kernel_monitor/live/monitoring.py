@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SessionError
+from ..output import check, write
 from ..recorded import Opened, RecordedSession
 from ..store import Snapshot, Store
 from ..stream.hub import Hub, Publisher
@@ -232,14 +233,15 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write everything measured so far as one HTML file that opens offline.
 
-        Raises:
-            MonitorError: nothing was measured, rendering failed, or ``path`` cannot be written (no file is left).
-        """
-        from ..report import write
+        A file that is there is replaced where its links lead, a device or a named pipe is written to as it is, and a
+        recorded session is never replaced.
 
-        target = Path(path).expanduser()
-        html = self.render()
-        return write(target, html)
+        Raises:
+            MonitorError: nothing was measured, rendering failed, or ``path`` cannot be written (what was there is as it
+                was).
+        """
+        check(path)
+        return write(path, self.render())
 
     # -- for the pages --------------------------------------------------------------------------------------------
 

@@ -23,14 +23,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernel_monitor import signature
 from kernel_monitor.sample import process
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-SUFFIX = ".kmsession"
-APPLICATION_ID = 0x4B4D5331  # "KMS1"
+SUFFIX = signature.SUFFIX
+APPLICATION_ID = signature.APPLICATION_ID
 FORMAT = 2
 """1 knew no phases of a step; its files are read as they are."""
 HOST, LOADERS = "host", "loaders"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .files import write
+from ..output import write
 
 if TYPE_CHECKING:
     from ..store import Snapshot

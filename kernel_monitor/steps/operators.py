@@ -8,13 +8,16 @@ library only.
 from __future__ import annotations
 
 import gzip
+import io
 import json
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from ..errors import MonitorError
+from ..output import write
 
 TOP = 10
 """Rows of each table."""
@@ -98,18 +101,13 @@ def keep(trace: Mapping[str, Any], path: Path) -> None:
     """Write a trace for ui.perfetto.dev, readable by its owner only, without host name and paths.
 
     Raises:
-        OSError: it cannot be written; nothing is left.
+        MonitorError: it cannot be written; nothing is left.
     """
     shown = {key: value for key, value in trace.items() if key not in PRIVATE}
-    partial = path.with_name(f"{path.name}.part")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as raw, gzip.GzipFile(path.stem, "wb", 5, raw) as packed:
-            packed.write(json.dumps(shown, separators=(",", ":")).encode())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    packed = io.BytesIO()
+    with gzip.GzipFile(path.stem, "wb", 5, packed) as file:
+        file.write(json.dumps(shown, separators=(",", ":")).encode())
+    write(path, packed.getvalue(), mode=0o600)
 
 
 def main() -> None:
@@ -122,8 +120,8 @@ def main() -> None:
         try:
             keep(trace, Path(request["keep"]))
             result["trace"] = Path(request["keep"]).name
-        except OSError as error:
-            result["problem"] = f"the trace could not be kept: {error.strerror}"
+        except MonitorError as error:
+            result["problem"] = f"the trace could not be kept: {str(error).rstrip('.')}"
     json.dump(result, sys.stdout)
 
 

@@ -1,19 +1,16 @@
-"""The report's process and its file: the same page, whole or not at all, and errors that say why."""
+"""The report's process: the same page, and errors that say why."""
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernel_monitor.errors import MonitorError, SessionError
-from kernel_monitor.report import render, write
+from kernel_monitor.report import render
 from kernel_monitor.report.client import render_in_process
 from kernel_monitor.store import Snapshot
 from tests.unit.test_diagnose import session
@@ -36,42 +33,6 @@ def test_what_is_no_snapshot_is_refused_in_one_line() -> None:
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"this is not a readable snapshot")
     assert done.stderr.count(b"\n") == 1
-
-
-def test_a_file_is_written_whole(tmp_path: Path) -> None:
-    target = tmp_path / "run.html"
-    target.write_text("old")
-    assert write(target, "größer\n→") == target
-    assert target.read_bytes() == "größer\n→".encode()
-    assert [one.name for one in tmp_path.iterdir()] == ["run.html"]
-    mask = os.umask(0)
-    os.umask(mask)
-    assert target.stat().st_mode & 0o777 == 0o666 & ~mask
-
-
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "run.html"
-    target.write_text("old")
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(MonitorError, match=r"Cannot write .*run\.html: No space left on device\."):
-        write(target, "new")
-    assert target.read_text() == "old"
-    assert [one.name for one in tmp_path.iterdir()] == ["run.html"]
-
-
-def test_where_nothing_can_be_written_the_error_says_why(tmp_path: Path) -> None:
-    with pytest.raises(MonitorError, match="it is a folder"):
-        write(tmp_path, "x")
-    with pytest.raises(MonitorError, match=r"the folder .*missing does not exist"):
-        write(tmp_path / "missing" / "run.html", "x")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(MonitorError, match=r"Cannot write .*run\.html: Not a directory\."):
-        write(tmp_path / "file" / "run.html", "x")
-    assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
 def test_importing_it_imports_no_bokeh() -> None:
