@@ -4,7 +4,13 @@ from __future__ import annotations
 
 
 class MonitorError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Attributes:
+        paths: files that the message may name, in full; a record of the error has their last parts.
+    """
+
+    paths: tuple[str, ...] = ()
 
 
 class NotSwitchable(MonitorError, TypeError):

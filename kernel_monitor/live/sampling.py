@@ -11,6 +11,7 @@ import uuid
 from importlib import metadata
 from typing import Any, NamedTuple, Protocol
 
+from ..paths import private
 from ..sample.client import SamplerClient
 from ..sample.clock import SessionClock
 from ..store import Store
@@ -256,7 +257,7 @@ class Sampling:
         self.remember(f"the sampler ended: {reason}")
         at = self.session_time(time.monotonic())
         if at is not None:
-            self.add_event("sampler-restarted", at, message=reason)
+            self.add_event("sampler-restarted", at, message=private(reason))
 
     def remember(self, message: str) -> None:
         """Keep a sentence for the status, the newest ones."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..diagnose.switches import IN_FLIGHT, REPLAYS
 from ..diagnose.trials import Trial, covered, diagnosis, trial
 from ..errors import MonitorError
+from ..paths import told
 from .attending import START_S, Ended, Loop
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Run:
             self._predicted = self._stage._gains(self._loop.id)
         except Exception as error:  # the measurement does not depend on it
             log.exception("no gain could be predicted")
-            self._cannot.append(f"No gain was predicted: {type(error).__name__}: {error}")
+            self._cannot.append(f"No gain was predicted: {type(error).__name__}: {told(error)}")
 
     def _switch(self, engine: str) -> str | None:
         """Ask for an engine and wait for its first batch; returns why there was none."""
@@ -132,7 +133,7 @@ class Run:
         try:
             loop.ask(engine)
         except MonitorError as error:
-            return str(error)
+            return told(error)
         while engine not in loop.took and loop.live.backend != engine:
             self._poll()
             if engine in loop.failures:

@@ -6,7 +6,6 @@ import operator
 import os
 import threading
 import weakref
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -31,7 +30,7 @@ from .plan import EpochRecord, Fallback, Skipped
 from .registry import register
 from .segment import Slot
 from .slots import Slots
-from .state import EpochCounts, KnobsState, LoaderState
+from .state import EpochCounts, KnobsState, LoaderState, shown_backend, shown_skip, some_paths
 from .switch import Click, Switch, Switchboard, Wish, prepare, prepare_in_background
 from .view import LoaderView
 from .view import checked as checked_skip
@@ -86,7 +85,7 @@ class SwitchableLoader:
         self.id = f"loader-{number}"
         self.meter = Meter(self.id)
         self.name = self.id if name is None else name
-        self.board = Switchboard(self.id, TORCHVISION)
+        self.board = Switchboard(self.id, TORCHVISION, partial(some_paths, setting.keyed.source))
         self.slots = Slots(setting, self.board)
         weakref.finalize(self, _end, self.slots, self.board, self._process)
         self._settle()
@@ -391,7 +390,7 @@ class SwitchableLoader:
             backend=self.board.backend,
             wanted=self.board.wanted,
             status=self.board.status,
-            backends=[{"name": name, **backend._asdict()} for name, backend in backends.items()],
+            backends=[shown_backend(name, backend) for name, backend in backends.items()],
             epoch=record.number,
             batch=record.batches,
             batches=record.batches_planned,
@@ -401,7 +400,7 @@ class SwitchableLoader:
             doubled=record.doubled,
             skipped=record.skipped,
             replaced=record.replaced,
-            skips=[asdict(skipped) for skipped in record.skips[-SKIPS_SHOWN:]],
+            skips=[shown_skip(skipped, self._keyed.source.absolute) for skipped in record.skips[-SKIPS_SHOWN:]],
             knobs=KnobsState(workers=knobs.workers, prefetch=knobs.prefetch, threads=knobs.threads),
             decoded={**known, **record.decoded},
             expected={name: dict(one) for name, one in self.slots.expected.items()},

@@ -12,9 +12,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..paths import told
 from .events import emit
 from .segment import Slot
 
@@ -76,10 +77,17 @@ class Wish(NamedTuple):
 
 
 class Switchboard:
-    """What is wanted, what takes from the plan, what delivers. Every method returns at once, from any thread."""
+    """What is wanted, what takes from the plan, what delivers. Every method returns at once, from any thread.
 
-    def __init__(self, loader: str, backend: str) -> None:
+    Args:
+        loader: its id.
+        backend: the one in use.
+        files: paths of some of the data set's files, whose folders no message is to name.
+    """
+
+    def __init__(self, loader: str, backend: str, files: Callable[[], Sequence[str]] = tuple) -> None:
         self._loader = loader
+        self._files = files
         self._lock = threading.Lock()
         self._taking = backend  # the engine that new batches are to be taken by
         self._backend = backend  # the engine of the batch delivered last
@@ -174,20 +182,22 @@ class Switchboard:
 
     def failed(self, wish: Wish, error: BaseException) -> None:
         """The engine of a wish cannot be built: the outgoing one goes on."""
+        message = self._cause(error)
         with self._lock:
             if self._preparing is not wish:
                 return
             self._preparing = None
-            message = self._failure(wish.target, error, self._taking)
+            self._status = f"{wish.target} failed: {message}; {self._taking} goes on"
             self._end("failed", message=message)
         emit("switch-failed", self._loader, target=wish.target, message=message)
 
     def gave_up(self, target: str, error: BaseException, fallback: str) -> None:
         """The engine that takes cannot go on: `fallback` takes from now on."""
+        message = self._cause(error)
         with self._lock:
             self._taking = fallback
             self._ready = None if fallback == self._backend else Wish(fallback, time.monotonic())
-            message = self._failure(target, error, fallback)
+            self._status = f"{target} failed: {message}; {fallback} goes on"
             self._failed = self._ready is not None
             if self._pending is not None and self._pending.target == target:
                 self._end("failed", message=message)
@@ -216,7 +226,7 @@ class Switchboard:
         """The knobs have new values; with an error: they have the old ones again, because of it."""
         message = None
         if error is not None:
-            message = _first_line(error)
+            message = self._cause(error)
             self._status = f"the change of workers, prefetch or threads failed: {message}; all goes on as before"
         emit("knobs", self._loader, **knobs._asdict(), message=message)
 
@@ -268,15 +278,10 @@ class Switchboard:
         ended = self._clicks[-1] = pending._replace(outcome=outcome, ended=time.monotonic(), **more)
         return ended
 
-    def _failure(self, target: str, error: BaseException, other: str) -> str:
-        message = _first_line(error)
-        self._status = f"{target} failed: {message}; {other} goes on"
-        return message
-
-
-def _first_line(error: BaseException) -> str:
-    cause = str(error).strip().splitlines()
-    return cause[0] if cause else type(error).__name__
+    def _cause(self, error: BaseException) -> str:
+        """The first line of what an error says, as it may be recorded: without folders."""
+        lines = told(error, *self._files()).splitlines()
+        return lines[0] if lines else type(error).__name__
 
 
 def prepare(board: Switchboard, wish: Wish, find: Callable[[], Slot]) -> None:

@@ -162,7 +162,9 @@ class DaliEngine:
             else:
                 return pipeline
         reason = "" if failure is None else explained(failure)
-        raise BackendUnavailable(f"{self.name} fails on the first files: {reason}") from failure
+        told = BackendUnavailable(f"{self.name} fails on the first files: {reason}")
+        told.paths = tuple(self._batches.look(Take(0, 0, 0, files, [0] * len(files))).paths)
+        raise told from failure
 
     def _first_files(self) -> list[tuple[int, Located]]:
         """The first samples that DALI is given: indices and files."""
@@ -202,7 +204,9 @@ class DaliEngine:
         reason = f"DALI failed: {'' if error is None else explained(error)}"
         self._failures += 1
         if self._failures > FAILURES:
-            raise EngineFailed(f"{self.name} failed {self._failures} times in a row. {reason}") from error
+            failed = EngineFailed(f"{self.name} failed {self._failures} times in a row. {reason}")
+            failed.paths = tuple(path for issued in self._queue for path in issued.paths)
+            raise failed from error
         log.warning("%s: %s; building it anew", self.name, reason)
         under_way = [issued.take for issued in self._queue]
         self._queue.clear()
