@@ -99,7 +99,7 @@ def train(root: Path, loaders: list[SwitchableLoader]) -> SwitchableLoader:
     assert loader.fallbacks()
     with pytest.raises(SampleError) as error:
         list(strict)
-    assert error.value.path in str(error.value)
+    assert Path(error.value.path).parent.parent == root
     failing.switch("dali-cpu")
     settle(failing)
     assert "no table in" in failing.board.status
