@@ -163,7 +163,7 @@ class DaliEngine:
                 return pipeline
         reason = "" if failure is None else explained(failure)
         told = BackendUnavailable(f"{self.name} fails on the first files: {reason}")
-        told.paths = tuple(self._batches.look(Take(0, 0, 0, files, [0] * len(files))).paths)
+        told.paths = tuple(self._trial(files).paths)
         raise told from failure
 
     def _first_files(self) -> list[tuple[int, Located]]:
