@@ -66,11 +66,14 @@ def images(count: int, directory: Path | None) -> Iterator[Path]:
         yield root
 
 
-def dataloader(root: Path, *, samples: int, batch: int, workers: int, replacement: bool = False) -> DataLoader[Any]:
+def dataloader(
+    root: Path, *, samples: int, batch: int, workers: int, replacement: bool = False, transform: Any = None
+) -> DataLoader[Any]:
     """The DataLoader that a person has: crop, flip, normalise; workers that stay; `samples` an epoch."""
     dataset = ImageFolder(
         root,
-        transforms.Compose(
+        transform
+        or transforms.Compose(
             [
                 transforms.RandomResizedCrop(SIZE),
                 transforms.RandomHorizontalFlip(),

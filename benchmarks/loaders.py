@@ -29,6 +29,8 @@ from kernel_monitor.loaders.transforms.draws import sample_keys
 from kernel_monitor.loaders.transforms.program import arrays
 from kernel_monitor.loaders.transforms.translate import translate
 
+from .chains import LEAST, chains
+from .chains import names as pair_names
 from .common import (
     MEAN,
     SIZE,
@@ -144,11 +146,15 @@ def show(cold: dict[str, Epoch], warm: dict[str, list[Epoch]], drawing: float, f
 
 def pairs(names: Iterable[str]) -> list[tuple[str, str, float]]:
     """Which ratios have a bar: ours, the other, the least."""
+    known = set(names)
     wanted = [(SWITCHABLE, PLAIN, 0.99)]
     for device in ("cpu", "gpu"):
         ours = f"switchable: dali-{device}"
         wanted += [(ours, by_hand_name(device), 0.95), (ours, PLAIN, 1.0)]
-    return [pair for pair in wanted if set(pair[:2]) <= set(names)]
+    wanted += [
+        (f"{name.removesuffix(': torchvision')}: dali-cpu", name, LEAST) for name in sorted(known - {SWITCHABLE})
+    ]
+    return [pair for pair in wanted if set(pair[:2]) <= known]
 
 
 def epoch(one: Contestant, lead: int, samples: int) -> Epoch:
@@ -198,26 +204,43 @@ def contestants(
         loader.set(threads=threads)
     field = {
         PLAIN: Contestant(lambda: None, lambda: plain, lambda batch: len(batch[1])),
-        SWITCHABLE: Contestant(using(loader, "torchvision"), lambda: loader, lambda batch: len(batch[1])),
+        SWITCHABLE: contestant(loader, "torchvision"),
     }
+    made = [loader]
+    others = {}
+    for chain, transform in chains():
+        one = switchable(dataloader(root, transform=transform, **shape), name=chain, seed=0)
+        before, after = pair_names(chain)
+        availability = one.backends["dali-cpu"]
+        if not availability.available:
+            print(f"{after} is grey: {availability.reason}")
+            one.release()
+            continue
+        field[before] = contestant(one, "torchvision")
+        others[after] = contestant(one, "dali-cpu")
+        made.append(one)
+    field |= others  # after all that have workers to fork
     for device in ("cpu", "gpu"):
         backend = f"dali-{device}"
         availability = loader.backends[backend]
         if not availability.available:
             print(f"{backend} does not take part: {availability.reason}")
             continue
-        field[f"switchable: {backend}"] = Contestant(
-            using(loader, backend), lambda: loader, lambda batch: len(batch[1])
-        )
+        field[f"switchable: {backend}"] = contestant(loader, backend)
         field[by_hand_name(device)] = ByHand(root, options, threads, device).contestant()
 
     def close() -> None:
-        loader.release()
+        for one in made:
+            one.release()
         iterator = plain._iterator
         if iterator is not None:
             iterator._shutdown_workers()  # type: ignore[attr-defined]
 
     return field, close
+
+
+def contestant(loader: SwitchableLoader, backend: str) -> Contestant:
+    return Contestant(using(loader, backend), lambda: loader, lambda batch: len(batch[1]))
 
 
 def using(loader: SwitchableLoader, backend: str) -> Callable[[], None]:

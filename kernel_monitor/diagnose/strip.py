@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .measured import Floats, Measured
     from .table import Table
 
+SLOWER = 0.9
+"""With less than this share of the images/s of before, a switch is called slower."""
 NBSP = "\N{NO-BREAK SPACE}"
 """Keeps a figure and its unit on one line of a narrow sidebar."""
 
@@ -35,11 +37,31 @@ def strip(table: Table, events: Sequence[Event], loaders: Sequence[Mapping[str, 
     switch = comparison.switch
     name = next((str(state["name"]) for state in loaders if state["id"] == switch["loader"]), str(switch["loader"]))
     prefix = f"{name}: " if len(loaders) > 1 else ""
-    head = {"loader": switch["loader"], "source": switch["source"], "target": switch["target"]}
+    head = {"loader": switch["loader"], "source": switch["source"], "target": switch["target"], "back": None}
     if comparison.reason is not None:
         text = f"{prefix}{switch['source']} → {switch['target']}: {comparison.reason}"
         return {**head, "text": text + _replayed(switch), "rows": []}
-    return {**head, "text": prefix + _text(comparison) + _replayed(switch), "rows": _rows(comparison)}
+    text = prefix + _text(comparison) + _replayed(switch)
+    share = _share(comparison)
+    if share < SLOWER:
+        text += f" · {switch['target']} runs at {share:.2f} of {switch['source']}'s speed here: switch back"
+        state = next((state for state in loaders if state["id"] == switch["loader"]), None)
+        if state is not None and _offers(state, switch):
+            head["back"] = switch["source"]
+    return {**head, "text": text, "rows": _rows(comparison)}
+
+
+def _share(comparison: Comparison) -> float:
+    """Speed after the switch over that before; NaN where one of them is no loader's or not known."""
+    if REPLAYS in (comparison.switch["source"], comparison.switch["target"]) or not comparison.before.rate > 0:
+        return float("nan")
+    return comparison.after.rate / comparison.before.rate
+
+
+def _offers(state: Mapping[str, Any], switch: Event) -> bool:
+    """Whether the way back is open: the engine is still the one switched to, and the one before it can be used."""
+    usable = any(one["name"] == switch["source"] and one["available"] for one in state.get("backends") or ())
+    return usable and state["backend"] == switch["target"] and state.get("wanted") in (None, switch["target"])
 
 
 def _replayed(switch: Event) -> str:

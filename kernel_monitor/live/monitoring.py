@@ -220,7 +220,10 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
         reason = self.store.schema.gpu_reason
         if reason:
             lines.append(f"no GPU rows: {reason}")
-        lines += [f"{state['name']}: {state['status']}" for state in self.loader_states()]
+        for state in self.loader_states():
+            lines.append(f"{state['name']}: {state['status']}")
+            notes = [f"{one['name']}: {one['note']}" for one in state["backends"] if one.get("note")]
+            lines += [f"  {note}" for note in notes]
         lines += self.step_notices()
         lines += sampling.notices
         return shown("\n".join(lines))

@@ -30,6 +30,7 @@ class Take(NamedTuple):
         seed: of the augmentation. It travels with the batch, so that workers which exist already learn of a new one.
         indices: n indices in the data set.
         occurrences: n counts of how often that index came earlier in the epoch.
+        decoded: images that another engine has made already, for a worker that does the rest; None in the plan.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Take(NamedTuple):
     seed: int
     indices: list[int]
     occurrences: list[int]
+    decoded: Any = None
 
 
 @dataclass(frozen=True, slots=True)

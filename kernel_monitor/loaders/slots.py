@@ -13,7 +13,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .engines.backends import SPECS, Backend, Given, Setting, availability, translated
+from .engines.backends import SPECS, Backend, Given, Setting, availability, rest_in_workers, translated
+from .engines.rest_engine import RestEngine
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import PREFETCH, WorkersEngine
 from .expected import expected
@@ -90,7 +91,9 @@ class Slots:
         entries = list(self._entries.values())
         slots = [one.slot for entry in entries for one in (entry, entry.previous) if one is not None]
         engines = [slot.engine for slot in [*slots, *list(self._retired)]]
-        return sorted({pid for engine in engines if isinstance(engine, WorkersEngine) for pid in engine.pids})
+        return sorted(
+            {pid for engine in engines if isinstance(engine, WorkersEngine | RestEngine) for pid in engine.pids}
+        )
 
     def __getitem__(self, name: str) -> Slot:
         """The engine of a backend, with its holder; made when first asked for, not started."""
@@ -106,6 +109,8 @@ class Slots:
                 return
             after = _turned(self._setting, knobs, careful=True)
             self._setting = after
+            if "workers" in knobs:
+                self._backends = availability(after)  # DALI leaves them what it cannot do
             if self._preparing:
                 return  # the thread looks again when it is through
             made, slow = self._make()
@@ -276,7 +281,10 @@ def _turned(setting: Setting, knobs: dict[str, Any], *, careful: bool) -> Settin
 
 
 def _differs(name: str, built: Setting, wanted: Setting) -> bool:
-    return any(getattr(built, knob) != getattr(wanted, knob) for knob in SPECS[name].uses & NAMES)
+    uses = SPECS[name].uses & NAMES
+    if name == "dali-cpu" and (rest_in_workers(built) or rest_in_workers(wanted)):
+        uses |= {"workers"}
+    return any(getattr(built, knob) != getattr(wanted, knob) for knob in uses)
 
 
 def _release(slots: list[Slot]) -> None:

@@ -40,10 +40,11 @@ class KnobsState(TypedDict):
 class LoaderState(TypedDict):
     """What a monitor shows of a loader; counts are of its newest epoch. See docs/architecture.md.
 
-    Each of `backends` has name, available, reason (why not) and confirm (what to ask a person first, or None); `skips`
-    are the last few samples left out, each with index, path (the file's name: states are recorded and sent to others)
-    and reason; `expected` is the CPU time of loading with an engine over that with `torchvision`, by the maker of the
-    processor, where it can be told before that engine has run.
+    Each of `backends` has name, available, reason (why not), confirm (what to ask a person first, or None) and note
+    (which part of the transforms it leaves to others, or None); `skips` are the last few samples left out, each with
+    index, path (the file's name: states are recorded and sent to others) and reason; `expected` is the CPU time of
+    loading with an engine over that with `torchvision`, by the maker of the processor, where it can be told before that
+    engine has run.
     """
 
     id: str

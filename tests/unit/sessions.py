@@ -176,10 +176,10 @@ def switch(
 def state(key: str = "loader-1", name: str = "train", **fields: Any) -> dict[str, Any]:
     """A `LoaderState` as a loader gives it."""
     backends = [
-        {"name": "torchvision", "available": True, "reason": None, "confirm": None},
-        {"name": "dali-cpu", "available": True, "reason": None, "confirm": None},
-        {"name": "dali-gpu", "available": False, "reason": "no usable GPU", "confirm": None},
-        {"name": "synthetic", "available": True, "reason": None, "confirm": "Replay?"},
+        {"name": "torchvision", "available": True, "reason": None, "confirm": None, "note": None},
+        {"name": "dali-cpu", "available": True, "reason": None, "confirm": None, "note": None},
+        {"name": "dali-gpu", "available": False, "reason": "no usable GPU", "confirm": None, "note": None},
+        {"name": "synthetic", "available": True, "reason": None, "confirm": "Replay?", "note": None},
     ]
     return {
         "id": key,

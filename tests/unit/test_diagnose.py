@@ -128,6 +128,34 @@ def test_the_strip_says_what_the_switch_changed() -> None:
     assert rows["data wait per step"]["unit"] == "ms"
 
 
+def slowed(snapshot: Snapshot, speed: float) -> Snapshot:
+    """The same session with a Dali at `speed` times torchvision's 320 images/s."""
+    column = snapshot.schema.columns[f"loader/{TRAIN}/images"]
+    values = snapshot.values.copy()
+    fast = values[:, column] == 96 / INTERVAL
+    values[fast, column] = speed * 32 / INTERVAL
+    return replace(snapshot, values=values)
+
+
+@pytest.mark.parametrize(("speed", "slower"), [(0.7, True), (0.89, True), (0.95, False), (1.2, False)])
+def test_a_switch_that_lost_speed_is_called_slower_and_offers_the_way_back(speed: float, slower: bool) -> None:
+    snapshot = slowed(session(), speed)
+    backends = [{"name": name, "available": True} for name in ("torchvision", "dali-cpu")]
+    state = {**snapshot.loaders[0], "backend": "dali-cpu", "wanted": None, "backends": backends}
+    result = strip(snapshot, snapshot.events, [state])
+    assert result is not None
+    words = f" · dali-cpu runs at {speed:.2f} of torchvision's speed here: switch back"
+    assert result["text"].endswith(words) is slower
+    assert ("slow" in result["text"] or "switch back" in result["text"]) is slower
+    assert result["back"] == ("torchvision" if slower else None)
+    for changed in ({"wanted": "torchvision"}, {"backend": "torchvision"}, {"backends": []}):
+        already = strip(snapshot, snapshot.events, [{**state, **changed}])
+        assert already is not None
+        assert already["back"] is None
+    replayed = [{**event, "source": "synthetic"} for event in snapshot.events]
+    assert "switch back" not in str(strip(snapshot, replayed, [state]))
+
+
 @pytest.mark.parametrize(("fields", "side"), [({"target": "synthetic"}, "after"), ({"source": "synthetic"}, "before")])
 def test_figures_of_replayed_batches_are_called_so(fields: dict[str, str], side: str) -> None:
     words = f" · the figures {side} the switch are of replayed batches"

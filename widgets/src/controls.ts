@@ -64,7 +64,11 @@ export class Controls {
   private readonly loaders = element('div', 'km-loaders');
   private readonly byId = new Map<string, LoaderControl>();
   private readonly invitation = element('div', 'km-invitation');
-  private readonly strip = new StripView();
+  private readonly strip = new StripView((loader, backend) => {
+    void this.act(this.strip.back, async () => {
+      await this.source.switchTo(loader, backend);
+    });
+  });
   private readonly results = new Results();
   private readonly deliveries = new Deliveries();
   private readonly busy = new Set<HTMLButtonElement>();
@@ -116,7 +120,7 @@ export class Controls {
     bar.append(this.status, this.recording.el, this.windows.el, buttons);
     this.el.append(
       ...[bar, this.mark.panel, this.chooser.panel, this.remedy.el, this.left, this.problem],
-      ...[this.loaders, this.invitation, this.strip.el]
+      ...[this.loaders, this.invitation, this.strip.el, this.strip.back]
     );
     this.update();
   }
@@ -144,7 +148,7 @@ export class Controls {
     this.updateLoaders(live || recorded !== null ? loaders : []);
     this.invitation.hidden = !live || loaders.length > 0;
     const name = loaders.find(loader => loader.id === strip?.loader)?.name;
-    this.strip.update(strip, loaders.length > 1 ? (name ?? '') : '');
+    this.strip.update(strip, loaders.length > 1 ? (name ?? '') : '', this.takesOrders);
   }
 
   /** Measured rows, as they come. */

@@ -141,15 +141,16 @@ export class LoaderControl {
     return radio;
   }
 
-  private show(radio: Radio, { name, available, reason, confirm }: Backend): void {
+  private show(radio: Radio, { name, available, reason, confirm, note }: Backend): void {
     radio.available = available;
     radio.confirm = confirm;
-    const why = available ? '' : (reason ?? 'Not available.');
-    setText(radio.reason, why === '' ? '' : `${name}: ${why}`);
-    radio.reason.hidden = available;
+    // Why it cannot be used, or what it leaves to others.
+    const said = available ? (note ?? '') : (reason ?? 'Not available.');
+    setText(radio.reason, said === '' ? '' : `${name}: ${said}`);
+    radio.reason.hidden = said === '';
     setAttribute(radio.el, 'aria-disabled', available ? null : 'true');
-    setAttribute(radio.el, 'aria-describedby', available ? null : radio.reason.id);
-    setAttribute(radio.el, 'title', available ? null : why);
+    setAttribute(radio.el, 'aria-describedby', said === '' ? null : radio.reason.id);
+    setAttribute(radio.el, 'title', said === '' ? null : said);
   }
 
   /** Which radio is checked: the click, else what the kernel is asked for, else what it uses. */

@@ -1,6 +1,6 @@
 /** What the last switch changed, as one line and, opened, as a table. */
 
-import { element, setText } from './dom.js';
+import { button, element, setText } from './dom.js';
 import type { Strip, StripRow } from './wire.js';
 
 const NUMBER = new Intl.NumberFormat('en-US', { maximumSignificantDigits: 3 });
@@ -13,9 +13,14 @@ export class StripView {
   private readonly before = element('th');
   private readonly after = element('th');
   private readonly body = element('tbody');
+  /** Stands below `el`, where the switch lost speed. */
+  readonly back = button('', 'km-back', () => {
+    this.onBack(this.shown!.loader, this.shown!.back!);
+  });
   private shown: Strip | null = null;
 
-  constructor() {
+  /** @param onBack - the way back was clicked: the loader's id and the backend */
+  constructor(private readonly onBack: (loader: string, backend: string) => void) {
     const summary = element('summary', 'km-disclosure');
     summary.append(this.heading, this.text);
     const table = element('table');
@@ -28,11 +33,17 @@ export class StripView {
     top.append(head);
     table.append(top, this.body);
     this.el.append(summary, table);
-    this.el.hidden = true;
+    this.el.hidden = this.back.hidden = true;
   }
 
-  /** @param loader - the loader's name where there are several, else empty */
-  update(strip: Strip | null, loader: string): void {
+  /**
+   * @param loader - the loader's name where there are several, else empty
+   * @param live - whether the way back can be taken
+   */
+  update(strip: Strip | null, loader: string, live: boolean): void {
+    const back = live ? (strip?.back ?? '') : '';
+    this.back.hidden = back === '';
+    setText(this.back, back === '' ? '' : `Back to ${back}`);
     if (strip === this.shown) {
       return;
     }

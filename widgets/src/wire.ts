@@ -61,6 +61,8 @@ export interface Backend {
   readonly reason: string | null;
   /** What a person is to be asked before it is switched to; null where there is nothing to ask. */
   readonly confirm: string | null;
+  /** Which part of the transforms it leaves to others, and to whom; null where it does all. Older kernels: missing. */
+  readonly note?: string | null;
 }
 
 /**
@@ -136,6 +138,8 @@ export interface Strip {
   readonly target: string;
   readonly text: string;
   readonly rows: readonly StripRow[];
+  /** The backend to offer, as the switch lost speed; null where it did not. Older kernels: missing. */
+  readonly back?: string | null;
 }
 
 /** What a kernel's monitor is set to; null and empty where its half is too old to tell. */

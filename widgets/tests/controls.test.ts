@@ -46,6 +46,49 @@ beforeEach(() => {
   mount();
 });
 
+describe('what a swap does and does not bring', () => {
+  const note = 'DALI decodes and does RandomResizedCrop; RandAugment runs in the loader’s workers.';
+
+  it('says what an engine leaves to others, at its radio', () => {
+    mount(({ loaders }) => {
+      loaders[0] = {
+        ...loaders[0]!,
+        backends: loaders[0]!.backends.map(one =>
+          one.name === 'dali-cpu' ? { ...one, note } : one
+        )
+      };
+    });
+    const { title } = radio('dali-cpu');
+    expect(title).toBe(note);
+    const described = document.getElementById(radio('dali-cpu').getAttribute('aria-describedby')!);
+    expect(described!.textContent).toBe(`dali-cpu: ${note}`);
+    expect(described!.hidden).toBe(false);
+    expect(radio('dali-cpu').getAttribute('aria-disabled')).toBeNull();
+    expect(radio('torchvision').title).toBe('');
+  });
+
+  it('offers the way back where the switch lost speed', async () => {
+    mount(one => {
+      one.strip = {
+        loader: one.loaders[0]!.id,
+        source: 'torchvision',
+        target: 'dali-cpu',
+        text: 'slower',
+        rows: [],
+        back: 'torchvision'
+      };
+    });
+    const back = press('Back to torchvision');
+    expect(back.hidden).toBe(false);
+    back.click();
+    await settle();
+    expect(source.asked.at(-1)!.slice(0, 2)).toEqual([source.strip!.loader, 'torchvision']);
+    source.strip = { ...source.strip!, back: null };
+    controls.update();
+    expect(back.hidden).toBe(true);
+  });
+});
+
 describe('the loader’s radios', () => {
   it('have the names that assistive technology reads', () => {
     const group = all('radiogroup')[0]!;

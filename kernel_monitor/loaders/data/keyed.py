@@ -134,8 +134,12 @@ class KeyedDataset:
         for row in rows:
             index = take.indices[row]
             located = self.locate(take, row)
+            decoded, start = None if take.decoded is None else take.decoded.image(row), 0
             try:
-                image = self.source.open(located)
+                if decoded is None:
+                    image = self.source.open(located)
+                else:
+                    image, start = decoded, take.decoded.rest
             except Exception as error:  # noqa: BLE001 - raised in the user's loop, with the file's name
                 found = BadSample.of(index, located.path, error)
                 if self.on_error == "raise":
@@ -144,7 +148,7 @@ class KeyedDataset:
                 continue
             injected = self._begin(self.source.transform_of(located), take, begun)
             if injected is not None:
-                image = injected.run(image, row)
+                image = injected.run(image, row, start)
             samples.append((image, self.target(take, row, located)))
             indices.append(index)
         return Fetched(_pack(indices), samples, None, bad, collate_seed(take))

@@ -15,15 +15,17 @@ from torch.utils.data import DataLoader
 from ...errors import BackendUnavailable, TransformNotTranslatable
 from ..data.keyed import KeyedDataset
 from ..transforms.program import Program
-from ..transforms.translate import translate
+from ..transforms.translate import share, translate
 from .base import Engine
+from .dali_batch import Batches
 from .dali_engine import DEPTH as DALI_DEPTH
 from .dali_engine import DaliEngine
 from .dali_graph import Translated, Work
 from .own_pipeline import OwnPipeline
+from .rest_engine import Packing, RestEngine
 from .synthetic import CONFIRM, SyntheticEngine
 from .synthetic import NAME as SYNTHETIC
-from .torch_engine import NAME, InlineEngine, WorkersEngine
+from .torch_engine import NAME, InlineEngine, WorkersEngine, why_not_sent
 
 DALI_BATCH = 64  # samples, where the wrapped loader has no batch size; the pipeline grows
 
@@ -35,11 +37,14 @@ class Backend(NamedTuple):
         available: whether `switch` to it is accepted.
         reason: why not, a sentence; None where it is available.
         confirm: what to ask a person before switching to it; None where there is nothing to ask.
+        note: which part of the transforms it does not do itself, and where that runs, a sentence; None where it does
+            all of them.
     """
 
     available: bool
     reason: str | None
     confirm: str | None = None
+    note: str | None = None
 
 
 class Given(NamedTuple):
@@ -168,6 +173,33 @@ def _no_dali(setting: Setting) -> str | None:
     return setting.keyed.source.obstacle or setting.refusal
 
 
+def _no_dali_cpu(setting: Setting) -> str | None:
+    return _no_dali(setting) or (_no_workers_for_rest(setting) if rest_in_workers(setting) else None)
+
+
+def _no_workers_for_rest(setting: Setting) -> str | None:
+    """Why what DALI cannot do must not be left to workers; on the loop's own thread it would be slower than without.
+
+    Workers of that kind are new processes, as nothing is forked where DALI runs.
+    """
+    program = setting.program
+    if program is None or program.rest is None:
+        return None
+    if not program.steps:
+        return (
+            f"DALI would only decode, and hand whole images to the workers. {program.reason} Put what crops or resizes "
+            "before it."
+        )
+    if cores() <= setting.workers:
+        # Of the whole chain DALI saves half the CPU time, of its beginning a tenth: as much as handing it on costs.
+        return (
+            f"{program.reason} It would stay with the loader's {setting.workers} workers, and DALI would take CPU time "
+            f"from them, as there are {cores()} cores; with fewer workers than cores it can be used."
+        )
+    obstacle = why_not_sent(setting.keyed, setting.wrapped)
+    return None if obstacle is None else f"{program.reason} It would run in workers beside DALI. {obstacle}"
+
+
 def _no_gpu(setting: Setting) -> str | None:
     if not torch.cuda.is_available():
         return f"No GPU is usable here: {cuda_obstacle()}"
@@ -203,8 +235,12 @@ def cuda_obstacle() -> str:
 
 def _threads(wrapped: DataLoader[Any]) -> int:
     """CPU threads for DALI: as many as the wrapped loader has workers, at most one per core given to us."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, wrapped.num_workers or 4))
+    return max(1, min(cores(), wrapped.num_workers or 4))
+
+
+def cores() -> int:
+    """Logical cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gpu(setting: Setting) -> int:
@@ -221,22 +257,34 @@ def _dali(name: str, setting: Setting) -> Engine:
         work = Translated(setting.program, fused=setting.fused_decode)
     else:
         raise BackendUnavailable(f"{name} cannot be used: {setting.refusal}")
-    wrapped = setting.wrapped
-    device = None
-    if name == "dali-gpu":
-        device = gpu(setting)
-    return DaliEngine(
+    wrapped, keyed = setting.wrapped, setting.keyed
+    device = gpu(setting) if name == "dali-gpu" else None
+    in_workers = device is None and rest_in_workers(setting)
+    batches = (Packing if in_workers else Batches)(
         name,
-        setting.keyed,
+        keyed,
         work,
         wrapped.collate_fn,
-        batch_size=wrapped.batch_size or DALI_BATCH,
-        threads=setting.threads,
-        depth=setting.prefetch or DALI_DEPTH,
         device=device,
         pin=wrapped.pin_memory and torch.cuda.is_available(),
         own_memory=wrapped.num_workers == 0,
     )
+    engine = DaliEngine(
+        keyed,
+        work,
+        batches,
+        batch_size=wrapped.batch_size or DALI_BATCH,
+        threads=setting.threads,
+        depth=setting.prefetch or DALI_DEPTH,
+        device=device,
+    )
+    return RestEngine(keyed, wrapped, engine, setting.workers, setting.prefetch) if in_workers else engine
+
+
+def rest_in_workers(setting: Setting) -> bool:
+    """Whether `dali-cpu` leaves a part of the transforms to workers, as the loader has some."""
+    program = setting.program
+    return setting.own is None and program is not None and program.rest is not None and setting.workers > 0
 
 
 _DALI_KNOBS = frozenset({"threads", "prefetch", "fused_decode"})
@@ -245,7 +293,7 @@ SPECS: dict[str, Spec] = {
     spec.name: spec
     for spec in (
         Spec(NAME, lambda _: None, _torchvision, frozenset({"workers", "prefetch"})),
-        Spec("dali-cpu", _no_dali, lambda setting: _dali("dali-cpu", setting), _DALI_KNOBS),
+        Spec("dali-cpu", _no_dali_cpu, lambda setting: _dali("dali-cpu", setting), _DALI_KNOBS),
         Spec("dali-gpu", _no_gpu, lambda setting: _dali("dali-gpu", setting), _DALI_KNOBS),
         Spec(SYNTHETIC, lambda _: None, lambda setting: SyntheticEngine(setting.device), frozenset(), CONFIRM),
     )
@@ -254,8 +302,19 @@ SPECS: dict[str, Spec] = {
 
 def availability(setting: Setting) -> dict[str, Backend]:
     """Every backend's name and whether it can run."""
-    reasons = {name: spec.obstacle(setting) for name, spec in SPECS.items()}
-    return {name: Backend(reason is None, reason, SPECS[name].confirm) for name, reason in reasons.items()}
+    found = {}
+    for name, spec in SPECS.items():
+        reason = spec.obstacle(setting)
+        found[name] = Backend(reason is None, reason, spec.confirm, None if reason else _note(name, setting))
+    return found
+
+
+def _note(name: str, setting: Setting) -> str | None:
+    if not name.startswith("dali-") or setting.own is not None or setting.program is None:
+        return None
+    in_workers = name == "dali-cpu" and rest_in_workers(setting)
+    where = "in the loader's workers" if in_workers else "on the thread of the training loop"
+    return share(setting.keyed.source.transform, setting.program, where)
 
 
 def resolve(name: str, backends: dict[str, Backend]) -> str:

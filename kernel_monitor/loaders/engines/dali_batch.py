@@ -1,8 +1,9 @@
 """Around a run of DALI: looking at a batch's files before it, putting the batch together after it.
 
 Samples that are not known to be good for DALI are computed by the torchvision path, in the same place of the same
-batch, and are recorded with the reason. Where a program leaves the rest of the transforms to torchvision, that rest
-runs here: on the thread of the training loop, since it draws from the process's default generators.
+batch, and are recorded with the reason. Where a program leaves the rest of the transforms to torchvision and there are
+no workers for it (see `rest_engine`), it runs here: on the thread of the training loop, since it draws from the
+process's default generators.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Batches:
         pin: bool,
         own_memory: bool,
     ) -> None:
-        self._name = name
+        self.name = name
         self._keyed = keyed
         self._work = work
         self._own = type(work) is OwnPipeline
@@ -179,7 +180,7 @@ class Batches:
             delivery.indices = delivery.indices[kept]
         if kept or not take.indices:
             delivery.batch = self._batch(issued, images, samples, kept)
-        delivery.decoders = [torch_engine.NAME if row in samples else self._name for row in kept]
+        delivery.decoders = [torch_engine.NAME if row in samples else self.name for row in kept]
         delivery.fallbacks = [Fallback(take.indices[row], located[row].path, reasons[row]) for row in samples]
         return delivery
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,38 +33,32 @@ class DaliEngine:
     """See the module's text.
 
     Args:
-        name: `dali-cpu` or `dali-gpu`.
-        keyed: the data set by keys, for the torchvision path and the samples' keys.
+        keyed: the data set by keys.
         work: what DALI computes: the translated transforms, or the user's own pipeline.
-        collate: the user's collate function.
+        batches: feeds it, and makes of its images what `receive` returns.
         batch_size: of the wrapped loader; larger batches make the pipeline grow.
         threads: CPU threads of the pipeline.
         depth: most batches in flight.
         device: number of the CUDA device, None for the CPU.
-        pin: whether batches in host memory are to be pinned.
-        own_memory: whether the loop may resize what it is given; see `Batches`.
     """
 
     def __init__(
         self,
-        name: str,
         keyed: KeyedDataset,
         work: Work,
-        collate: Callable[[list[Any]], Any],
+        batches: Batches,
         *,
         batch_size: int,
         threads: int,
         depth: int,
         device: int | None,
-        pin: bool,
-        own_memory: bool,
     ) -> None:
-        self.name = name
+        self.name = batches.name
         self.depth = depth
         self.broken = False
         self._source = keyed.source
         self._work = work
-        self._batches = Batches(name, keyed, work, collate, device=device, pin=pin, own_memory=own_memory)
+        self._batches = batches
         self._batch_size = batch_size
         self._threads = threads
         self._device = device
@@ -117,6 +110,11 @@ class DaliEngine:
                 self._batch_size, self._pipeline = len(take.indices), None
                 self.prepare()
             self._issue(take)
+
+    @property
+    def waiting(self) -> int:
+        """Batches taken and not received."""
+        return len(self._queue) + (self._held is not None)
 
     def receive(self) -> Delivery:
         issued = self._queue[0]

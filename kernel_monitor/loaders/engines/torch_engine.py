@@ -353,6 +353,10 @@ class WorkersEngine:
     def pump(self, most: int | None = None) -> None:
         """Nothing to do: the DataLoader takes by itself, at its start and for each batch it hands out."""
 
+    def offer(self) -> None:
+        """Let it ask `pull` for one batch more than it would take by itself."""
+        self._iterator._try_put_index()
+
     def receive(self) -> Delivery:
         take = self._sampler.taken[0]
         try:

@@ -26,7 +26,7 @@ class Program:
             a program with `rest` may have.
         floating: whether DALI's result is float32, else uint8.
         factor, offset: per channel, result = pixel (0 to 255) * factor + offset.
-        rest: position in the flattened chain from which the user's own transforms are run, in this process, on
+        rest: position in the flattened chain from which the user's own transforms are run on
             DALI's 8-bit RGB images [height, width, 3]; None where DALI does everything, and gives [3, height, width].
         rest_kind: what the transform at `rest` expects: `pil`, `tensor` (uint8 [3, height, width]) or `image`
             (that as torchvision's `tv_tensors.Image`).

@@ -104,3 +104,22 @@ def scaling(transforms: list[Any]) -> tuple[float, float, float]:
             with suppress(Refused):  # as it stands in the chain: torchvision would fail there as well
                 op.read(chain, one)
     return chain.factor[0], chain.factor[1], chain.factor[2]
+
+
+def share(transform: Any, program: Program, where: str) -> str | None:
+    """What DALI does of a transform and what remains, a sentence; None where nothing remains.
+
+    Args:
+        transform: the data set's.
+        program: its translation.
+        where: what remains runs, as in "in the loader's workers".
+    """
+    if program.rest is None:
+        return None
+    names = [name_of(one) for one in flatten(transform)]
+    done, left = names[: program.rest], names[program.rest :]
+    does = f"decodes and does {', '.join(done)}" if done else "only decodes"
+    if not left:
+        return f"DALI {does}; what makes a batch of it runs {where}."
+    more = f" and {len(left) - 1} more run" if len(left) > 1 else " runs"
+    return f"DALI {does}; {left[0]}{more} {where}."

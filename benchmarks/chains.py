@@ -1,0 +1,51 @@
+"""Chains of transforms that people train with, beside the usual one: each a pair of torchvision and dali-cpu."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torchvision import transforms
+
+from .common import MEAN, SIZE, STD
+
+LEAST = 0.95
+"""Of the images/s of `torchvision` that `dali-cpu` must reach, where it can be chosen at all."""
+
+
+class Preset:
+    """As torchvision's reference scripts (references/classification/presets.py): an object that holds a chain."""
+
+    def __init__(self, *policy: Any) -> None:
+        self.transforms = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(SIZE),
+                transforms.RandomHorizontalFlip(),
+                *policy,
+                transforms.PILToTensor(),
+                transforms.ConvertImageDtype(torch.float),
+                transforms.Normalize(list(MEAN), list(STD)),
+            ]
+        )
+
+    def __call__(self, img: Any) -> Any:
+        return self.transforms(img)
+
+
+def chains() -> Iterator[tuple[str, Any]]:
+    """Each with its name; timm's where timm is installed."""
+    yield "preset object", Preset()
+    if importlib.util.find_spec("timm") is None:
+        print("timm's training transforms do not take part: timm is not installed.")
+    else:
+        from timm.data import create_transform
+
+        yield "timm", create_transform(SIZE, is_training=True, interpolation="random")
+    yield "RandAugment", Preset(transforms.RandAugment())
+
+
+def names(chain: str) -> tuple[str, str]:
+    """What its two contestants are called."""
+    return f"{chain}: torchvision", f"{chain}: dali-cpu"

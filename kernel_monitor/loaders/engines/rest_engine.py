@@ -1,0 +1,184 @@
+"""DALI for the beginning of a chain of transforms, the loader's own kind of workers for what DALI cannot do.
+
+DALI decodes a batch in this process; its 8-bit images go to a worker in shared memory, which applies the rest of the
+transforms with the plan's numbers, the target transforms and the collate function, as the torchvision path does. What
+DALI is not given, the worker opens itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from ..data.decoded import Decoded
+from ..data.keyed import KeyedDataset
+from ..plan import Fallback, Take
+from . import torch_engine
+from .base import Delivery, EngineFailed, Pull
+from .dali_batch import Batches, Images, Issued
+from .dali_engine import DaliEngine
+from .torch_engine import PREFETCH, WorkersEngine
+
+LEAST = 2  # batches in flight: one with DALI, one with a worker
+
+
+class Packing(Batches):
+    """Makes of DALI's images what is sent to a worker, instead of a finished batch."""
+
+    def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
+        take, rest = issued.take, self._work.rest
+        indices = np.asarray(take.indices, dtype=np.int64)
+        decoders = [torch_engine.NAME if row in reasons else self.name for row in range(len(indices))]
+        delivery = Delivery(take.number, indices, take, decoders=decoders)
+        if images is not None and rest is not None:
+            delivery.batch = take._replace(decoded=Decoded(rest, self._work.rest_kind, issued.good, list(images)))
+        delivery.fallbacks = [
+            Fallback(take.indices[row], issued.located[row].path, reason) for row, reason in sorted(reasons.items())
+        ]
+        if images is None and issued.good:
+            delivery.error = self._unreadable(issued)
+        return delivery
+
+    def _unreadable(self, issued: Issued) -> Exception | None:
+        """The error of a file that nobody can read: then it, and not DALI, is to blame for a failure."""
+        for row in issued.good:
+            try:
+                self._keyed.source.open(issued.located[row])
+            except Exception as error:  # noqa: BLE001 - the worker meets it again, and reports it
+                return error
+        return None
+
+
+class RestEngine:
+    """See the module's text.
+
+    Args:
+        keyed: the data set by keys.
+        wrapped: the user's DataLoader.
+        decoder: DALI with `Packing`; its depth is set here.
+        workers: processes, more than none.
+        prefetch: batches in flight for each of them, in all, those with DALI included; None: as the wrapped loader.
+    """
+
+    def __init__(
+        self, keyed: KeyedDataset, wrapped: DataLoader[Any], decoder: DaliEngine, workers: int, prefetch: int | None
+    ) -> None:
+        self.name = decoder.name
+        self.broken = False
+        self.depth = max(LEAST, workers * (prefetch or wrapped.prefetch_factor or PREFETCH))
+        self._keyed = keyed
+        self._wrapped = wrapped
+        self._decoder = decoder
+        decoder.depth = min(2, self.depth // 2)
+        self._pool = WorkersEngine(keyed, wrapped, workers, max(1, -(-self.depth // workers)), careful=True)
+        self._packed: deque[Delivery] = deque()  # with the workers
+        self._next: Take | None = None  # the only one that the pool may take now
+        self._epoch: int | None = None  # in which the workers were last known to have the data set as it is
+        self._sent = b""  # a digest of it
+
+    @property
+    def pids(self) -> list[int]:
+        """The process numbers of its workers; may be asked by any thread."""
+        return self._pool.pids
+
+    def prepare(self) -> None:
+        """Build the pipeline and start the workers, unless they stand already.
+
+        Raises:
+            MonitorError: one or the other cannot be; the message says why.
+        """
+        self._decoder.prepare()
+        if not self._pool.started:
+            self._sent = self._digest()
+            self._pool.prepare()
+
+    def start(self, pull: Pull) -> None:
+        self._decoder.broken = self._decoder.broken or self.broken
+        self._pool.broken = self._pool.broken or self.broken
+        self._packed.clear()
+        self._next = None
+
+        def renewing() -> Take | None:
+            take = pull()
+            if take is not None and (take.number == 0 or take.epoch != self._epoch):
+                self._renew(take.epoch)
+            return take
+
+        self.broken = True  # until both have started
+        self._decoder.start(renewing)
+        self._pool.start(self._offered)
+        self.broken = False
+
+    def pump(self, most: int | None = None) -> None:
+        """Take as many as fit; where only some are asked for, without waiting for DALI's newest."""
+        if most is not None:
+            if self._decoder.waiting >= self._decoder.depth and self._room:
+                self._hand_on()
+            self._decoder.pump(most)
+            return
+        self._decoder.pump()
+        while self._decoder.waiting and self._room:
+            self._hand_on()
+
+    def receive(self) -> Delivery:
+        self.pump()
+        if not self._packed:
+            raise EngineFailed("no batch was asked for")
+        computed = self._pool.receive()
+        packed = self._packed.popleft()
+        if computed.error is not None:
+            return computed
+        left = iter(packed.fallbacks)  # one for each row that DALI did not decode
+        computed.decoders = []
+        for row, decoder in enumerate(packed.decoders):
+            fallback = None if decoder == self.name else next(left)
+            if row not in computed.skipped:
+                computed.decoders.append(decoder)
+                computed.fallbacks += [] if fallback is None else [fallback]
+        return computed
+
+    def release(self) -> None:
+        self._packed.clear()
+        self._next = None
+        self.broken = False
+        self._decoder.release()
+        self._pool.release()
+
+    @property
+    def _room(self) -> bool:
+        """Whether the workers may be given one more, DALI then taking another."""
+        return len(self._packed) + self._decoder.depth < self.depth
+
+    def _hand_on(self) -> None:
+        """Wait for DALI's oldest batch and give it to a worker."""
+        packed = self._decoder.receive()
+        self._next = packed.batch
+        self._packed.append(packed)
+        self._pool.offer()
+
+    def _offered(self) -> Take | None:
+        take, self._next = self._next, None
+        return take
+
+    def _renew(self, epoch: int) -> None:
+        """At an epoch's first batch: new workers, if the data set has changed and torch would have made new ones."""
+        self._epoch = epoch
+        if self._wrapped.persistent_workers or self._packed:
+            return
+        now = self._digest()
+        if now != self._sent:
+            self._sent = now
+            self._pool.release()
+            self._pool.start(self._offered)
+
+    def _digest(self) -> bytes:
+        """Of what the workers are given."""
+        wrapped = self._wrapped
+        sent = (self._keyed.source.dataset, wrapped.collate_fn, wrapped.worker_init_fn, torch.get_default_dtype())
+        return hashlib.blake2b(ForkingPickler.dumps(sent)).digest()
