@@ -220,10 +220,9 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
         reason = self.store.schema.gpu_reason
         if reason:
             lines.append(f"no GPU rows: {reason}")
-        for state in self.loader_states():
-            lines.append(f"{state['name']}: {state['status']}")
-            notes = [f"{one['name']}: {one['note']}" for one in state["backends"] if one.get("note")]
-            lines += [f"  {note}" for note in notes]
+        for loader in self.loader_states():
+            lines.append(f"{loader['name']}: {loader['status']}")
+            lines += [f"  {one['name']}: {one['note']}" for one in loader["backends"] if one.get("note")]
         lines += self.step_notices()
         lines += sampling.notices
         return shown("\n".join(lines))

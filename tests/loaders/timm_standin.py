@@ -37,7 +37,8 @@ class RandomResizedCropAndInterpolation:
     @staticmethod
     def get_params(img: Any, scale: tuple[float, float], ratio: tuple[float, float]) -> tuple[int, int, int, int]:
         """The box: top, left, height, width."""
-        return v1.RandomResizedCrop.get_params(img, list(scale), list(ratio))
+        top, left, height, width = v1.RandomResizedCrop.get_params(img, list(scale), list(ratio))
+        return top, left, height, width
 
     def __call__(self, img: Any) -> Any:
         top, left, height, width = self.get_params(img, self.scale, self.ratio)

@@ -173,7 +173,7 @@ def _mutated(value: Any, draw: random.Random) -> Any:
 ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)"
 COLUMNS_OF = {
     "meta": "'k' || n AS key, '1' AS value",
-    "events": "n AS id, n * 1.0 AS time, '{\"kind\": \"mark\"}' AS event",
+    "events": 'n AS id, n * 1.0 AS time, \'{"kind": "mark"}\' AS event',
     "layouts": "n AS id, 'host' AS kind, '[]' AS series",
     "hellos": "n AS id, 0.0 AS time, 1 AS layout, '{}' AS hello",
     "tail": "n AS id, 1 AS layout, 0.0 AS first, 1.0 AS last, 1 AS n, x'00' AS data",
@@ -222,7 +222,9 @@ def remade(connection: sqlite3.Connection, draw: random.Random) -> None:
             statement.rpartition(")")[0] + ", g AS (zeroblob(1000000)))",
             statement.rpartition(")")[0] + ", CHECK (1))",
             statement.replace("INTEGER PRIMARY KEY", "INTEGER PRIMARY KEY AUTOINCREMENT"),
-            statement.rpartition(")")[0] + ") WITHOUT ROWID" if table != "meta" else statement.replace("WITHOUT ROWID", ""),
+            statement.rpartition(")")[0] + ") WITHOUT ROWID"
+            if table != "meta"
+            else statement.replace("WITHOUT ROWID", ""),
             statement.replace(" NOT NULL", " NOT NULL DEFAULT 1", 1),
             f"CREATE TABLE {table} (x)",
         )
@@ -292,7 +294,9 @@ def many(connection: sqlite3.Connection, draw: random.Random) -> None:
     counted = f"WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT {draw.choice((2_000, 120_000))})"
     if kind == 0:
         event = draw.choice((EVENTS[4], EVENTS[0], {**EVENTS[5], "loader": "x"}))
-        connection.execute(f"INSERT INTO events (time, event) {counted} SELECT n / 100.0, ? FROM c", (json.dumps(event),))
+        connection.execute(
+            f"INSERT INTO events (time, event) {counted} SELECT n / 100.0, ? FROM c", (json.dumps(event),)
+        )
     elif kind == 1:
         connection.execute(
             f"INSERT INTO events (time, event) {counted} SELECT n / 9.0, "
@@ -312,7 +316,9 @@ def many(connection: sqlite3.Connection, draw: random.Random) -> None:
         series = [[f"cpu/{n}/busy", "%"] for n in range(draw.choice((5_000, 30_000)))]
         connection.execute("UPDATE layouts SET series = ?", (json.dumps(series),))
     elif kind == 5:
-        connection.execute(f"INSERT INTO layouts (kind, series) {counted} SELECT 'host', '[[\"s' || n || '\",\"\"]]' FROM c")
+        connection.execute(
+            f"INSERT INTO layouts (kind, series) {counted} SELECT 'host', '[[\"s' || n || '\",\"\"]]' FROM c"
+        )
     else:
         for number in range(3000):
             connection.execute(f"CREATE TABLE t{number} (x)")
@@ -326,9 +332,14 @@ def odd_blocks(connection: sqlite3.Connection, draw: random.Random) -> None:
     times = [draw.choice(odd) if draw.random() < 0.05 else draw.random() * scale for _ in range(rows)]
     if draw.random() < 0.7:
         times.sort()
-    cells = [draw.choice((math.nan, math.inf, -math.inf, 3e38, -3e38, 1e20, 60.0, 0.0, 1e-40)) for _ in range(rows * width)]
+    cells = [
+        draw.choice((math.nan, math.inf, -math.inf, 3e38, -3e38, 1e20, 60.0, 0.0, 1e-40)) for _ in range(rows * width)
+    ]
     one = codec.encode(
-        [name for name, _ in SERIES], struct.pack(f"<{rows}d", *times), bytes(4 * rows), struct.pack(f"<{rows * width}f", *cells)
+        [name for name, _ in SERIES],
+        struct.pack(f"<{rows}d", *times),
+        bytes(4 * rows),
+        struct.pack(f"<{rows * width}f", *cells),
     )
     while True:
         try:
@@ -342,7 +353,14 @@ def odd_blocks(connection: sqlite3.Connection, draw: random.Random) -> None:
         (rows, data, min(finite), max(finite)),
     )
     steps = b"".join(
-        STEP.pack(draw.choice((*odd, 5.0)), draw.choice((0, 1 << 31)), 0, (1 << 32) - 1, *(cells[k % len(cells)] for k in range(6)), 7)
+        STEP.pack(
+            draw.choice((*odd, 5.0)),
+            draw.choice((0, 1 << 31)),
+            0,
+            (1 << 32) - 1,
+            *(cells[k % len(cells)] for k in range(6)),
+            7,
+        )
         for _ in range(200)
     )
     connection.execute("UPDATE steps SET n = 200, packed = 0, data = ?", (steps,))

@@ -25,7 +25,7 @@ from .own_pipeline import OwnPipeline
 from .rest_engine import Packing, RestEngine
 from .synthetic import CONFIRM, SyntheticEngine
 from .synthetic import NAME as SYNTHETIC
-from .torch_engine import NAME, InlineEngine, WorkersEngine, why_not_sent
+from .torch_engine import NAME, InlineEngine, WorkersEngine, sentence, why_not_sent
 
 DALI_BATCH = 64  # samples, where the wrapped loader has no batch size; the pipeline grows
 
@@ -197,7 +197,7 @@ def _no_workers_for_rest(setting: Setting) -> str | None:
             f"from them, as there are {cores()} cores; with fewer workers than cores it can be used."
         )
     obstacle = why_not_sent(setting.keyed, setting.wrapped)
-    return None if obstacle is None else f"{program.reason} It would run in workers beside DALI. {obstacle}"
+    return None if obstacle is None else f"{program.reason} It would run in workers beside DALI. {sentence(obstacle)}"
 
 
 def _no_gpu(setting: Setting) -> str | None:

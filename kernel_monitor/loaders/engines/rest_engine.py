@@ -7,16 +7,15 @@ DALI is not given, the worker opens itself.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader
 
 from ..data.decoded import Decoded
+from ..data.fingerprint import fingerprint
+from ..data.inherited import Inherited
 from ..data.keyed import KeyedDataset
 from ..plan import Fallback, Take
 from . import torch_engine
@@ -180,5 +179,4 @@ class RestEngine:
     def _digest(self) -> bytes:
         """Of what the workers are given."""
         wrapped = self._wrapped
-        sent = (self._keyed.source.dataset, wrapped.collate_fn, wrapped.worker_init_fn, torch.get_default_dtype())
-        return hashlib.blake2b(ForkingPickler.dumps(sent)).digest()
+        return fingerprint(self._keyed.source.dataset, wrapped.collate_fn, wrapped.worker_init_fn, Inherited.now())

@@ -81,7 +81,7 @@ def _shape(code: CodeType) -> tuple[Any, ...]:
 
 def _stored(transform: Any, name: str) -> tuple[Any, ...]:
     """The attribute as a tuple of one, if it is merely stored: not computed by a property or the like."""
-    kind = type(transform)
+    kind: Any = type(transform)
     if kind.__getattribute__ is not object.__getattribute__ or hasattr(getattr(kind, name, None), "__get__"):
         return ()
     own = getattr(transform, "__dict__", {})
