@@ -13,7 +13,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import PurePath
 from typing import Any
 
@@ -56,27 +56,43 @@ class Streams:
         for number, generator in enumerate(self.held, 1):
             _seed(generator, (seed + number * _MIX) >> 1 & 0x7FFFFFFFFFFFFFFF)
 
-    @contextmanager
-    def apart(self) -> Iterator[None]:
+    def apart(self) -> AbstractContextManager[None]:
         """Leave the process's generators and the held ones as they were: the training must not notice. 0.2 ms."""
-        before, held = Defaults.now(), [_state(generator) for generator in self.held]
-        try:
-            yield
-        finally:
-            before.restore()
-            for generator, state in zip(self.held, held, strict=True):
+        return _Apart(self.held)
+
+
+class _Apart:
+    """Keeps the states on entry, restores them on exit.
+
+    No generator function with `contextmanager`: one that an interrupt leaves in its middle would restore the states
+    when it is collected, at any time later.
+    """
+
+    def __init__(self, held: list[Held]) -> None:
+        self._held = held
+        self._states: list[Any] = []
+        self._defaults: Defaults | None = None
+
+    def __enter__(self) -> None:
+        self._states = [_state(generator) for generator in self._held]
+        self._defaults = Defaults.now()
+
+    def __exit__(self, *_: object) -> None:
+        if self._defaults is not None:
+            self._defaults.restore()
+            for generator, state in zip(self._held, self._states, strict=True):
                 _restore(generator, state)
 
 
-@contextmanager
-def apart_from_transforms() -> Iterator[None]:
-    """Leave torch's and Python's default generators as they were, from which torchvision's transforms draw. 15 µs."""
-    torch_state, python_state = torch.get_rng_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
+class ApartFromTransforms:
+    """Leaves torch's and Python's default generators as they were, from which torchvision's transforms draw. 15 µs."""
+
+    def __enter__(self) -> None:
+        self._states = torch.get_rng_state(), random.getstate()
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_rng_state(self._states[0])
+        random.setstate(self._states[1])
 
 
 def held_generators(roots: Iterable[Any]) -> list[Held]:

@@ -217,6 +217,7 @@ def test_workers_are_seeded_as_torch_seeds_them(
 ) -> None:
     # As before DALI ran in this process: once it has, workers are kept, and with them their first seeds.
     monkeypatch.setattr(torch_engine, "fork_is_safe", lambda: True)
+    monkeypatch.setattr(torch_engine, "dali_runs", lambda: False)
 
     def options(_: Any) -> dict[str, Any]:
         own = {"generator": torch.Generator().manual_seed(3)} if generator else {}

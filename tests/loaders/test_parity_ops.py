@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_monitor.loaders.streams import apart_from_transforms
+from kernel_monitor.loaders.streams import ApartFromTransforms
 from kernel_monitor.loaders.transforms.catalogue import OPS
 from kernel_monitor.loaders.transforms.chain import flatten
 from kernel_monitor.loaders.transforms.timm_ops import TIMM
@@ -120,7 +120,7 @@ def test_a_user_s_function_leaves_the_generators_of_the_training_alone(make: Mak
     settle(loader)
     before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002 - the one that functions draw from
     torch_before = torch.get_rng_state()
-    with apart_from_transforms():  # the order draws from torch's
+    with ApartFromTransforms():  # the order draws from torch's
         deliver(loader)
     assert (np.random.get_state(legacy=False)["state"]["key"] == before).all()  # noqa: NPY002
     assert torch.equal(torch.get_rng_state(), torch_before)

@@ -19,7 +19,7 @@ from torch.utils.data import default_collate, get_worker_info
 from ...errors import SampleError
 from ...text import shown
 from ..plan import Skipped, Take
-from ..streams import COLLATE, SAMPLE, TARGET, Streams, apart_from_transforms
+from ..streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
 from ..transforms.draws import UInt64s, sample_keys, stream_seeds
 from ..transforms.inject import Injected
 from .sources import FileSource, Located
@@ -177,7 +177,7 @@ class KeyedDataset:
         if self._epoch is None:
             self._look()
         if not self._draws and (collate is None or collate is default_collate):
-            return apart_from_transforms()
+            return ApartFromTransforms()
         return self._streams_of(self.source.dataset, collate).apart()
 
     @property

@@ -59,17 +59,18 @@ class FileSource:
         self.dataset = dataset
         self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
         self._offsets: dict[int, tuple[Any, list[int]]] = {}
-        self._encoded: bool | None = None
+        self._encoded = False
         self._first: list[Located] = []  # of the first samples, where the user's own code tells them
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def show(self, dataset: Any) -> None:
-        """Take the data set in another state from now on."""
+        """Take the data set in another state from now on; to be called by the user's thread, see `ask`."""
         if dataset is not self.dataset:
             self._offsets = {}
-        self.dataset, self._encoded = dataset, None
+        self.dataset = dataset
+        self.ask()
 
     def glance(self) -> list[Any]:
         """The opening functions, the transforms in their order and the values of their attributes.
@@ -130,26 +131,25 @@ class FileSource:
 
     @property
     def encoded(self) -> bool:
-        """Whether the data set gives encoded bytes instead of paths: as its first sample does, asked once."""
-        if self._encoded is None:
-            with Streams(self.dataset).apart():  # plain torch would not ask now
-                self._encoded = any(
-                    layout is _PROTOCOL and len(part) > 0 and _data(part.image_file(0)[0]) is not None
-                    for part, layout in self._parts(self.dataset)
-                )
+        """Whether the data set gives encoded bytes instead of paths: as its first sample did when it was asked."""
         return self._encoded
 
-    def ask_first(self, count: int) -> None:
-        """Remember the files of the first samples, where the user's own code tells which they are.
+    def ask(self) -> None:
+        """Where the user's own code tells which file a sample is, ask it for the first ones, and remember them.
 
         To be called by the user's thread: an engine warms up on another one, where user code must not draw from the
         generators that the training draws from at the same time.
         """
+        self._first, self._encoded = [], False
         if self.asks_user:
-            with Streams(self.dataset).apart(), suppress(Exception):  # the loop meets the error when it comes there
-                self._first = []
-                for index in range(min(count, len(self))):
+            # Plain torch would not ask now; and an error, the loop meets when it comes there.
+            with Streams(self.dataset).apart(), suppress(Exception):
+                for index in range(min(ASKED, len(self))):
                     self._first.append(self.locate(index))
+                self._encoded = any(
+                    layout is _PROTOCOL and len(part) > 0 and _data(part.image_file(0)[0]) is not None
+                    for part, layout in self._parts(self.dataset)
+                )
 
     def first(self, count: int) -> list[Located]:
         """The files of the first samples, `count` at most; may be called from any thread."""
@@ -332,7 +332,7 @@ def find_source(dataset: Dataset[Any]) -> FileSource:
     """
     source = FileSource(dataset)
     _check(dataset)
-    source.ask_first(ASKED)
+    source.ask()
     return source
 
 
