@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Iterator
 from typing import Any
@@ -40,9 +41,8 @@ def chains() -> Iterator[tuple[str, Any]]:
     if importlib.util.find_spec("timm") is None:
         print("timm's training transforms do not take part: timm is not installed.")
     else:
-        from timm.data import create_transform
-
-        yield "timm", create_transform(SIZE, is_training=True, interpolation="random")
+        create = importlib.import_module("timm.data").create_transform
+        yield "timm", create(SIZE, is_training=True, interpolation="random")
     yield "RandAugment", Preset(transforms.RandAugment())
 
 

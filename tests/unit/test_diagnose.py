@@ -148,7 +148,8 @@ def test_a_switch_that_lost_speed_is_called_slower_and_offers_the_way_back(speed
     assert result["text"].endswith(words) is slower
     assert ("slow" in result["text"] or "switch back" in result["text"]) is slower
     assert result["back"] == ("torchvision" if slower else None)
-    for changed in ({"wanted": "torchvision"}, {"backend": "torchvision"}, {"backends": []}):
+    others: list[dict[str, Any]] = [{"wanted": "torchvision"}, {"backend": "torchvision"}, {"backends": []}]
+    for changed in others:
         already = strip(snapshot, snapshot.events, [{**state, **changed}])
         assert already is not None
         assert already["back"] is None

@@ -191,7 +191,9 @@ class Batches:
         form = self._seen(issued)
         take, target = issued.take, self._keyed.target
         # A tuple, as default_collate makes of a batch's samples: of strings it is what the loop receives.
-        targets = tuple(samples[row][1] if row in samples else target(take, row, issued.located[row]) for row in kept)
+        targets: Any = tuple(
+            samples[row][1] if row in samples else target(take, row, issued.located[row]) for row in kept
+        )
         whole: Any
         if isinstance(images, torch.Tensor):
             if self._collate.collate is default_collate:
@@ -210,7 +212,7 @@ class Batches:
         if self._device is not None and isinstance(whole, torch.Tensor) and whole.device.type == "cpu":
             whole = whole.to(f"cuda:{self._device}")
         if self._collate.collate is default_collate and isinstance(whole, torch.Tensor):
-            batch: Any = [whole, default_collate(targets)]  # type: ignore[arg-type] # its own are tuples
+            batch: Any = [whole, default_collate(targets)]
         else:
             batch = self._collate.batch(list(zip(whole, targets, strict=True)), collate_seed(take))
         return pin_memory(batch, "cuda") if self._pin else batch
