@@ -58,7 +58,7 @@ def test_loaders(photos: Path, tmp_path: Path) -> None:
             assert bar["value"] < bar["limit"] * SLACK, name
         else:
             assert bar["value"] > bar["limit"] / SLACK, name
-    assert "RandAugment: dali-cpu is grey: RandAugment (transform 3 of 6)" in shown  # as many workers as cores
+    assert "RandAugment: dali-cpu is grey: RandAugment (transform 3 of 6)" in shown  # no cores beside the workers'
     for name in ("DataLoader", "switchable: torchvision", "switchable: dali-cpu", "DALI by hand (cpu)"):
         line = next(line for line in shown.splitlines() if line.startswith(f"{name}  "))
         assert "768" in line  # three epochs of 256 samples

@@ -175,8 +175,8 @@ def test_a_swap_that_could_only_be_slower_is_grey(files: Path, monkeypatch: pyte
     backend, _ = of(files, RAND)
     assert not backend.available
     assert "RandAugment (transform 3 of 4)" in str(backend.reason)
-    assert "the loader's 2 workers, and DALI would take CPU time from them, as there are 2 cores" in str(backend.reason)
-    assert of(files, RAND, workers=1)[0].available
+    assert "DALI would take CPU time from them" in str(backend.reason)
+    assert str(backend.reason).endswith("and there are 2.")
     # without workers the wrapped loader works on this thread as well
     for chain in (Opaque(RAND), v1.Compose([v1.RandomResizedCrop(32), local, v1.ToTensor()])):
         assert of(files, chain, workers=0)[0].available

@@ -190,11 +190,14 @@ def _no_workers_for_rest(setting: Setting) -> str | None:
             f"DALI would only decode, and hand whole images to the workers. {program.reason} Put what crops or resizes "
             "before it."
         )
-    if cores() <= setting.workers:
-        # Of the whole chain DALI saves half the CPU time, of its beginning a tenth: as much as handing it on costs.
+    needed = setting.workers + setting.threads + 1
+    if cores() < needed:
+        # DALI saves a tenth of the CPU time of a chain's beginning: as much as handing its images on costs. What is
+        # gained is that it works beside the workers, on cores of its own.
         return (
-            f"{program.reason} It would stay with the loader's {setting.workers} workers, and DALI would take CPU time "
-            f"from them, as there are {cores()} cores; with fewer workers than cores it can be used."
+            f"{program.reason} It would stay with the loader's workers, and DALI would take CPU time from them: "
+            f"{needed} cores are needed for {setting.workers} workers, {setting.threads} threads of DALI and the "
+            f"training loop, and there are {cores()}."
         )
     obstacle = why_not_sent(setting.keyed, setting.wrapped)
     return None if obstacle is None else f"{program.reason} It would run in workers beside DALI. {sentence(obstacle)}"
