@@ -185,5 +185,3 @@ def _named(path: Path) -> Iterator[None]:
         raise SessionError(f"{path} cannot be read: {error}.") from error
     except OSError as error:
         raise SessionError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except UnicodeDecodeError as error:  # SQLite's message quotes what is damaged
-        raise SessionError(f"{path} is damaged: its tables have no names.") from error

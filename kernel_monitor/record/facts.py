@@ -6,11 +6,10 @@ Each function takes a list `damage`, to which it tells, in words, what was left 
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from . import shapes
-from .limits import EVENTS, EVENTS_SHOWN, LAYOUTS, LOADERS, SERIES
+from .limits import EVENTS, LAYOUTS, LOADERS, SERIES
 from .texts import Budget, parse
 
 if TYPE_CHECKING:
@@ -65,24 +64,6 @@ def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[
         found.append({**value, "id": shown if isinstance(shown, int) else number})
     found.reverse()
     return sorted(found, key=lambda event: float(event["time"]))
-
-
-def shown_events(events: list[dict[str, Any]], damage: list[str]) -> list[dict[str, Any]]:
-    """Of each kind the newest, and those of so many loaders only: what charts and figures can be made of."""
-    kept: list[dict[str, Any]] = []
-    kinds: Counter[str] = Counter()
-    loaders: set[str] = set()
-    for event in reversed(events):
-        loader = event.get("loader")
-        if loader is not None and loader not in loaders and len(loaders) >= LOADERS:
-            continue
-        kinds[event["kind"]] += 1
-        if kinds[event["kind"]] <= EVENTS_SHOWN:
-            kept.append(event)
-            loaders |= set() if loader is None else {loader}
-    if len(kept) < len(events):
-        damage.append(f"{len(events) - len(kept):,} events, more of a kind or of loaders than are shown")
-    return kept[::-1]
 
 
 def read_layouts(connection: sqlite3.Connection, damage: list[str]) -> list[tuple[int, str, list[tuple[str, str]]]]:

@@ -31,8 +31,6 @@ INTERVAL_S = (0.001, 86_400.0)
 
 EVENTS = 60_000
 """Events that are read, the newest; the recorder keeps 50,000."""
-EVENTS_SHOWN = 1_000
-"""Events of each kind in a snapshot, the newest."""
 LAYOUTS = 5_000
 """Layouts that are read, the newest."""
 LOADERS = 256

@@ -23,7 +23,7 @@ from . import steptable
 from .access import Access, access, restrain
 from .bins import Bins, width
 from .decode import STEP_FIELDS
-from .facts import read_events, read_meta, shown_events, states
+from .facts import read_events, read_meta, states
 from .format import HOST, LOADERS, SUFFIX, is_live
 from .limits import LOADERS as LOADERS_READ
 from .limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
@@ -200,7 +200,7 @@ class Session:
                 times, values = self._binned(table, schema, bin_s)
                 schema = replace(schema, interval=bin_s)
             steps = steptable.read(table.connection, table.damage, most=steptable.MOST)
-            events = shown_events(read_events(table.connection, table.damage), table.damage)
+            events = read_events(table.connection, table.damage)
             meta = read_meta(table.connection, table.damage)
             loaders = states(meta, table.damage)
         facts = {
@@ -245,8 +245,6 @@ class Session:
         for times, values in table.blocks(HOST, [names[place] for place in host]):
             bins.add(times, values)
         middles, means = bins.result()
-        if len(middles) == 0:  # no block can be read
-            return middles, np.empty((len(names), 0), dtype=np.float32)
         out = np.full((len(names), len(middles)), np.nan, dtype=np.float32)
         out[host] = means
         if rest:
@@ -254,8 +252,6 @@ class Session:
             for times, values in table.blocks(LOADERS, [names[place] for place in rest]):
                 bins.add(times, values)
             moments, means = bins.result()
-            if len(moments) == 0:
-                return middles, out
             _, here, there = np.intersect1d(middles, moments, assume_unique=True, return_indices=True)
             out[np.array(rest)[:, None], here] = means[:, there]
         if INTERVAL in names:
