@@ -36,7 +36,9 @@ export async function chooseRecorded(source: KernelSource): Promise<string | nul
 
 /** No two alike: two sessions may have begun in the same minute. */
 function label(entry: SessionEntry, i: number, all: readonly SessionEntry[]): string {
-  const text = entry.problem ? `${entry.damaged ? 'damaged' : 'cannot be read'}: ${entry.problem}` : entryText(entry);
+  const text = entry.problem
+    ? `${entry.damaged ? 'damaged' : 'cannot be read'}: ${entry.problem}`
+    : entryText(entry);
   const twin = all.some((other, k) => k !== i && !other.problem && entryText(other) === text);
   return twin || entry.problem ? `${text} · ${entry.path.split(/[\\/]/).pop()!}` : text;
 }

@@ -45,7 +45,7 @@ def stretches(snapshot: Snapshot, frames: Frames | None = None) -> tuple[Stretch
     found = []
     for loader in names:
         delivered = _deliveries(rows, loader)
-        for part in _parts(rows, loader, delivered):
+        for part in _parts(rows, loader, delivered, several=len(names) > 1):
             made = figures(rows, _trimmed(rows, part, delivered), names[loader])
             if made.steps or made.left_out or part.began_by == "mark":
                 found.append(made)
@@ -76,8 +76,8 @@ def _deliveries(rows: Frames, loader: str) -> npt.NDArray[np.float64]:
     return rows.time[(images > 0) | np.isfinite(step)]
 
 
-def _parts(rows: Frames, loader: str, delivered: npt.NDArray[np.float64]) -> Iterable[Part]:
-    """What lies between the changes."""
+def _parts(rows: Frames, loader: str, delivered: npt.NDArray[np.float64], *, several: bool) -> Iterable[Part]:
+    """What lies between the changes; `several`: there are other loaders."""
     if len(delivered) == 0:
         return []
     snapshot = rows.snapshot
@@ -107,7 +107,7 @@ def _parts(rows: Frames, loader: str, delivered: npt.NDArray[np.float64]) -> Ite
         else:
             until = since = _at(event)
             later = next((_at(one) for one in changes[place + 1 :]), np.inf)
-            if len(_names(snapshot)) > 1 and not _delivers(delivered, until, later):
+            if several and not _delivers(delivered, until, later):
                 continue
             following = replace(part, began_by="mark", label=str(event.get("label", "")))
         done.append(replace(part, end=until))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kernel_monitor.errors import SessionError
 
 from .format import APPLICATION_ID, FORMAT, TABLES, wal_of
-from .limits import INSTRUCTIONS, ROW_BYTES, STATEMENT_BYTES
+from .limits import INSTRUCTIONS, ROW_BYTES, SCHEMA_INSTRUCTIONS, STATEMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,10 +63,22 @@ class Access:
         Raises:
             SessionError: the file cannot be read, and why.
         """
-        with _named(self.path), closing(_open(self._uri())) as connection:
+        with _named(self.path), closing(self._open()) as connection:
             connection.execute("BEGIN")
-            _examine(connection, self.path)
             yield connection
+
+    def _open(self) -> sqlite3.Connection:
+        uri = self._uri()
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
+        try:
+            restrain(connection, SCHEMA_INSTRUCTIONS)
+            connection.execute("PRAGMA query_only = ON")
+            _examine(connection, self.path)
+            restrain(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _uri(self) -> str:
         if self.copy is not None:
@@ -87,14 +99,12 @@ def access(path: Path) -> Access:
             raise SessionError(f"There is no session at {path}.")
         found = Access(path)
         try:
-            with closing(_open(found._uri())) as connection:
-                _examine(connection, path)
+            found._open().close()
         except sqlite3.OperationalError as error:
             if not error.sqlite_errorname.startswith(_UNREACHABLE):
                 raise
             found = _elsewhere(path)
-            with closing(_open(found._uri())) as connection:
-                _examine(connection, path)
+            found._open().close()
     return found
 
 
@@ -117,22 +127,11 @@ def _elsewhere(path: Path) -> Access:
     return found
 
 
-def _open(uri: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
-    try:
-        restrain(connection)
-        connection.execute("PRAGMA query_only = ON")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def restrain(connection: sqlite3.Connection) -> None:
-    """Bound what the file that `connection` has open can make SQLite do."""
+def restrain(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -> None:
+    """Bound what the file that `connection` has open can make SQLite do, from now on."""
     for limit, value in _LIMITS.items():
         connection.setlimit(limit, value)
-    left = INSTRUCTIONS // _AT_A_TIME
+    left = instructions // _AT_A_TIME
 
     def spent() -> bool:
         nonlocal left
@@ -185,3 +184,5 @@ def _named(path: Path) -> Iterator[None]:
         raise SessionError(f"{path} cannot be read: {error}.") from error
     except OSError as error:
         raise SessionError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:  # SQLite's message quotes what is damaged
+        raise SessionError(f"{path} is damaged: its tables have no names.") from error

@@ -43,6 +43,7 @@ class Chunk:
         data: as the recorder packed them.
         rows: how many, by the file's list of them.
         width: columns of their layout.
+        families: of those columns, as the recorder makes them.
 
     Attributes:
         times: float64[n], session seconds.
@@ -52,7 +53,7 @@ class Chunk:
         Damaged: it is not whole.
     """
 
-    def __init__(self, data: bytes, rows: int, width: int) -> None:
+    def __init__(self, data: bytes, rows: int, width: int, families: int) -> None:
         try:
             if rows * width > BLOCK_VALUES:
                 raise ValueError(f"{rows:,} rows of {width:,} columns are more than any block has")
@@ -65,10 +66,12 @@ class Chunk:
             if head["rows"] != rows:
                 raise ValueError(f"{head['rows']!r:.20} rows in place of {rows}")
             self._families = _families(head["families"], width)
+            if len(self._families) > families:
+                raise ValueError(f"{len(self._families):,} families of columns in place of {families:,}")
             self._at = 4 + length
             self.times = self._planes(1, self._rows, 8, "<f8")[0]
             self.missed = self._planes(1, self._rows, 4, "<u4")[0]
-            self._patterns = [self._take(self._rows).astype(bool) for _ in range(_whole(head["patterns"], 0, width))]
+            self._patterns = [self._take(self._rows).astype(bool) for _ in range(_whole(head["patterns"], 0, families))]
         except (zlib.error, struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Damaged(_words(error)) from error
 

@@ -6,15 +6,17 @@ Each function takes a list `damage`, to which it tells, in words, what was left 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from . import shapes
-from .limits import EVENTS, LAYOUTS, LOADERS, SERIES
+from .limits import EPOCHS, EVENTS, EVENTS_SHOWN, LAYOUTS, LOADERS, SERIES, STRETCHES
 from .texts import Budget, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_CHANGES = ("switch", "knobs", "mark")
 NO_HELLO: dict[str, Any] = {
     "interval": 0.1,
     "cpus": [],
@@ -43,6 +45,7 @@ def states(meta: dict[str, Any], damage: list[str]) -> list[dict[str, Any]]:
     """The loaders' last states, each with `epochs`, the counts of its earlier epochs, where there are some."""
     epochs = meta.get("epochs") or {}
     found: dict[str, dict[str, Any]] = {}
+    left = EPOCHS
     for one in (meta.get("loaders") or [])[-LOADERS:]:
         try:
             state = shapes.fitted(one, shapes.STATE)
@@ -50,7 +53,11 @@ def states(meta: dict[str, Any], damage: list[str]) -> list[dict[str, Any]]:
             state.pop("epochs", None)
             found[state["id"]] = state
             if counts is not None:
-                state["epochs"] = shapes.fitted(counts, [shapes.COUNTS])
+                every = shapes.fitted(counts, [shapes.COUNTS])
+                state["epochs"] = every[max(0, len(every) - left) :]
+                left -= len(state["epochs"])
+                if len(state["epochs"]) < len(every):
+                    damage.append(f"the counts of all but {EPOCHS:,} epochs")
         except shapes.Misfit as error:
             damage.append(f"the state of a loader: {error}")
     return list(found.values())
@@ -66,17 +73,44 @@ def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[
     return sorted(found, key=lambda event: float(event["time"]))
 
 
+def shown_events(events: list[dict[str, Any]], loaders: set[str], damage: list[str]) -> list[dict[str, Any]]:
+    """The newest events, as many as charts can show and figures can be made of.
+
+    Args:
+        events: oldest first.
+        loaders: ids of those that are known otherwise.
+    """
+    kept: list[dict[str, Any]] = []
+    kinds: Counter[str] = Counter()
+    known = set(loaders)
+    stretches = 0
+    for event in reversed(events):
+        kind, loader = event["kind"], event.get("loader")
+        if loader is not None and loader not in known and len(known) >= LOADERS:
+            continue
+        if kind in _CHANGES:
+            stretches += max(1, len(known)) if kind == "mark" else 1
+        kinds[kind] += 1
+        if kinds[kind] > EVENTS_SHOWN or (kind in _CHANGES and stretches > STRETCHES):
+            continue
+        kept.append(event)
+        known |= set() if loader is None else {loader}
+    if len(kept) < len(events):
+        damage.append(f"the oldest {len(events) - len(kept):,} of {len(events):,} events: more than can be shown")
+    return kept[::-1]
+
+
 def read_layouts(connection: sqlite3.Connection, damage: list[str]) -> list[tuple[int, str, list[tuple[str, str]]]]:
     """Number, kind and series of each layout, as far as they have not too many series together."""
     kinds = dict(connection.execute("SELECT id, kind FROM layouts ORDER BY id DESC LIMIT ?", (LAYOUTS,)))
     found: list[tuple[int, str, list[tuple[str, str]]]] = []
     known: set[str] = set()
     for number, series in _texts(connection, "series", "layouts", LAYOUTS, damage, shapes.layout):
-        names = {name for name, _ in series}
-        if len(known | names) > SERIES:
+        new = {name for name, _ in series} - known
+        if len(known) + len(new) > SERIES:
             damage.append(f"a layout that makes more than {SERIES:,} series")
             continue
-        known |= names
+        known |= new
         found.append((number, str(kinds.get(number)), series))
     return found[::-1]
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 INSTRUCTIONS = 20_000_000
 """Instructions of SQLite's machine that one question to a file may take: one or two seconds."""
+SCHEMA_INSTRUCTIONS = 10_000
+"""The same of reading its schema, each of whose rows is a statement to be parsed."""
 ROW_BYTES = 16 << 20
 """Bytes of one row of any table."""
 STATEMENT_BYTES = 4096
@@ -31,6 +33,12 @@ INTERVAL_S = (0.001, 86_400.0)
 
 EVENTS = 60_000
 """Events that are read, the newest; the recorder keeps 50,000."""
+EVENTS_SHOWN = 1_000
+"""Events of each kind in a snapshot, the newest."""
+STRETCHES = 400
+"""Stretches that the changes in a snapshot may make: one for each switch and knob, one for each loader of a mark."""
+EPOCHS = 2_000
+"""Epochs in a snapshot, of all loaders together, the newest."""
 LAYOUTS = 5_000
 """Layouts that are read, the newest."""
 LOADERS = 256
@@ -52,12 +60,14 @@ BLOCK_VALUES = 4 << 20
 """Values of one block; the recorder packs 2 MiB, half a million, at a time."""
 BLOCK_COST = 4_000
 """Values that are decoded in the time that a block takes beside its values."""
+FAMILY_COST = 1_000
+"""The same of a family of its series."""
 STEPS_BLOCK = 200_000
 """Steps of one block; the recorder packs some 5,000."""
 
 VALUES = 64 << 20
 """Values that `rows` and `to_pandas` give unless they are told to give more: 256 MiB of float32."""
-SHOWN_VALUES = 64 << 20
+SHOWN_VALUES = 96 << 20
 """Values that are decoded for a snapshot; of a longer session, evenly chosen blocks."""
 SNAPSHOT_VALUES = 24 << 20
 """Values of a snapshot: with more than 4,000 series it has fewer rows than it might."""

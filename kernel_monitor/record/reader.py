@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 import time
@@ -21,9 +20,9 @@ from kernel_monitor.store.schema import gpus_from_json
 
 from . import steptable
 from .access import Access, access, restrain
-from .bins import Bins, width
+from .binned import bin_seconds, binned, drawable
 from .decode import STEP_FIELDS
-from .facts import read_events, read_meta, states
+from .facts import read_events, read_meta, shown_events, states
 from .format import HOST, LOADERS, SUFFIX, is_live
 from .limits import LOADERS as LOADERS_READ
 from .limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
@@ -36,16 +35,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     import pandas as pd
-
-    from .decode import Floats
-
-INTERVAL = "sample/interval"
-_LONGEST_S = 60.0  # a row covers no more
-_DRAWN_CELLS = 64 << 20
-"""Cells of the heatmaps that the rows of a snapshot may take: their tiles are whole, however few rows are in one."""
-_TILE_SLOTS = 60  # of a heatmap (`views.heatmap.SLOTS`)
-_SLOTS = 2_000_000
-"""Intervals that the rows of a snapshot may cover together."""
 
 
 def open_session(path: str | os.PathLike[str] | None = None) -> Session:
@@ -193,16 +182,18 @@ class Session:
             one_in = table.thin(SHOWN_VALUES)
             bin_s: float | None = None
             times, values = np.empty(0), np.empty((len(schema.series), 0), dtype=np.float32)
-            if recorded <= max_rows and one_in == 1:
+            few = recorded <= max_rows and one_in == 1
+            if few:
                 _, times, values = table.rows(schema.names)
-            if recorded > len(times) or not _drawable(schema, times, values):
-                bin_s = self._bin_s(table, schema, max_rows, one_in)
-                times, values = self._binned(table, schema, bin_s)
+            if not few or not drawable(schema, times, values):
+                bin_s = bin_seconds(table, schema.interval, max_rows, one_in)
+                times, values = binned(table, schema.names, bin_s)
                 schema = replace(schema, interval=bin_s)
             steps = steptable.read(table.connection, table.damage, most=steptable.MOST)
-            events = read_events(table.connection, table.damage)
             meta = read_meta(table.connection, table.damage)
             loaders = states(meta, table.damage)
+            known = {*steps.loaders, *(one.id for one in schema.loaders), *(state["id"] for state in loaders)}
+            events = shown_events(read_events(table.connection, table.damage), known, table.damage)
         facts = {
             **meta.get("facts", {}),
             "session": self.id,
@@ -214,7 +205,7 @@ class Session:
                 "bin_s": bin_s,
                 "rows": recorded,
                 "one_in": one_in,
-                "damaged": table.damage,
+                "damaged": _first(table.damage),
             },
         }
         return Snapshot(
@@ -227,37 +218,6 @@ class Session:
             facts=facts,
             steps=steps,
         )
-
-    def _bin_s(self, table: Table, schema: Schema, max_rows: int, one_in: int) -> float:
-        """Seconds of the bins: `max_rows` are enough, and each has something even where blocks were left out."""
-        runs = table.stored(HOST)
-        bin_s = width(runs[0].first, max(run.last for run in runs), schema.interval, max_rows)
-        if one_in == 1:
-            return bin_s
-        apart = float(np.median(np.diff([run.first for run in runs])))
-        return max(bin_s, schema.interval * math.ceil(apart / schema.interval))
-
-    def _binned(self, table: Table, schema: Schema, bin_s: float) -> tuple[npt.NDArray[np.float64], Floats]:
-        names = schema.names
-        host = [place for place, name in enumerate(names) if not name.startswith("loader/")]
-        rest = [place for place, name in enumerate(names) if name.startswith("loader/")]
-        bins = Bins(bin_s)
-        for times, values in table.blocks(HOST, [names[place] for place in host]):
-            bins.add(times, values)
-        middles, means = bins.result()
-        out = np.full((len(names), len(middles)), np.nan, dtype=np.float32)
-        out[host] = means
-        if rest:
-            bins = Bins(bin_s)
-            for times, values in table.blocks(LOADERS, [names[place] for place in rest]):
-                bins.add(times, values)
-            moments, means = bins.result()
-            _, here, there = np.intersect1d(middles, moments, assume_unique=True, return_indices=True)
-            out[np.array(rest)[:, None], here] = means[:, there]
-        if INTERVAL in names:
-            interval = out[names.index(INTERVAL)]
-            np.clip(interval, bin_s, max(bin_s, _LONGEST_S), out=interval)  # of a bin the next row is a bin away
-        return middles, out
 
     def to_pandas(self, series: Iterable[str] | None = None, *, most: int | None = VALUES) -> pd.DataFrame:
         """The rows as a DataFrame: UTC timestamps down, series across, float32, NaN missing.
@@ -360,8 +320,7 @@ class Session:
 
     def _warn(self, damage: list[str]) -> None:
         if damage:
-            more = f"; and {len(damage) - 20:,} more" if len(damage) > 20 else ""
-            warnings.warn(f"{self.path} is damaged; missing: {'; '.join(damage[:20])}{more}.", stacklevel=5)
+            warnings.warn(f"{self.path} is damaged; missing: {'; '.join(_first(damage))}.", stacklevel=5)
 
     def _schema(self, table: Table) -> Schema:
         layouts = table.layouts
@@ -394,12 +353,6 @@ class Session:
         return replace(schema, series=tuple(schema.series[schema.columns[name]] for name in wanted))
 
 
-def _drawable(schema: Schema, times: npt.NDArray[np.float64], values: Floats) -> bool:
-    """Whether charts of these rows stay small: not so where rows are far apart, or say that they cover years."""
-    tiles = len(np.unique(np.floor(times / schema.interval / _TILE_SLOTS))) * _TILE_SLOTS
-    if tiles * (len(schema.cpus) + 5 * len(schema.gpus)) > _DRAWN_CELLS:
-        return False
-    if INTERVAL not in schema.columns:
-        return True
-    covered = float(np.nansum(values[schema.columns[INTERVAL]], dtype=np.float64))
-    return covered / schema.interval <= _SLOTS
+def _first(damage: list[str], most: int = 20) -> list[str]:
+    """The first of what is damaged, and how much more there is."""
+    return damage if len(damage) <= most else [*damage[:most], f"{len(damage) - most:,} pieces more"]

@@ -7,7 +7,7 @@ import sqlite3
 from typing import NamedTuple
 
 from .format import HOST
-from .limits import BLOCK_COST, BLOCK_ROWS, BLOCKS, SESSION_S
+from .limits import BLOCK_COST, BLOCK_ROWS, BLOCKS, FAMILY_COST, SESSION_S
 
 
 class Stored(NamedTuple):
@@ -20,14 +20,15 @@ class Stored(NamedTuple):
     last: float
     rows: int
 
-    def cost(self, width: int, wanted: int) -> int:
+    def cost(self, width: int, families: int, wanted: int) -> int:
         """What decoding it takes, in values; its times and its handling count.
 
         Args:
             width: series of its layout, all of which are unpacked.
+            families: of them (`codec`), each of which is handled apart.
             wanted: series that are wanted, for each of which there is room.
         """
-        return self.rows * (wanted + width // 4 + 4) + BLOCK_COST
+        return self.rows * (wanted + width // 4 + 4) + FAMILY_COST * families + BLOCK_COST
 
 
 def stored(connection: sqlite3.Connection, damage: list[str]) -> list[Stored]:

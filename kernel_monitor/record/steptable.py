@@ -12,7 +12,7 @@ from kernel_monitor.store import STEP, StepTable
 from . import decode
 from .decode import Damaged
 from .format import format_of
-from .limits import BLOCKS, INTEGER, LOADERS, NAME, STEPS, STEPS_BLOCK
+from .limits import BLOCKS, EPOCHS, INTEGER, LOADERS, NAME, STEPS, STEPS_BLOCK
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,18 +32,18 @@ def read(connection: sqlite3.Connection, damage: list[str], most: int | None = N
     version = format_of(connection)
     batches = _listed(connection, damage)
     # Batches first, so that a long session takes no more time than it must; then steps.
-    stride = 1 if most is None else max(1, -(-sum(one.count for one in batches) // STEPS))
+    stride = 1 if most is None else max(1, -(-sum(one.steps for one in batches) // STEPS))
     loaders: dict[str, int] = {}
     found: list[npt.NDArray[Any]] = []
     dropped = sum(one.dropped for one in batches)
     for place, batch in enumerate(batches):
         if place % stride:
-            dropped += batch.count
+            dropped += batch.steps
             continue
         try:
             rows = _load(connection, batch, version)
         except (Damaged, sqlite3.DatabaseError) as error:
-            damage.append(f"{batch.count} steps of {batch.loader} (batch {batch.id}): {error}")
+            damage.append(f"{batch.steps} steps of {batch.loader} (batch {batch.id}): {error}")
             continue
         part = np.zeros(len(rows), dtype=STEP)
         part["loader"] = loaders.setdefault(batch.loader, len(loaders))
@@ -59,12 +59,28 @@ def read(connection: sqlite3.Connection, damage: list[str], most: int | None = N
     if most is not None and len(whole) > most:
         dropped += len(whole) - most
         whole = whole[np.arange(most) * len(whole) // most]
+    if most is not None:
+        numbers = whole["loader"].astype(np.int64) << 32 | whole["epoch"]
+        epochs, which = np.unique(numbers, return_inverse=True)
+        if len(epochs) > EPOCHS:
+            newest = np.zeros(len(epochs), dtype=bool)
+            newest[np.argsort(_last(which, whole["end"], len(epochs)))[-EPOCHS:]] = True
+            damage.append(f"the steps of all but the newest {EPOCHS:,} epochs")
+            dropped += int((~newest[which]).sum())
+            whole = whole[newest[which]]
     return StepTable(loaders=tuple(loaders), rows=whole, dropped=dropped)
+
+
+def _last(which: npt.NDArray[Any], ends: npt.NDArray[np.float64], epochs: int) -> npt.NDArray[np.float64]:
+    """The last end of a step in each epoch; the steps are in the order of their ends."""
+    found = np.zeros(epochs)
+    found[which] = ends
+    return found
 
 
 def count(connection: sqlite3.Connection) -> int:
     """How many steps there are."""
-    return sum(one.count for one in _listed(connection, []))
+    return sum(one.steps for one in _listed(connection, []))
 
 
 class _Batch(NamedTuple):
@@ -72,7 +88,7 @@ class _Batch(NamedTuple):
 
     id: int
     loader: str
-    count: int
+    steps: int
     dropped: int
     packed: int
 
@@ -110,4 +126,4 @@ def _load(connection: sqlite3.Connection, batch: _Batch, version: int) -> npt.ND
     row = connection.execute("SELECT data FROM steps WHERE id = ?", (batch.id,)).fetchone()
     if row is None or not isinstance(row[0], bytes):
         raise Damaged("its bytes are not there")
-    return decode.steps(row[0], batch.count, packed=bool(batch.packed), version=version)
+    return decode.steps(row[0], batch.steps, packed=bool(batch.packed), version=version)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .codec import families
 from .decode import Chunk, Damaged, Floats, Tail
 from .facts import read_hello, read_layouts
 from .format import HOST, LOADERS
@@ -28,6 +29,7 @@ class Layouts:
     Attributes:
         kinds: what each layout is for.
         names: its series.
+        families: how many families they make (`codec`).
         units: of every series.
         order: all series, once each.
         hello: the newest, without its series.
@@ -35,6 +37,7 @@ class Layouts:
 
     kinds: dict[int, str] = field(default_factory=dict)
     names: dict[int, list[str]] = field(default_factory=dict)
+    families: dict[int, int] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     hello: dict[str, Any] = field(default_factory=dict)
@@ -46,6 +49,7 @@ class Layouts:
         for number, kind, series in read_layouts(connection, damage):
             found.kinds[number] = kind
             found.names[number] = [name for name, _ in series]
+            found.families[number] = len(families(found.names[number]))
             found.units.update(series)
         current, found.hello = read_hello(connection, damage)
         newest = [current] if current is not None and current in found.kinds else []
@@ -57,9 +61,8 @@ class Layouts:
         )
         return found
 
-    def places(self, layout: int, series: Sequence[str]) -> npt.NDArray[np.intp]:
-        """For each column of a layout its place among `series`, -1 where it is not wanted."""
-        where = {name: place for place, name in enumerate(series)}
+    def places(self, layout: int, where: dict[str, int]) -> npt.NDArray[np.intp]:
+        """For each column of a layout its place, -1 where it is not wanted."""
         return np.array([where.get(name, -1) for name in self.names[layout]], dtype=np.intp)
 
 
@@ -79,7 +82,9 @@ class Table:
         self._runs = [run for run in every if run.layout in self.layouts.kinds]
         if len(self._runs) < len(every):
             damage.append(f"{len(every) - len(self._runs)} blocks of unknown series")
-        self._places: tuple[Sequence[str], dict[int, npt.NDArray[np.intp]]] = ((), {})
+        self._series: Sequence[str] = ()
+        self._where: dict[str, int] = {}
+        self._places: dict[int, npt.NDArray[np.intp]] = {}
 
     def stored(self, kind: str, start: float | None = None, end: float | None = None) -> list[Stored]:
         """The runs of a kind's rows that touch [start, end], by their times."""
@@ -94,7 +99,8 @@ class Table:
     def cost(self, wanted: int, start: float | None = None, end: float | None = None) -> int:
         """What decoding `wanted` series of all that touches [start, end] takes, in values (`limits`)."""
         runs = [*self.stored(HOST, start, end), *self.stored(LOADERS, start, end)]
-        return sum(run.cost(len(self.layouts.names[run.layout]), wanted) for run in runs)
+        names, families = self.layouts.names, self.layouts.families
+        return sum(run.cost(len(names[run.layout]), families[run.layout], wanted) for run in runs)
 
     def thin(self, most: int) -> int:
         """Keep evenly chosen runs only, so that decoding all takes no more than `most`.
@@ -120,7 +126,10 @@ class Table:
         if row is None or not isinstance(row[0], bytes):
             raise Damaged("its bytes are not there")
         width = len(self.layouts.names[run.layout])
-        found = Tail(row[0], run.rows, width) if run.table == "tail" else Chunk(row[0], run.rows, width)
+        if run.table == "tail":
+            found: Chunk | Tail = Tail(row[0], run.rows, width)
+        else:
+            found = Chunk(row[0], run.rows, width, self.layouts.families[run.layout])
         times = found.times
         # Written so that NaN is refused, too.
         if not (times.min() >= run.first - _SLACK_S and times.max() <= run.last + _SLACK_S and run.last <= SESSION_S):
@@ -198,12 +207,12 @@ class Table:
 
     def _place(self, layout: int, series: Sequence[str]) -> npt.NDArray[np.intp]:
         """`Layouts.places`, remembered for the series that were asked for last."""
-        if self._places[0] is not series:
-            self._places = (series, {})
-        known = self._places[1]
-        if layout not in known:
-            known[layout] = self.layouts.places(layout, series)
-        return known[layout]
+        if self._series is not series:
+            self._series, self._places = series, {}
+            self._where = {name: place for place, name in enumerate(series)}
+        if layout not in self._places:
+            self._places[layout] = self.layouts.places(layout, self._where)
+        return self._places[layout]
 
 
 def _within(times: npt.NDArray[np.float64], start: float | None, end: float | None) -> npt.NDArray[np.bool_] | None:

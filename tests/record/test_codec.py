@@ -33,7 +33,7 @@ def pack(names: list[str], values: Floats, missed: npt.NDArray[np.uint32] | None
 
 def unpack(data: bytes, places: list[int], rows: int) -> Floats:
     out = np.zeros((max(places) + 1, rows), dtype=np.float32)
-    Chunk(data, rows, len(places)).fill(out, np.array(places, dtype=np.intp))
+    Chunk(data, rows, len(places), len(places)).fill(out, np.array(places, dtype=np.intp))
     return out
 
 
@@ -79,14 +79,14 @@ def test_every_size_of_table(different: int) -> None:
 def test_only_the_wanted_columns_are_filled_in() -> None:
     values = np.arange(40, dtype=np.float32).reshape(10, 4)
     out = np.full((2, 10), -1, dtype=np.float32)
-    Chunk(pack(["a", "b", "c/0/x", "c/1/x"], values), 10, 4).fill(out, np.array([-1, 1, -1, 0]))
+    Chunk(pack(["a", "b", "c/0/x", "c/1/x"], values), 10, 4, 3).fill(out, np.array([-1, 1, -1, 0]))
     assert out[0].tolist() == values[:, 3].tolist()
     assert out[1].tolist() == values[:, 1].tolist()
 
 
 def test_times_and_missed_deadlines_come_back() -> None:
     missed = np.array([0, 3, 0, 70000], dtype="<u4")
-    chunk = Chunk(pack(["a"], np.zeros((4, 1), dtype=np.float32), missed), 4, 1)
+    chunk = Chunk(pack(["a"], np.zeros((4, 1), dtype=np.float32), missed), 4, 1, 1)
     assert chunk.times.tolist() == (0.05 + 0.1 * np.arange(4)).tolist()
     assert chunk.missed.tolist() == missed.tolist()
 
@@ -103,7 +103,7 @@ def test_held_values_cost_next_to_nothing() -> None:
 def test_a_chunk_cut_short_is_damaged(cut: int) -> None:
     data = pack(["a", "b"], np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32))[:cut]
     with pytest.raises(Damaged):
-        Chunk(data, 100, 2)
+        Chunk(data, 100, 2, 2)
 
 
 def test_a_flipped_bit_is_seen() -> None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from ...errors import BackendUnavailable, TransformNotTranslatable
 from ..data.keyed import KeyedDataset
+from ..transforms.ops.colour import Jitter
 from ..transforms.program import Program
 from ..transforms.translate import share, translate
 from .base import Engine
@@ -174,7 +175,40 @@ def _no_dali(setting: Setting) -> str | None:
 
 
 def _no_dali_cpu(setting: Setting) -> str | None:
-    return _no_dali(setting) or (_no_workers_for_rest(setting) if rest_in_workers(setting) else None)
+    obstacle = _no_dali(setting) or _slow_colours(setting)
+    return obstacle or (_no_workers_for_rest(setting) if rest_in_workers(setting) else None)
+
+
+def _slow_colours(setting: Setting) -> str | None:
+    """Why changing the colours of PIL images is not for DALI where it has no cores of its own.
+
+    It takes DALI five times as much CPU time as Pillow: transforms/costs.json, both tables.
+    """
+    program = setting.program
+    if program is None or setting.own is not None or setting.workers == 0 or not _crowded(setting):
+        return None
+    if not any(isinstance(step, Jitter) and not step.cut for step in program.steps):
+        return None
+    return (
+        "ColorJitter takes DALI several times the CPU time that Pillow takes, and DALI would take it from the loader's "
+        f"workers: {_wanted(setting)}"
+    )
+
+
+def _needed(setting: Setting) -> int:
+    return setting.workers + setting.threads + 1
+
+
+def _crowded(setting: Setting) -> bool:
+    """Whether DALI would have no cores of its own beside the loader's workers."""
+    return cores() < _needed(setting)
+
+
+def _wanted(setting: Setting) -> str:
+    return (
+        f"{_needed(setting)} cores are needed for {setting.workers} workers, {setting.threads} threads of DALI and the "
+        f"training loop, and there are {cores()}."
+    )
 
 
 def _no_workers_for_rest(setting: Setting) -> str | None:
@@ -190,14 +224,12 @@ def _no_workers_for_rest(setting: Setting) -> str | None:
             f"DALI would only decode, and hand whole images to the workers. {program.reason} Put what crops or resizes "
             "before it."
         )
-    needed = setting.workers + setting.threads + 1
-    if cores() < needed:
+    if _crowded(setting):
         # DALI saves a tenth of the CPU time of a chain's beginning: as much as handing its images on costs. What is
         # gained is that it works beside the workers, on cores of its own.
         return (
             f"{program.reason} It would stay with the loader's workers, and DALI would take CPU time from them: "
-            f"{needed} cores are needed for {setting.workers} workers, {setting.threads} threads of DALI and the "
-            f"training loop, and there are {cores()}."
+            f"{_wanted(setting)}"
         )
     obstacle = why_not_sent(setting.keyed, setting.wrapped)
     return None if obstacle is None else f"{program.reason} It would run in workers beside DALI. {sentence(obstacle)}"
