@@ -24,21 +24,28 @@ from kernel_monitor.loaders.engines import backends
 from .conftest import make_folder, settle, violent
 from .test_knobs import eventually
 
-CROP = v1.RandomResizedCrop(24)
+# Neither a crop nor a flip by chance: both decide how memory is laid out.
+EXACT: dict[str, Any] = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0)}  # the largest square
+CROP = v1.RandomResizedCrop(24, **EXACT)
 NORM = ([0.5] * 3, [0.25] * 3)
 
 WRAPPERS: dict[str, Any] = {
     "PIL": CROP,
-    "ToTensor": v1.Compose([CROP, v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(*NORM)]),
-    "ToImage": v2.Compose([v2.ToImage(), v2.RandomResizedCrop(24), v2.RandomHorizontalFlip()]),
+    "ToTensor": v1.Compose([CROP, v1.RandomHorizontalFlip(1.0), v1.ToTensor(), v1.Normalize(*NORM)]),
+    "ToImage": v2.Compose([v2.ToImage(), v2.RandomResizedCrop(24, **EXACT), v2.RandomHorizontalFlip(1.0)]),
     "ToImage and ToDtype": v2.Compose(
-        [v2.ToImage(), v2.RandomResizedCrop(24), v2.ToDtype(torch.float32, scale=True), v2.Normalize(*NORM)]
+        [
+            v2.ToImage(),
+            v2.RandomResizedCrop(24, **EXACT),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(*NORM),
+        ]
     ),
     "ToDtype, pure": v2.Compose(
-        [v2.ToImage(), v2.RandomResizedCrop(24), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()]
+        [v2.ToImage(), v2.RandomResizedCrop(24, **EXACT), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()]
     ),
     "PILToTensor": v1.Compose([CROP, v1.PILToTensor()]),
-    "PILToTensor first": v1.Compose([v1.PILToTensor(), CROP, v1.RandomHorizontalFlip()]),
+    "PILToTensor first": v1.Compose([v1.PILToTensor(), CROP, v1.RandomHorizontalFlip(1.0)]),
     "ConvertImageDtype": v1.Compose([CROP, v1.PILToTensor(), v1.ConvertImageDtype(torch.float32)]),
     "CenterCrop of a tensor": v1.Compose([v1.ToTensor(), v1.CenterCrop(24)]),
     "the rest": v1.Compose([CROP, v1.ColorJitter(hue=0.1), v1.ToTensor()]),
@@ -77,26 +84,27 @@ def as_described(batch: list[Any]) -> Any:
     """What the collate function itself sees, in the process where it runs."""
     images = [sample[0] for sample in batch]
     storages = {image.untyped_storage().data_ptr() for image in images if isinstance(image, torch.Tensor)}
-    return repr(described(batch)), len(storages), default_collate([sample[1] for sample in batch])
+    # Not how one image is laid out: where torchvision resizes tensors, that depends on the size of the crop.
+    return repr(described(batch, layout=False)), len(storages), default_collate([sample[1] for sample in batch])
 
 
 COLLATES: dict[str, Any] = {"default": default_collate, "list": as_list, "described": as_described}
 
 
-def described(value: Any, *, resizable: bool = True) -> Any:
+def described(value: Any, *, resizable: bool = True, layout: bool = True) -> Any:
     """Types and properties of memory, all the way down.
 
-    `resizable` leaves it out: what a worker sends lies in shared memory, which cannot be, and more does no harm.
+    `layout`: whether strides are among them. `resizable` leaves it out: what a worker sends lies in shared memory, which cannot be, and more does no harm.
     """
-    inside = partial(described, resizable=resizable)
+    inside = partial(described, resizable=resizable, layout=layout)
     if isinstance(value, torch.Tensor):
         value.add_(0)  # writable
         return {
             "type": type(value).__name__,
             "dtype": value.dtype,
             "shape": tuple(value.shape),
-            "contiguous": value.is_contiguous(),
-            "channels last": value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last),
+            "contiguous": layout and value.is_contiguous(),
+            "channels last": layout and value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last),
             "pinned": value.is_pinned(),
             "resizable": resizable and value.untyped_storage().resizable(),
             "gradient": value.requires_grad,
