@@ -64,7 +64,7 @@ $(STAMPS)/python: pyproject.toml tests/constraints.txt $(STAMPS)/venv | $(STAMPS
 	$(SAY) 'Python packages (PyTorch and DALI are large: the first time takes minutes)'
 	@rm -f .venv/share/jupyter/labextensions/kernel-monitor 2>/dev/null || true
 	@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 $(UV) pip install --python $(PY) --constraints tests/constraints.txt \
-	  --editable '.[all]' --group dev
+	  --compile-bytecode --editable '.[all]' --group dev
 	@touch $@
 
 # An editable install copies the labextension once; a link follows every build.
@@ -110,7 +110,9 @@ dev: setup
 	$(SAY) 'front end in watch mode, JupyterLab beside it: reload the page after a change; Ctrl-C ends both'
 	@npm run --silent watch & watch=$$!; trap 'kill $$watch 2>/dev/null; wait' EXIT INT TERM; $(LAB)
 
+# Compiled once: where PYTHONDONTWRITEBYTECODE is set each of some thousand processes would do it again.
 test: setup browser
+	@$(PY) -m compileall -q kernel_monitor tests
 	$(SAY) 'tests'
 	@$(PY) -m tests.run $(FOLDERS)
 

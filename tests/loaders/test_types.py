@@ -94,7 +94,8 @@ COLLATES: dict[str, Any] = {"default": default_collate, "list": as_list, "descri
 def described(value: Any, *, resizable: bool = True, layout: bool = True) -> Any:
     """Types and properties of memory, all the way down.
 
-    `layout`: whether strides are among them. `resizable` leaves it out: what a worker sends lies in shared memory, which cannot be, and more does no harm.
+    `layout`: whether strides are among them. `resizable`: whether that is told; what a worker sends lies in shared
+    memory, which cannot be resized, and more does no harm.
     """
     inside = partial(described, resizable=resizable, layout=layout)
     if isinstance(value, torch.Tensor):
