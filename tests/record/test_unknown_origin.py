@@ -196,7 +196,7 @@ def circular(path: Path) -> None:
     """A table of which every branch leads to every other: a few pages, and rows without end."""
     with closing(sqlite3.connect(path)) as connection:
         connection.executemany(
-            "INSERT INTO events (time, event) VALUES (?, ?)", [(n, '{"kind":"mark"}' + " " * 60) for n in range(90_000)]
+            "INSERT INTO events (time, event) VALUES (?, ?)", [(n, '{"kind":"mark"}' + " " * 60) for n in range(70_000)]
         )
         connection.commit()
         (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'events'").fetchone()
@@ -236,7 +236,7 @@ def busy(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         made = [
             {"kind": kind, "time": n / 100, "loader": f"l{n % 5000}", "source": "a", "target": "b", "label": "x"}
-            for n, kind in enumerate(("switch", "mark", "knobs") * 40_000)
+            for n, kind in enumerate(("switch", "mark", "knobs") * 20_000)
         ]
         connection.executemany("INSERT INTO events (time, event) VALUES (0, ?)", [(json.dumps(one),) for one in made])
         connection.executemany(
@@ -253,12 +253,12 @@ def wide(path: Path) -> None:
 
 
 def scattered(path: Path) -> None:
-    """Blocks in which each of 16,000 series is packed by itself."""
-    names = [[f"s{n}", ""] for n in range(16_000)]
-    head = {"rows": 1, "patterns": 0, "families": [{"columns": [n], "pattern": -1, "table": 0} for n in range(16_000)]}
+    """Blocks in which each of 8,000 series is packed by itself."""
+    names = [[f"s{n}", ""] for n in range(8_000)]
+    head = {"rows": 1, "patterns": 0, "families": [{"columns": [n], "pattern": -1, "table": 0} for n in range(8_000)]}
     text = json.dumps(head).encode()
     moment = struct.pack("<d", 1.0)
-    data = zlib.compress(struct.pack("<I", len(text)) + text + moment + bytes(4 + 64_000), 9)
+    data = zlib.compress(struct.pack("<I", len(text)) + text + moment + bytes(4 + 32_000), 9)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM chunks")
         connection.execute("UPDATE layouts SET series = ? WHERE id = 1", (json.dumps(names),))
