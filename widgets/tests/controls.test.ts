@@ -50,13 +50,12 @@ describe('what a swap does and does not bring', () => {
   const note = 'DALI decodes and does RandomResizedCrop; RandAugment runs in the loader’s workers.';
 
   it('says what an engine leaves to others, at its radio', () => {
-    mount(({ loaders }) => {
-      loaders[0] = {
-        ...loaders[0]!,
-        backends: loaders[0]!.backends.map(one =>
-          one.name === 'dali-cpu' ? { ...one, note } : one
-        )
-      };
+    mount(source => {
+      const [first] = source.loaders;
+      const backends = first!.backends.map(one =>
+        one.name === 'dali-cpu' ? { ...one, note } : one
+      );
+      source.loaders = [{ ...first!, backends }];
     });
     const { title } = radio('dali-cpu');
     expect(title).toBe(note);
