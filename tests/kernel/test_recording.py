@@ -223,7 +223,7 @@ def test_a_relative_folder_is_the_same_after_a_change_of_the_working_directory(n
         assert first.startswith(str(tmp_path / "sessions"))
         page.run("os.chdir('elsewhere')")
         assert first in said(page, "%monitor sessions")
-        assert first in said(page, "import sys\n!\"{sys.executable}\" -m kernel_monitor sessions")
+        assert first in said(page, 'import sys\n!"{sys.executable}" -m kernel_monitor sessions')
         session = page.value("__import__('kernel_monitor').monitor.session")
         assert page.value(f"__import__('kernel_monitor').open_session({session[:8]!r}).id") == session
         copied = tmp_path / "copy.kmsession"
