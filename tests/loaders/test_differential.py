@@ -422,7 +422,7 @@ def test_random_loaders_deliver_what_plain_torch_delivers(
     if kind:
         number = int(seed) if seed else int.from_bytes(os.urandom(4), "little")
         with capsys.disabled():
-            print(f"\nto play these cases again: CASES=long:{number}", flush=True)
+            print(f"\nto play these cases again: CASES={kind}:{number}", flush=True)
         compare = hypothesis.seed(number)(compare)
     compare()
     assert len(tried) >= count
