@@ -43,7 +43,7 @@ class EpochIterator:
         return self
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self._loader) - self._record.passed
 
     def begin(self) -> None:
         """Let the wanted engine start to work before the first batch is asked for."""

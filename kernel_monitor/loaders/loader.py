@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 import weakref
@@ -18,6 +17,7 @@ from ..integrations.samplers import ShownSampler
 from ..steps.meter import Meter
 from ..steps.registry import next_number
 from .data.snapshot import snapshot
+from .data.sources import same
 from .engines.backends import Backend, Setting, resolve
 from .engines.synthetic import NAME as SYNTHETIC
 from .engines.torch_engine import NAME as TORCHVISION
@@ -474,7 +474,7 @@ class SwitchableLoader:
         if self.board.taking == TORCHVISION or isinstance(self.slot(TORCHVISION).engine, WorkersEngine):
             return
         seen = self._keyed.source.glance()
-        if len(seen) != len(self._seen) or not all(map(operator.is_, seen, self._seen)):
+        if not same(seen, self._seen):
             self._seen = seen
             self._translate()
 
@@ -522,8 +522,7 @@ class SwitchableLoader:
 
     def _translate(self) -> None:
         """Let DALI's engines follow the data set."""
-        if not self.slots.refresh():
-            return
+        self.slots.refresh()
         taking = self.board.taking
         backend = self.backends[taking]
         if not backend.available:

@@ -145,13 +145,14 @@ class Slots:
             if old.prefetch_factor != now.prefetch_factor:
                 changed["prefetch"] = None
             self._setting = self._in_force = replace(self._setting, **changed)
+            self._backends = availability(self._setting)
             dropped = list(self._entries.values())
             self._entries.clear()
         for entry in dropped:
             entry.slot.release()
 
-    def refresh(self) -> bool:
-        """Look at the data set again, which may have changed; returns whether DALI's engines are to be built anew."""
+    def refresh(self) -> None:
+        """Look at the data set again, and give back DALI's engines where it has changed."""
         with self._lock:
             setting, source = translated(self._setting), self._setting.keyed.source
             obstacle = source.obstacle
@@ -159,14 +160,13 @@ class Slots:
             same = setting.program == self._setting.program and setting.refusal == self._setting.refusal
             if same and obstacle == self._obstacle and (encoded == self._encoded or None in (encoded, self._encoded)):
                 self._encoded = encoded
-                return False
+                return
             self._setting, self._obstacle, self._encoded = setting, obstacle, None
             self._in_force = replace(self._in_force, program=setting.program, refusal=setting.refusal)
             self._backends = availability(setting)
             dropped = [self._entries.pop(name) for name in list(self._entries) if name != TORCHVISION]
         for entry in dropped:
             entry.slot.release()
-        return True
 
     def started(self, slot: Slot) -> None:
         """An engine started for an iteration: what it replaces is no longer kept for it."""
@@ -188,6 +188,7 @@ class Slots:
             self._retired.append(slot)
             knobs = {knob: getattr(previous.setting, knob) for knob in SPECS[name].uses & NAMES}
             self._setting = self._in_force = _turned(self._setting, knobs, careful=True)
+            self._backends = availability(self._setting)
         self._board.turned(self.knobs, error)
         return True
 
@@ -251,6 +252,7 @@ class Slots:
                     self._install(made)
                 elif not again:
                     self._setting = self._in_force
+                    self._backends = availability(self._setting)
                 released = releases != self._releases  # meanwhile: nothing was to be left running
                 self._preparing = again
             if again or failure is not None or released:

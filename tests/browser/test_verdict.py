@@ -177,12 +177,13 @@ def test_nothing_moves_while_texts_change(training: Lab) -> None:
             const rows = places.map((where) => document.querySelector(`${where} .km-actions`));
             const at = (el) => el.getBoundingClientRect().top;
             const top = (el) => at(el) - at(el.closest('.km-dashboard'));
-            const seen = rows.map(() => new Set());
+            const words = (el) => el.closest('.km-controls').innerText;
+            const seen = rows.map(() => ({}));
             const until = performance.now() + 6000;
             const look = () => {
-                rows.forEach((row, i) => seen[i].add(Math.round(top(row))));
+                rows.forEach((row, i) => { seen[i][Math.round(top(row))] ??= words(row); });
                 if (performance.now() < until) requestAnimationFrame(look);
-                else resolve(seen.map((one) => [...one]));
+                else resolve(seen);
             };
             look();
         })""",

@@ -349,6 +349,27 @@ def test_what_cannot_be_sent_keeps_the_workers_that_there_are(folder: Path) -> N
     assert len(deliver(loader)[1]) == 243
 
 
+class Counted:
+    """Counts how often it is pickled."""
+
+    pickled = 0
+
+    def __reduce__(self) -> Any:
+        Counted.pickled += 1
+        return Counted, ()
+
+
+def test_whether_a_large_data_set_can_be_sent_is_found_out_from_a_part_of_it(folder: Path) -> None:
+    dataset = ImageFolder(folder, augmented())
+    dataset.notes = [Counted() for _ in range(10_000)]
+    dataset.features = torch.zeros(100_000)
+    loader = switchable(DataLoader(dataset, batch_size=16))
+    Counted.pickled = 0
+    assert torch_engine.why_not_sent(loader._keyed, loader._wrapped) is None
+    assert Counted.pickled == 100
+    assert not dataset.features.is_shared()
+
+
 def test_idle_engines_are_given_back_on_request(make: Make) -> None:
     loader = make(num_workers=2, batch_size=2)
     before = workers()

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
 from kernel_monitor.loaders import SwitchableLoader, streams, switchable
@@ -361,3 +362,24 @@ def test_only_the_loop_s_thread_touches_the_generators(
         list(loader)
         loader.release()
     assert touching == {threading.main_thread().name}
+
+
+@pytest.mark.parametrize("what", ["transform", "loader"])
+def test_code_that_draws_and_comes_in_the_middle_of_an_epoch_leaves_the_loop_s_alone(
+    files: list[Path], what: str
+) -> None:
+    def noisy(given: Any) -> Any:
+        np.random.rand()  # noqa: NPY002
+        return pil_loader(given) if what == "loader" else v1.functional.to_tensor(given.resize((16, 16)))
+
+    dataset = ImageFolder(files[0].parent.parent, v1.Compose([v1.Resize((16, 16)), v1.ToTensor()]))
+    loader = switchable(DataLoader(dataset, batch_size=BATCH))
+    np.random.seed(5)  # noqa: NPY002
+    expected = [float(number) for number in np.random.rand(SAMPLES // BATCH)]  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002
+    drawn = []
+    for number, _ in enumerate(loader):
+        drawn.append(float(np.random.rand()))  # noqa: NPY002
+        if number == 1:
+            setattr(dataset, what, noisy)
+    assert drawn == expected

@@ -198,3 +198,16 @@ def test_the_state_has_the_note_and_a_whole_chain_has_none(files: Path) -> None:
     assert of(files, RAND)[1]["note"].endswith("RandAugment and 1 more run in the loader's workers.")
     assert of(files, RAND, workers=0)[1]["note"].endswith("on the thread of the training loop.")
     assert of(files, augmented())[1]["note"] is None
+
+
+def test_what_is_grey_follows_the_number_of_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "cores", lambda: 2)
+    chain = v1.Compose([v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor()])
+    loader = switchable(DataLoader(ImageFolder(folder, chain), batch_size=8))
+    found = [loader.backends["dali-cpu"].available]
+    for workers in (2, 0):
+        loader.num_workers = workers
+        next(iter(loader))
+        found.append(loader.backends["dali-cpu"].available)
+    assert found == [True, False, True]
+    loader.release()

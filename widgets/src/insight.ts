@@ -39,6 +39,7 @@ export class InsightControl {
     void this.act(this.profileButton, () => this.actions.profile(PROFILED_STEPS));
   });
   private readonly actionsRow = element('div', 'km-actions');
+  private readonly verdictRow = element('div', 'km-verdict-row');
   private readonly question = new Question('Diagnose?');
   private readonly diagnosing = new ProgressLine('Diagnose', () => {
     void this.act(this.diagnosing.cancel, () => this.actions.cancelDiagnosis());
@@ -59,8 +60,10 @@ export class InsightControl {
   constructor(private readonly actions: InsightActions) {
     this.news.setAttribute('aria-live', 'polite');
     this.actionsRow.append(this.diagnoseButton, this.profileButton);
+    // Beside each other where there is room: the buttons stand still when an opened verdict has more to say.
+    this.verdictRow.append(this.verdict.el, this.actionsRow);
     this.el.append(
-      ...[this.verdict.el, this.actionsRow, this.question.el],
+      ...[this.verdictRow, this.question.el],
       ...[this.diagnosing.el, this.profiling.el, this.outcome],
       ...[this.runs.el, this.operators.el, this.news]
     );
@@ -84,6 +87,7 @@ export class InsightControl {
     }
     this.kind = verdict?.kind ?? this.kind;
     this.showButtons(state, analysis, live);
+    this.verdictRow.hidden = this.verdict.el.hidden && this.actionsRow.hidden;
     this.showProgress(state, analysis);
     const { diagnoses, profiles } = found;
     this.runs.update(diagnoses.at(-1) ?? null);

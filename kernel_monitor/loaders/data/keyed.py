@@ -22,7 +22,7 @@ from ..plan import Skipped, Take
 from ..streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
 from ..transforms.draws import UInt64s, sample_keys, stream_seeds
 from ..transforms.inject import Injected
-from .sources import FileSource, Located
+from .sources import FileSource, Located, same
 
 GREETING = -1  # number of a take without samples, which a worker answers as soon as it can work
 
@@ -97,7 +97,8 @@ class KeyedDataset:
         self._copies: dict[int, tuple[Any, Injected]] = {}  # by the id of the transform, which is held so long
         self._streams: dict[tuple[int, ...], tuple[Any, Streams]] = {}  # by the ids of the objects, which are held
         self._epoch: int | None = None  # that the copies and the streams were made for
-        self._asks_user = self._draws = True  # of the source, and of it or its transforms, at the epoch's beginning
+        self._asks_user = self._draws = True  # of the source, and of it or its transforms, when looked at last
+        self._seen: list[Any] = []  # of the source then
         self._seeds: tuple[Take, dict[int, list[int]]] | None = None  # of one batch, by stream
         self._last: Injected | None = None  # used last
 
@@ -105,7 +106,8 @@ class KeyedDataset:
         return len(self.source)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_copies": {}, "_streams": {}, "_epoch": None, "_seeds": None, "_last": None}
+        own: dict[str, Any] = {"_copies": {}, "_streams": {}, "_epoch": None, "_seen": [], "_seeds": None}
+        return {**self.__dict__, **own, "_last": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -174,8 +176,7 @@ class KeyedDataset:
         Args:
             collate: the user's collate function, where that is called, too.
         """
-        if self._epoch is None:
-            self._look()
+        self._watch()
         if not self._draws and (collate is None or collate is default_collate):
             return ApartFromTransforms()
         return self._streams_of(self.source.dataset, collate).apart()
@@ -183,8 +184,7 @@ class KeyedDataset:
     @property
     def asks_user(self) -> bool:
         """Whether the user's own code tells which file a sample is, or opens it."""
-        if self._epoch is None:
-            self._look()
+        self._watch()
         return self._asks_user
 
     def forget(self) -> None:
@@ -229,8 +229,15 @@ class KeyedDataset:
             self._copies, self._streams, self._epoch = {}, {}, epoch
             self._look()
 
+    def _watch(self) -> None:
+        """Once a batch, where there are no workers: what the user replaces in the middle of an epoch counts at once."""
+        if self._epoch is None or not same(self._seen, self.source.glance()):
+            self._copies, self._streams = {}, {}
+            self._look()
+
     def _look(self) -> None:
         """Look whether the user's own code draws for samples."""
+        self._seen = self.source.glance()
         pairs = self.source.all_transforms
         self._asks_user = self.source.asks_user
         self._draws = self._asks_user or any(

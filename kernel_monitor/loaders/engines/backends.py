@@ -195,8 +195,13 @@ def _slow_colours(setting: Setting) -> str | None:
     )
 
 
+def _threads_beside(setting: Setting) -> int:
+    """DALI's threads beside the loader's workers, where nobody says how many."""
+    return min(cores(), setting.workers)
+
+
 def _needed(setting: Setting) -> int:
-    return setting.workers + setting.threads + 1
+    return setting.workers + _threads_beside(setting) + 1
 
 
 def _crowded(setting: Setting) -> bool:
@@ -206,8 +211,8 @@ def _crowded(setting: Setting) -> bool:
 
 def _wanted(setting: Setting) -> str:
     return (
-        f"{_needed(setting)} cores are needed for {setting.workers} workers, {setting.threads} threads of DALI and the "
-        f"training loop, and there are {cores()}."
+        f"{_needed(setting)} cores are needed for {setting.workers} workers, {_threads_beside(setting)} threads of "
+        f"DALI and the training loop, and there are {cores()}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import multiprocessing
 import threading
@@ -27,6 +28,7 @@ from .base import Delivery, EngineFailed, Pull
 
 NAME = "torchvision"
 PREFETCH = 2  # batches per worker, where nobody says: torch's own default
+TRIED = 100  # elements of a list that are pickled to see whether all can be
 DYING = 1.0  # s in which a worker whose connection broke is seen to have ended
 
 log = logging.getLogger(__name__)
@@ -86,7 +88,9 @@ NOT_FORKED = "new workers cannot be forked, because DALI or CUDA runs in this pr
 
 
 def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
-    """Why workers cannot be started without a fork, with the remedy; None where they can. Pickles the whole data set.
+    """Why workers cannot be started without a fork, with the remedy; None where they can.
+
+    Of the data set's long lists only the beginning is tried.
 
     To be asked before any such worker is started where the user's own DataLoader would fork: a process that is not
     forked imports the user's script.
@@ -100,7 +104,7 @@ def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
             'if __name__ == "__main__":, or set workers before the first switch.'
         )
     try:
-        sent = bytes(ForkingPickler.dumps((keyed, wrapped.collate_fn, wrapped.worker_init_fn)))
+        sent = _Trial.bytes_of((keyed, wrapped.collate_fn, wrapped.worker_init_fn))
     except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return (
@@ -113,6 +117,25 @@ def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
             "workers before the first switch."
         )
     return None
+
+
+class _Trial(ForkingPickler):
+    """Finds out what cannot be pickled, without the time and memory that a million samples would take."""
+
+    @classmethod
+    def bytes_of(cls, one: Any) -> bytes:
+        """What is pickled of an object."""
+        sink = io.BytesIO()
+        cls(sink).dump(one)
+        return sink.getvalue()
+
+    def persistent_id(self, one: Any) -> Any:
+        """What stands for an object; None: it is pickled."""
+        if type(one) is list and len(one) > TRIED:
+            return self.bytes_of(one[:TRIED])
+        # ForkingPickler would move a tensor's memory to where other processes have it, too.
+        numbers = isinstance(one, torch.Tensor) or (type(one) is np.ndarray and not one.dtype.hasobject)
+        return "numbers" if numbers else None
 
 
 def sentence(words: str) -> str:
