@@ -291,7 +291,26 @@ def _run_compare(options: argparse.Namespace) -> int:
     return status(found)
 
 
-COMMANDS: tuple[Callable[[Commands], None], ...] = (_demo_data, _sessions, _report, _compare)
+def _warm(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "warm",
+        help="make this machine's charts ready, so that the first notebook does not wait for them",
+        description="Makes the chart documents that notebooks on this machine need and keeps them in the user's cache "
+        "folder (or in that of KERNEL_MONITOR_CACHE). %load_ext does so, too, in the background.",
+    )
+    parser.set_defaults(run=_run_warm)
+
+
+def _run_warm(_options: argparse.Namespace) -> int:
+    from .stream.documents import cache_folder
+    from .warm import warm
+
+    made = warm(cache_folder())
+    print(f"{made} chart documents made" if made else "the charts of this machine are ready")
+    return 0
+
+
+COMMANDS: tuple[Callable[[Commands], None], ...] = (_demo_data, _sessions, _report, _compare, _warm)
 
 
 if __name__ == "__main__":

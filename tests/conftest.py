@@ -113,6 +113,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("recordings")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNEL_MONITOR_SESSIONS", str(folder))
+        patch.setenv("KERNEL_MONITOR_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield folder
 
 

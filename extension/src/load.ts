@@ -36,7 +36,7 @@ export async function load(
     if (kernel.status !== 'idle') {
       if (await supportsSubshells(kernel)) {
         say('loading kernel_monitor beside the running cell…');
-        track = untrack('create_subshell_request', 'delete_subshell_request', 'execute_request');
+        track = untrack('execute_request');
         subshell = await createSubshell(kernel);
       } else {
         say(

@@ -28,9 +28,10 @@ export function untrack(...types: string[]): () => void {
 
 export const untrackedPlugin: JupyterFrontEndPlugin<void> = {
   id: 'kernel-monitor:untracked',
-  description: 'Keeps the kernel status at Busy while kernel_monitor is asked something.',
+  description: 'Keeps the kernel status at Busy while control requests are answered.',
   autoStart: true,
   activate: () => {
-    untrack(REQUEST);
+    // Any widget makes JupyterLab ask for a subshell, whose *Idle* comes after the next cell's *Busy*.
+    untrack(REQUEST, 'create_subshell_request', 'delete_subshell_request');
   }
 };

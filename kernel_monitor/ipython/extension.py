@@ -37,7 +37,9 @@ class Extension:
         from ..stream.jupyter import KernelChannels
 
         self._channels = KernelChannels(kernel)
-        self._channels.listen(Control(monitor))
+        control = Control(monitor)
+        control.documents.warm()
+        self._channels.listen(control)
         self._channels.before_shutdown(partial(monitor.goodbye, "the kernel was shut down"))
         monitor.connect(self._channels.publish)
         if threading.current_thread() is not threading.main_thread():

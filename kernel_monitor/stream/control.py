@@ -6,7 +6,6 @@ runs. The control thread also serves interrupts and the debugger, so nothing her
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
 from . import wire
+from .documents import Documents
 from .hub import GLANCE, LEASE_S
-from .render import run_module
 from .replay import Replay, Reply, bokeh_version
 from .requests import BadRequest, flag, knobs, only, parse, settings, text
 
@@ -30,7 +29,7 @@ class Control:
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
-        self._documents: dict[int, bytes] = {}
+        self.documents = Documents()
         self._quick: dict[str, Callable[[dict[str, Any]], Reply]] = {
             "hello": self._hello,
             "subscribe": self._subscribe,
@@ -174,11 +173,7 @@ class Control:
 
     def _document(self, _args: dict[str, Any]) -> Reply:
         schema = self._monitor.store.page_schema
-        document = self._documents.get(schema.version)
-        if document is None:
-            document = run_module("kernel_monitor.views", json.dumps(schema.to_json()).encode())
-            self._documents = {schema.version: document}
-        return wire.ok(schema=schema.version, bokeh=bokeh_version()), [document]
+        return wire.ok(schema=schema.version, bokeh=bokeh_version()), [self.documents.get(schema)]
 
     def _bokehjs(self, _args: dict[str, Any]) -> Reply:
         return wire.ok(version=bokeh_version()), [_bokehjs_path().read_bytes()]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from comm import get_comm_manager
 
 from . import wire
 
@@ -12,11 +15,29 @@ if TYPE_CHECKING:
     from .control import Control
 
 
+class Presence:
+    """Stands in the kernel's list of comms: pages ask for that, in any kernel, before they send a request of ours.
+
+    No comm of the library's: that would be opened in every page, and those that do not know it would close it.
+    """
+
+    def __init__(self) -> None:
+        self.comm_id = uuid.uuid4().hex
+        self.target_name = wire.TARGET
+
+    def handle_msg(self, msg: Any) -> None:
+        """Nothing is said here."""
+
+    def handle_close(self, msg: Any) -> None:
+        """It stays as long as the extension is loaded."""
+
+
 class KernelChannels:
     """Connects a :class:`~kernel_monitor.stream.control.Control` to the ipykernel of this process."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
+        self._presence: Any = Presence()
         # Frames belong to no cell: front ends attach a message to a cell by its parent, and nbclient logs an error
         # for message types it does not know when they belong to one.
         self._parent = {"header": kernel.session.msg_header("kernel_monitor")}
@@ -55,8 +76,10 @@ class KernelChannels:
             control.handle(parent.get("content"), reply)
 
         kernel.control_handlers[wire.REQUEST] = handler
+        get_comm_manager().register_comm(self._presence)
 
     def unlisten(self) -> None:
+        get_comm_manager().unregister_comm(self._presence)
         self._kernel.control_handlers.pop(wire.REQUEST, None)
         self._kernel.__dict__.pop("do_shutdown", None)
 

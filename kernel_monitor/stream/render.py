@@ -17,29 +17,32 @@ if TYPE_CHECKING:
 TIMEOUT_S = 300.0
 
 
-def run_module(module: str, stdin: bytes | Callable[[], bytes], *, timeout: float = TIMEOUT_S) -> bytes:
-    """Run ``python -m module`` on ``stdin``, giving way to what trains (`aside`), and return what it wrote to stdout.
+def run_module(
+    module: str, stdin: bytes | Callable[[], bytes], *, timeout: float = TIMEOUT_S, governed: bool = True
+) -> bytes:
+    """Run ``python -m module`` on ``stdin`` and return what it wrote to stdout.
 
     Args:
         module: its name.
         stdin: the bytes, or what makes them while the process starts and imports.
         timeout: seconds that the process may take from when it has them.
+        governed: whether it gives way to what trains (`aside`); else it takes a second, and has a core meanwhile.
 
     Raises:
         MonitorError: it failed or took longer than ``timeout`` seconds; the message ends with its last line.
     """
-    package_root = str(Path(__file__).resolve().parents[2])
-    paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    # -P: a random.py in the notebook's folder must not be imported; a group of its own keeps an interrupt of the
-    # kernel (sent to its process group) away from the export. No session of its own: Linux shares the processor out
-    # by sessions first (sched(7), autogroup), and this process would get as much of it as all that trains.
+    # A group of its own keeps an interrupt of the kernel (sent to its process group) away from the export. No session
+    # of its own: Linux shares the processor out by sessions first (sched(7), autogroup), and this process would get as
+    # much of it as all that trains.
     process = subprocess.Popen(
-        [sys.executable, "-S", "-P", str(Path(__file__).with_name("aside.py")), module],
+        [sys.executable, "-S", "-P", str(Path(__file__).with_name("aside.py")), module]
+        if governed
+        else command(module),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env=environment(),
     )
     with process:
         try:
@@ -53,6 +56,18 @@ def run_module(module: str, stdin: bytes | Callable[[], bytes], *, timeout: floa
         lines = told.decode(errors="replace").strip().splitlines() or ["no message"]
         raise MonitorError(f"{module} failed with exit status {process.returncode}: {lines[-1]}")
     return out
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours; -P: a random.py in the notebook's folder must not be imported."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """The environment in which it finds this very package."""
+    package_root = str(Path(__file__).resolve().parents[2])
+    paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -20,6 +20,8 @@ from ..text import line, shown, shown_in
 PROTOCOL = 1
 """Grows when an older page or kernel could misread a message."""
 
+TARGET = "kernel_monitor"
+"""Target of the comm in the kernel's list that says that it answers requests."""
 REQUEST = "kernel_monitor_request"
 REPLY = "kernel_monitor_reply"
 FRAME = "kernel_monitor_frame"

@@ -89,6 +89,7 @@ def server(root: Path, app: str = "jupyterlab", **env: str) -> Iterator[Server]:
             "JUPYTER_RUNTIME_DIR": str(root / "runtime"),
             "IPYTHONDIR": str(root / "ipython"),
             "KERNEL_MONITOR_SESSIONS": str(root / "sessions"),
+            "KERNEL_MONITOR_CACHE": str(root / "cache"),
             **env,
         },
     )  # fmt: skip

@@ -1,5 +1,5 @@
 /**
- * BokehJS as the kernel's own Bokeh ships it: fetched once per version and page, evaluated privately.
+ * BokehJS as the kernel's own Bokeh ships it: fetched once per version and browser, evaluated privately.
  *
  * Bundling it would tie one version to all kernels. The types here are the few that are used, by structure.
  */
@@ -72,8 +72,12 @@ function cache(): Map<string, Promise<BokehApi>> {
   return (page[CACHE] ??= new Map<string, Promise<BokehApi>>());
 }
 
+/** Where the browser keeps the files of the last versions, so that a busy kernel is not asked for them. */
+const KEPT = 'kernel_monitor';
+const KEPT_VERSIONS = 3;
+
 /**
- * The BokehJS of `version`, from this page's cache or else by `fetch`.
+ * The BokehJS of `version`, from this page or from the browser's cache, or else by `fetch`.
  *
  * @throws Error when it cannot be fetched, does not run, or is of another version.
  */
@@ -84,19 +88,62 @@ export function loadBokeh(
   const known = cache();
   let loading = known.get(version);
   if (loading === undefined) {
-    loading = fetch().then(async ({ text }) => {
-      const bokeh = await evaluate(text);
-      if (bokeh.version !== version) {
-        throw new Error(`The kernel announced BokehJS ${version} and sent ${bokeh.version}.`);
-      }
-      economise(bokeh);
-      return bokeh;
-    });
+    loading = loadOnce(version, fetch);
     // A failure is told to those who wait now; the next one tries again.
     loading.catch(() => known.delete(version));
     known.set(version, loading);
   }
   return loading;
+}
+
+async function loadOnce(
+  version: string,
+  fetch: () => Promise<{ version: string; text: string }>
+): Promise<BokehApi> {
+  const files = await openFiles();
+  // Any address of this site that nobody else uses: nothing is asked of the server.
+  const address = `/kernel_monitor/bokeh-${version}.js`;
+  const kept = await files?.match(address).catch(() => undefined);
+  if (kept !== undefined) {
+    try {
+      return await started(version, await kept.text());
+    } catch (error) {
+      console.warn('kernel_monitor: the BokehJS that the browser kept does not run.', error);
+      await files?.delete(address);
+    }
+  }
+  const { text } = await fetch();
+  const bokeh = await started(version, text);
+  if (files !== null) {
+    keep(files, address, text).catch((error: unknown) => {
+      console.debug('kernel_monitor: the browser does not keep BokehJS.', error);
+    });
+  }
+  return bokeh;
+}
+
+/** Null where the browser has no such cache: not on plain HTTP (but for this machine), nor in some editors. */
+async function openFiles(): Promise<Cache | null> {
+  try {
+    return await globalThis.caches.open(KEPT);
+  } catch {
+    return null;
+  }
+}
+
+async function keep(files: Cache, address: string, text: string): Promise<void> {
+  await files.put(address, new Response(text));
+  const all = await files.keys();
+  await Promise.all(all.slice(0, -KEPT_VERSIONS).map(one => files.delete(one)));
+}
+
+async function started(version: string, text: string): Promise<BokehApi> {
+  const bokeh = await evaluate(text);
+  if (bokeh.version !== version) {
+    throw new Error(`The kernel announced BokehJS ${version} and sent ${bokeh.version}.`);
+  }
+  economise(bokeh);
+  return bokeh;
 }
 
 /** Run BokehJS with a `this` of its own, so that a `window.Bokeh` of the page stays what it is. */

@@ -5,7 +5,7 @@
  * bundle needs nothing of JupyterLab at run time.
  */
 
-import { PROTOCOL, REQUEST, type Buffer } from './wire.js';
+import { PROTOCOL, REQUEST, TARGET, type Buffer } from './wire.js';
 
 /** A Lumino signal. */
 export interface SignalLike<A> {
@@ -40,7 +40,7 @@ export interface KernelLike {
   sendControlMessage(message: never, expectReply?: boolean, disposeOnDone?: boolean): FutureLike;
 }
 
-/** The kernel took the request and nobody in it answers such requests. */
+/** The package is not loaded in the kernel. */
 export class NotLoaded extends Error {
   override name = 'NotLoaded';
 }
@@ -82,21 +82,73 @@ export interface RequestOptions {
 /** How long after the kernel's idle an answer may still be on its way: the two travel on different sockets. */
 const IDLE_GRACE_MS = 300;
 const TIMEOUT_MS = 15_000;
+const NOT_LOADED = 'kernel_monitor is not loaded in this kernel.';
 
 export class Channel {
   private readonly pending = new Set<(reason: Error) => void>();
+  /** The kernel said that it has the package. */
+  private loaded = false;
+  /** Its answer, while that is awaited. */
+  private finding: Promise<void> | null = null;
 
   constructor(private readonly kernel: KernelLike) {}
 
   /**
-   * Send a command and wait for its answer.
+   * Send a command and wait for its answer. A kernel that does not have the package is never sent one: it would
+   * complain of an unknown message in the server's log.
    *
    * @throws NotLoaded, RequestTimeout, KernelGone, KernelError
    */
   request(
     command: string,
     args: Record<string, unknown> = {},
-    { timeout = TIMEOUT_MS, later = false }: RequestOptions = {}
+    options: RequestOptions = {}
+  ): Promise<Reply> {
+    const send = (): Promise<Reply> =>
+      this.send(REQUEST, { protocol: PROTOCOL, command, args }, command, options);
+    // At once where it can be: a page on its way out has no later.
+    return this.loaded ? send() : this.find(command).then(send);
+  }
+
+  /** Ask again whether the kernel has the package before the next command. */
+  forget(): void {
+    this.loaded = false;
+    this.finding = null;
+  }
+
+  /** Kernels list what pages may talk to; the package puts itself there when it is loaded. */
+  private find(command: string): Promise<void> {
+    const finding = (this.finding ??= this.send(
+      'comm_info_request',
+      { target_name: TARGET },
+      command,
+      {}
+    ).then(
+      ({ content }) => {
+        const found = Object.keys((content.comms as object | undefined) ?? {}).length > 0;
+        if (this.finding === finding) {
+          this.finding = null;
+          this.loaded = found;
+        }
+        if (!found) {
+          throw new NotLoaded(NOT_LOADED);
+        }
+      },
+      (error: unknown) => {
+        if (this.finding === finding) {
+          this.finding = null;
+        }
+        throw error;
+      }
+    ));
+    return finding;
+  }
+
+  private send(
+    type: string,
+    content: Record<string, unknown>,
+    command: string,
+    { timeout = TIMEOUT_MS, later = false }: RequestOptions
   ): Promise<Reply> {
     return new Promise<Reply>((resolve, reject) => {
       let future: FutureLike | null = null;
@@ -117,7 +169,7 @@ export class Channel {
       }, timeout);
       this.pending.add(fail);
       try {
-        future = this.kernel.sendControlMessage(this.message(command, args) as never, true, true);
+        future = this.kernel.sendControlMessage(this.message(type, content) as never, true, true);
       } catch (error) {
         fail(new KernelGone(error instanceof Error ? error.message : String(error)));
         return;
@@ -144,7 +196,8 @@ export class Channel {
         const { execution_state: state } = message.content as { execution_state?: string };
         if (!later && message.header.msg_type === 'status' && state === 'idle') {
           grace ??= setTimeout(() => {
-            fail(new NotLoaded('kernel_monitor is not loaded in this kernel.'));
+            this.forget();
+            fail(new NotLoaded(NOT_LOADED));
           }, IDLE_GRACE_MS);
         }
       };
@@ -163,16 +216,17 @@ export class Channel {
 
   /** Give up everything that waits: the kernel restarts or the page closes. */
   cancel(reason: string): void {
+    this.forget();
     for (const fail of [...this.pending]) {
       fail(new KernelGone(reason));
     }
   }
 
-  private message(command: string, args: Record<string, unknown>): unknown {
+  private message(type: string, content: Record<string, unknown>): unknown {
     return {
       header: {
         msg_id: uuid(),
-        msg_type: REQUEST,
+        msg_type: type,
         session: this.kernel.clientId,
         username: this.kernel.username,
         date: new Date().toISOString(),
@@ -180,7 +234,7 @@ export class Channel {
       },
       parent_header: {},
       metadata: {},
-      content: { protocol: PROTOCOL, command, args },
+      content,
       channel: 'control',
       buffers: []
     };

@@ -92,7 +92,10 @@ export class GlanceSource {
         this.show('paused', null);
       }
     } else if (kind === 'unloaded' || kind === 'stopped') {
-      this.rest();
+      this.rest(kind === 'stopped');
+      if (kind === 'unloaded') {
+        this.channel.forget();
+      }
       this.show('none', null);
     } else if (kind === 'loaded' || kind === 'started') {
       this.ask();

@@ -324,6 +324,7 @@ export class KernelSource extends ChannelSource implements MonitorSource {
   onNotice(kind: string): void {
     if (kind === 'unloaded') {
       this.rest();
+      this.channel.forget();
       this.setConnection(words.notLoaded());
     } else if (kind === 'paused' && this.subscribed) {
       clearTimeout(this.timer);

@@ -16,6 +16,8 @@ export { WireError, type Buffer };
 /** Grows when an older page or kernel could misread a message. */
 export const PROTOCOL = 1;
 
+/** Target of the comm in the kernel's list that says that it answers requests. */
+export const TARGET = 'kernel_monitor';
 export const REQUEST = 'kernel_monitor_request';
 export const REPLY = 'kernel_monitor_reply';
 export const FRAME = 'kernel_monitor_frame';

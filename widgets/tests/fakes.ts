@@ -66,6 +66,8 @@ export class FakeKernel implements KernelLike {
   readonly connectionStatusChanged = new FakeSignal<string>();
   readonly requests: Request[] = [];
   answers: Record<string, (request: Request) => void> = {};
+  /** Whether the package is loaded. */
+  loaded = true;
 
   sendControlMessage(message: never): FutureLike {
     if (this.status === 'dead') {
@@ -89,6 +91,12 @@ export class FakeKernel implements KernelLike {
         void future.onIOPub(status as never);
       }
     };
+    const { header } = message as { header: { msg_type: string } };
+    if (header.msg_type === 'comm_info_request') {
+      const comms = this.loaded ? { '1': { target_name: 'kernel_monitor' } } : {};
+      queueMicrotask(() => request.reply({ comms }));
+      return future;
+    }
     this.requests.push(request);
     queueMicrotask(() => this.answers[request.command]?.(request));
     return future;

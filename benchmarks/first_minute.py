@@ -1,0 +1,167 @@
+"""From the keystroke that shows the dashboard to the first heatmap with data on the screen: JupyterLab in Chromium.
+
+    python -m benchmarks.first_minute [--rounds 5] [--images 512]
+
+In each round a new kernel runs a cell that imports torch and makes a loader; then Shift+Enter is pressed on `%monitor`
+and, where the cores are to be filled, on a training loop with two workers after it, which begins while the charts are
+awaited. The sidebar is open from the beginning and shows the same.
+
+known    `%load_ext kernel_monitor` was run on this machine before, and the browser has seen the dashboard.
+first    neither: the cell that is timed has `%load_ext`, too; another browser profile and an empty cache each time.
+
+Seconds by the page's own clock, medians with the range. At last, the page load of a notebook with and without the
+extension, in turns: until the kernel is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from playwright.sync_api import Browser
+
+from kernel_monitor.demo import demo_data
+from tests.browser.lab import CELL, SIDEBAR, Lab, Server, chromium, server
+
+BARS_S = {("known", "idle"): 1.0, ("known", "filled"): 2.5, ("first", "idle"): 4.0, ("first", "filled"): 6.0}
+BAR_LOAD_S = 0.1
+LOAD = "%load_ext kernel_monitor"
+SETUP = """\
+import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+from kernel_monitor import switchable
+transform = v2.Compose([v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip(), v2.ToImage(),
+                        v2.ToDtype(torch.float32, scale=True)])
+loader = switchable(DataLoader(ImageFolder({root!r}, transform), batch_size=32, shuffle=True, num_workers=2))
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 7, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
+                            torch.nn.Flatten(), torch.nn.Linear(16, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)"""
+TRAIN = """\
+while True:
+    for images, labels in loader:
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()"""
+WATCH = """
+(places) => {
+    window.painted = {};
+    addEventListener('keydown', () => { window.pressed ??= performance.now(); }, true);
+    const look = () => {
+        for (const [name, where] of Object.entries(places)) {
+            const monitor = document.querySelector(where)?.monitor;
+            if (!(name in window.painted) && monitor?.stats.received > 0 && monitor.feed?.drawn) {
+                window.painted[name] = performance.now();
+            }
+        }
+        requestAnimationFrame(look);
+    };
+    look();
+}
+"""
+PLACES = {"cell": CELL, "sidebar": SIDEBAR}
+
+
+def painted(lab: Lab, name: str, images: Path, *, first: bool, filled: bool) -> dict[str, float]:
+    """Seconds from the keystroke to the heatmap, by place."""
+    setup = SETUP.format(root=str(images))
+    shown = f"{LOAD}\n%monitor" if first else "%monitor"
+    lab.open(lab.server.notebook(f"{name}.ipynb", setup if first else f"{LOAD}\n{setup}", shown, TRAIN))
+    lab.open_sidebar()
+    lab.run_cell(0)
+    lab.page.wait_for_timeout(500)
+    lab.wait_for_idle()
+    lab.page.evaluate(WATCH, PLACES)
+    lab.page.locator(".jp-Notebook .jp-CodeCell").nth(1).locator(".cm-content").first.click()
+    for _ in range(2 if filled else 1):
+        lab.page.keyboard.press("Shift+Enter")
+    lab.page.wait_for_function("() => Object.keys(window.painted).length === 2", timeout=120_000)
+    found: dict[str, float] = lab.page.evaluate(
+        "() => Object.fromEntries(Object.entries(window.painted).map(([k, v]) => [k, (v - window.pressed) / 1000]))"
+    )
+    lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    lab.page.wait_for_timeout(500)
+    return found
+
+
+def page_load(browser: Browser, running: Server) -> float:
+    """Seconds until a plain notebook's kernel is idle."""
+    lab = Lab(browser, running)
+    try:
+        path = running.notebook("plain.ipynb", "1 + 1")
+        began = time.monotonic()
+        lab.open(path)
+        took = time.monotonic() - began
+        lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+        return took
+    finally:
+        lab.close()
+
+
+def line(name: str, values: Sequence[float], bar: float | None) -> str:
+    """`name  median (least to most)  bar`"""
+    middle = statistics.median(values)
+    told = "" if bar is None else f"   bar {bar:g} s: {'met' if middle <= bar else 'MISSED'}"
+    return f"{name:32} {middle:6.2f} s ({min(values):.2f} to {max(values):.2f}, {len(values)} rounds){told}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.first_minute", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--images", type=int, default=512)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        root = Path(folder)
+        images = demo_data(root / "images", images=options.images)
+        cache = root / "cache"
+        print(f"{os.cpu_count()} cores; load average before: {os.getloadavg()[0]:.1f}")
+        with server(root / "lab", KERNEL_MONITOR_CACHE=str(cache)) as running:
+            known = Lab(browser, running)
+            painted(known, "seen", images, first=True, filled=False)
+            for (state, load), bar in BARS_S.items():
+                rounds = []
+                for number in range(options.rounds):
+                    name, filled = f"{state}-{load}-{number}", load == "filled"
+                    if state == "known":
+                        rounds.append(painted(known, name, images, first=False, filled=filled))
+                        continue
+                    shutil.rmtree(cache, ignore_errors=True)
+                    lab = Lab(browser, running)
+                    rounds.append(painted(lab, name, images, first=True, filled=filled))
+                    lab.close()
+                for place in PLACES:
+                    print(line(f"{state}, {load}, {place}", [one[place] for one in rounds], bar))
+            known.close()
+        loads(browser, root, options.rounds)
+
+
+def loads(browser: Browser, root: Path, rounds: int) -> None:
+    """Print what the extension adds to a page load."""
+    config = root / "config" / "labconfig"
+    config.mkdir(parents=True)
+    (config / "page_config.json").write_text(json.dumps({"disabledExtensions": {"kernel-monitor": True}}))
+    with (
+        server(root / "with") as one,
+        server(root / "without", JUPYTER_CONFIG_DIR=str(config.parent)) as other,
+    ):
+        times: dict[str, list[float]] = {"with": [], "without": []}
+        for number in range(2 * rounds + 2):
+            name, running = (("with", one), ("without", other))[number % 2]
+            took = page_load(browser, running)
+            if number > 1:  # the first of each reads from the disk
+                times[name].append(took)
+    for name, values in times.items():
+        print(line(f"page load {name} the extension", values, None))
+    more = statistics.median(times["with"]) - statistics.median(times["without"])
+    print(f"the extension adds {1000 * more:+.0f} ms: bar {1000 * BAR_LOAD_S:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""Chart documents, made once for each shape of machine and kept on disk: a page never waits for Bokeh twice.
+
+A document is made in a process of its own, as Bokeh would hold the interpreter's lock of the one that trains; and by
+that process at its usual priority, as somebody waits for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import subprocess
+import tempfile
+import threading
+import time
+from concurrent.futures import Future
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platformdirs import user_cache_path
+
+from .._version import __version__
+from ..store.shape import filled, shape
+from .render import command, environment, run_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ..store import Schema
+
+FOLDER = "KERNEL_MONITOR_CACHE"
+"""Environment variable: the folder to keep documents in, instead of the user's cache folder."""
+KEPT = 64
+"""Documents on disk; the oldest go."""
+HELD = 8
+"""Documents in memory."""
+LOOK_S = 0.02
+
+log = logging.getLogger(__name__)
+
+
+class Documents:
+    """The documents of one process. Every method may be called from any thread.
+
+    Args:
+        folder: where they are kept; the one of the environment or of the user where none is given.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = cache_folder() if folder is None else folder
+        self._lock = threading.Lock()
+        self._held: dict[str, Future[bytes]] = {}
+        self._warming: subprocess.Popen[bytes] | None = None
+
+    def get(self, schema: Schema) -> bytes:
+        """The document of a schema, JSON; waits until it is made where it is not known.
+
+        Raises:
+            MonitorError: it could not be made.
+        """
+        wanted = shape(schema)
+        key = key_of(wanted)
+        with self._lock:
+            held, known = self._held.get(key), True
+            if held is None:
+                held, known = self._held.setdefault(key, Future()), False
+                while len(self._held) > HELD:
+                    del self._held[next(iter(self._held))]
+        if not known:
+            try:
+                held.set_result(self._found(key) or self._made(wanted, key))
+            except BaseException as error:  # noqa: BLE001 - raised below, and for all who wait
+                with self._lock:
+                    self._held.pop(key, None)  # those who wait are told; the next one tries again
+                held.set_exception(error)
+        return filled(held.result(), schema)
+
+    def warm(self) -> None:
+        """Start to make the usual documents of this machine in the background, unless that was done before."""
+        if (self.folder / _warmed()).exists():
+            return
+        with self._lock:
+            self._warming = subprocess.Popen(
+                command("kernel_monitor.warm", str(self.folder)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                process_group=0,
+                env=environment(),
+            )
+            threading.Thread(target=self._warming.wait, name="kernel-monitor-warm", daemon=True).start()
+
+    def make(self, schemas: Iterable[Schema], document: Callable[[Schema], dict[str, Any]]) -> int:
+        """Make the documents that are not known, in this very process; returns how many there were.
+
+        Args:
+            schemas: of what they are to be.
+            document: makes one.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        made = 0
+        for wanted in map(shape, schemas):
+            key = key_of(wanted)
+            if _read(self.folder / key) is None:
+                _write(self.folder, key, json.dumps(document(wanted), separators=(",", ":")).encode())
+                made += 1
+        (self.folder / _warmed()).touch()
+        return made
+
+    def _found(self, key: str) -> bytes | None:
+        """What the disk has, or will have once the process is through that warms it up."""
+        warming = self._warming
+        while (found := _read(self.folder / key)) is None and warming is not None and warming.returncode is None:
+            time.sleep(LOOK_S)
+        return _read(self.folder / key) if found is None else found
+
+    def _made(self, wanted: Schema, key: str) -> bytes:
+        document = run_module("kernel_monitor.views", json.dumps(wanted.to_json()).encode(), governed=False)
+        try:
+            _write(self.folder, key, document)
+        except OSError as error:
+            log.debug("The charts' document is not kept: %s", error)  # it is made again by the next kernel
+        return document
+
+
+def cache_folder() -> Path:
+    """Where documents are kept."""
+    told = os.environ.get(FOLDER)
+    return (Path(told).expanduser().absolute() if told else user_cache_path("kernel_monitor")) / "documents"
+
+
+def key_of(wanted: Schema) -> str:
+    """The name of a shape's file: what the document is made of, and what makes it."""
+    return _digest(json.dumps([wanted.to_json(), *_makers()])) + ".json"
+
+
+@lru_cache(maxsize=1)
+def _makers() -> tuple[str, ...]:
+    """Versions of what makes documents; of our own modules their times, too, as in a checkout these change."""
+    package = Path(__file__).resolve().parents[1]
+    files = sorted([*(package / "views").glob("*.py"), *(package / "store").glob("*.py")])
+    times = [f"{path.name} {path.stat().st_mtime_ns}" for path in files]
+    return (__version__, metadata.version("bokeh"), platform.python_version(), *times)
+
+
+def _warmed() -> str:
+    """Name of the file that says that this machine's documents were made."""
+    return f"warm-{_digest(json.dumps([platform.node(), os.cpu_count(), *_makers()]))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _read(path: Path) -> bytes | None:
+    """A document as it was written; None where there is none, or a damaged one."""
+    try:
+        digest, _, document = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return document if digest == hashlib.sha256(document).hexdigest().encode() else None
+
+
+def _write(folder: Path, key: str, document: bytes) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(hashlib.sha256(document).hexdigest().encode() + b"\n" + document)
+    Path(name).replace(folder / key)
+    _prune(folder)
+
+
+def _prune(folder: Path) -> None:
+    """Let the oldest files go; another process may do so at the same time."""
+    files = []
+    for path in folder.iterdir():
+        try:
+            files.append((path.stat().st_mtime_ns, path))
+        except OSError:
+            continue
+    for _, path in sorted(files)[:-KEPT]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,95 @@
+"""`python -m kernel_monitor.warm [FOLDER]`: make the chart documents that this machine is going to need.
+
+Those of the default charts without a loader, with one or two, and with the phases of their steps.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import MonitorError
+from .live.settings import Settings
+from .sample.client import SamplerClient
+from .store import Store
+from .stream.documents import Documents, cache_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .store import Schema
+
+FIRST_S = 20.0
+"""For which the sampler is waited for."""
+SETTLE_S = 1.0
+"""After the first hello: a GPU is found a moment later."""
+LOADERS: tuple[tuple[bool, ...], ...] = ((), (False,), (True,), (False, False), (True, False))
+"""Of each loader, whether its phases are measured."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0."""
+    told = sys.argv[1:] if arguments is None else arguments
+    warm(Path(told[0]) if told else cache_folder())
+    return 0
+
+
+def warm(folder: Path) -> int:
+    """Make the documents of this machine that are not there; returns how many there were.
+
+    Raises:
+        MonitorError: the machine's sampler does not start.
+        OSError: the folder cannot be written to.
+    """
+    return Documents(folder).make((schema for hello in _hellos() for schema in _usual(hello)), _document)
+
+
+def _document(schema: Schema) -> dict[str, Any]:
+    from .views import document  # only where there is something to make: Bokeh takes a second to import
+
+    return document(schema)
+
+
+def _usual(hello: dict[str, Any]) -> list[Schema]:
+    """The schemas that a session on this machine usually has, the first ones first."""
+    store = Store()
+    store.set_host(hello)
+    found = []
+    for loaders in LOADERS:
+        store.set_charts(Settings(phased=any(loaders)).charts)
+        store.set_loaders([{"id": str(k), "name": str(k), "phased": phased} for k, phased in enumerate(loaders)])
+        found.append(store.page_schema)
+    return found
+
+
+def _hellos() -> Iterator[dict[str, Any]]:
+    """What the sampler says of this machine: at once, and what it says otherwise within a second."""
+    heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    client = SamplerClient(
+        0.1,
+        on_hello=heard.put,
+        on_frame=lambda *_: None,
+        on_notice=lambda _: None,
+        on_exit=lambda _: None,
+    )
+    client.start()
+    try:
+        try:
+            yield heard.get(timeout=FIRST_S)
+        except queue.Empty:
+            raise MonitorError(f"The sampler did not start within {FIRST_S:g} s.") from None
+        until = time.monotonic() + SETTLE_S
+        while True:
+            try:
+                yield heard.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return
+    finally:
+        client.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""Chart documents: made once for a shape, kept, and with every session's own loaders in them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernel_monitor import warm
+from kernel_monitor.errors import MonitorError
+from kernel_monitor.store import Schema, Store
+from kernel_monitor.store.shape import filled, shape
+from kernel_monitor.stream import documents
+from kernel_monitor.stream.documents import Documents, key_of
+from kernel_monitor.stream.render import run_module
+
+HELLO = {
+    "interval": 0.1,
+    "series": [{"name": f"cpu/{core}/busy", "unit": "%"} for core in range(2)],
+    "cpus": [0, 1],
+    "gpus": [],
+    "gpu_reason": "no driver",
+    "host": {"cpu_model": "x", "memory_total": 7, "reasons": {}},
+}
+NAMES = ('train "\\', "kmloader0namekmend")
+"""What must not be taken for anything else in JSON or among our own names."""
+
+
+def schema(*loaders: str, first: int = 1, phased: bool = True, **changes: Any) -> Schema:
+    store = Store()
+    store.set_host({**HELLO, **changes})
+    store.set_charts(("cpu", "gpu", "images", "wait", "phases"))
+    store.set_loaders([{"id": f"loader-{first + k}", "name": name, "phased": phased} for k, name in enumerate(loaders)])
+    return store.page_schema
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a process was started for."""
+    started: list[str] = []
+
+    def run(module: str, stdin: bytes, **options: Any) -> bytes:
+        started.append(module)
+        return run_module(module, stdin, **options)
+
+    monkeypatch.setattr(documents, "run_module", run)
+    return started
+
+
+def test_sessions_of_one_machine_share_a_shape() -> None:
+    one, other = schema("train"), schema("valid", first=7, origin=5.0, interval=1.0)
+    assert one != other
+    assert shape(one) == shape(other)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        schema("a", "b"),
+        schema("a", phased=False),
+        schema("a", gpu_reason="another"),
+        schema("a", cpus=[0, 1, 2]),
+        replace(schema("a"), charts=("cpu",)),
+        schema("a", host={"topology": {"sockets": [0, 1]}}),
+    ],
+)
+def test_what_is_drawn_otherwise_has_another_shape(other: Schema) -> None:
+    assert key_of(shape(other)) != key_of(shape(schema("a")))
+
+
+def test_a_document_is_as_if_it_had_been_made_for_this_session(tmp_path: Path) -> None:
+    """Differential: filled in, the shape's document is the one of a schema that has the loaders themselves."""
+    wanted = schema(*NAMES)
+    plain = replace(wanted, version=0, interval=1.0, origin=0.0, capacity=1)
+    made = json.loads(run_module("kernel_monitor.views", json.dumps(plain.to_json()).encode()))
+    got = json.loads(Documents(tmp_path).get(wanted))
+    assert got["doc"]["roots"] == made["doc"]["roots"]
+    text = json.dumps(got)
+    assert all(json.dumps(name)[1:-1] in text for name in NAMES)
+    assert "loader-1/images" in text
+    assert "kmloader1" not in text
+
+
+def test_it_is_made_once_and_kept(tmp_path: Path, count: list[str]) -> None:
+    first = Documents(tmp_path)
+    got: list[bytes] = []
+    threads = [threading.Thread(target=lambda: got.append(first.get(schema("train")))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(count) == 1
+    assert len({*got, first.get(schema("train"))}) == 1
+    assert Documents(tmp_path).get(schema("train")) == got[0]
+    assert len(count) == 1
+    assert b"another" in Documents(tmp_path).get(schema("another", "b", first=3))
+    assert len(count) == 2
+
+
+def test_a_damaged_file_is_made_again(tmp_path: Path, count: list[str]) -> None:
+    before = Documents(tmp_path).get(schema("train"))
+    (file,) = tmp_path.glob("*.json")
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:-1], whole.replace(b"Range1d", b"Rangeld", 1)):
+        file.write_bytes(damaged)
+        assert len(Documents(tmp_path).get(schema("train"))) == len(before)
+        assert file.read_bytes() != damaged
+    assert len(count) == 4
+
+
+def test_charts_come_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    nowhere = tmp_path / "file"
+    nowhere.write_text("no folder")
+    assert b"images" in Documents(nowhere).get(schema("train"))
+
+
+def test_a_failure_is_told_and_the_next_one_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> bytes:
+        raise MonitorError("Bokeh is not there")
+
+    kept = Documents(tmp_path)
+    monkeypatch.setattr(documents, "run_module", fail)
+    for _ in range(2):
+        with pytest.raises(MonitorError, match="Bokeh is not there"):
+            kept.get(schema("train"))
+    monkeypatch.setattr(documents, "run_module", run_module)
+    assert b"images" in kept.get(schema("train"))
+
+
+def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "KEPT", 2)
+    kept = Documents(tmp_path)
+    for number in range(4):
+        kept.make([schema(*"abcd"[:number])], lambda wanted: {"charts": wanted.charts})
+        time.sleep(0.01)
+    assert len(list(tmp_path.glob("*.json"))) <= 2
+
+
+def test_warming_up_makes_what_the_first_minute_needs(tmp_path: Path, count: list[str]) -> None:
+    """The first charts of this very machine come from what `warm` made: no process is started for them."""
+    kept = Documents(tmp_path)
+    kept.warm()
+    hello = next(warm._hellos())
+    assert [len(wanted.loaders) for wanted in warm._usual(hello) if kept.get(wanted)] == [0, 1, 1, 2, 2]
+    assert count == []
+    began = time.monotonic()
+    assert warm.warm(tmp_path) == 0
+    assert time.monotonic() - began < 15
+    process = kept._warming
+    kept.warm()
+    assert kept._warming is process  # it is known to be warm
+
+
+def test_filled_leaves_everything_else_alone() -> None:
+    text = json.dumps({"a": "kmloader", "b": "kmloader0id", "c": "\\"}).encode()
+    assert filled(text, schema("train")) == text
