@@ -81,7 +81,7 @@ class Documents:
 
     def warm(self) -> None:
         """Start to make the usual documents of this machine in the background, unless that was done before."""
-        if (self.folder / _warmed()).exists():
+        if (self.folder / _warmed()).exists() or not _writable(self.folder):
             return
         with self._lock:
             self._warming = subprocess.Popen(
@@ -165,6 +165,14 @@ def _read(path: Path) -> bytes | None:
     except OSError:
         return None
     return document if digest == hashlib.sha256(document).hexdigest().encode() else None
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
 
 
 def _write(folder: Path, key: str, document: bytes) -> None:

@@ -116,7 +116,10 @@ def test_a_damaged_file_is_made_again(tmp_path: Path, count: list[str]) -> None:
 def test_charts_come_where_nothing_can_be_kept(tmp_path: Path) -> None:
     nowhere = tmp_path / "file"
     nowhere.write_text("no folder")
-    assert b"images" in Documents(nowhere).get(schema("train"))
+    kept = Documents(nowhere)
+    kept.warm()
+    assert kept._warming is None
+    assert b"images" in kept.get(schema("train"))
 
 
 def test_a_failure_is_told_and_the_next_one_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

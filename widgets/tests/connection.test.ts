@@ -8,6 +8,33 @@ beforeEach(() => vi.useFakeTimers());
 afterEach(() => vi.useRealTimers());
 
 describe('the states of a connection', () => {
+  it('not loaded: a kernel that does not list us is sent nothing of ours', async () => {
+    const kernel = new FakeKernel();
+    kernel.loaded = false;
+    const source = new KernelSource(kernel);
+    source.setVisible(true);
+    await soon();
+    expect(source.connection).toMatchObject({
+      state: 'not-loaded',
+      remedy: '%load_ext kernel_monitor'
+    });
+    source.setVisible(false);
+    await after(60_000);
+    expect(kernel.commands()).toEqual([]);
+  });
+
+  it('unloaded: it is asked again whether it has us before it is sent anything', async () => {
+    const monitor = new FakeMonitor();
+    const { source } = await open(monitor);
+    monitor.notice('unloaded');
+    monitor.kernel.loaded = false;
+    const before = monitor.kernel.commands().length;
+    source.refresh();
+    await after(1000);
+    expect(source.connection.state).toBe('not-loaded');
+    expect(monitor.kernel.commands().length).toBe(before);
+  });
+
   it('not loaded: the kernel is idle again and nobody answered', async () => {
     const kernel = new FakeKernel();
     kernel.answers.hello = request => request.idle();
@@ -51,14 +78,14 @@ describe('the states of a connection', () => {
 
   it('loads where the host can, saying what it does', async () => {
     const monitor = new FakeMonitor();
-    const { hello, start } = monitor.kernel.answers;
-    monitor.kernel.answers.hello = request => request.idle();
+    const { start } = monitor.kernel.answers;
+    monitor.kernel.loaded = false;
     let texts: string[] = [];
     const source = new KernelSource(monitor.kernel, {
       load: say => {
         say('waiting for the running cell');
         texts = [source.connection.text];
-        monitor.kernel.answers.hello = hello!;
+        monitor.kernel.loaded = true;
         return Promise.resolve();
       }
     });

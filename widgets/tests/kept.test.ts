@@ -82,8 +82,7 @@ describe('a kernel that died', () => {
     const monitor = new FakeMonitor();
     setUp(monitor);
     const { source } = await open(monitor);
-    const { hello } = monitor.kernel.answers;
-    monitor.kernel.answers.hello = request => request.idle();
+    monitor.kernel.loaded = false;
     monitor.kernel.setStatus('autorestarting');
     expect(source.connection.text).toBe('The kernel died and is started again…');
     monitor.kernel.setStatus('idle');
@@ -93,7 +92,7 @@ describe('a kernel that died', () => {
       recorded: '/s/one.kmsession',
       text: 'The kernel died and was started again. kernel_monitor is not loaded in this kernel.'
     });
-    monitor.kernel.answers.hello = hello!;
+    monitor.kernel.loaded = true;
     [monitor.session, monitor.running] = [null, false];
     monitor.notice('loaded');
     await soon();
@@ -114,7 +113,7 @@ describe('a kernel that died', () => {
     const other = new FakeMonitor();
     setUp(other);
     const second = (await open(other)).source;
-    other.kernel.answers.hello = request => request.idle();
+    other.kernel.loaded = false;
     other.kernel.setStatus('restarting');
     other.kernel.setStatus('idle');
     await after(400);
@@ -127,18 +126,22 @@ describe('a kernel that died', () => {
   it('a source that nobody saw finds out whether it must load', async () => {
     const monitor = new FakeMonitor();
     monitor.kernel.answers.start = request => request.reply(monitor.hello());
-    const load = vi.fn(() => Promise.resolve());
+    const load = vi.fn(() => {
+      monitor.kernel.loaded = true;
+      return Promise.resolve();
+    });
     const hidden = new KernelSource(monitor.kernel, { load });
     const started = hidden.start();
     await soon();
     await started;
     expect(load).not.toHaveBeenCalled();
-    monitor.kernel.answers.hello = request => request.idle();
+    monitor.kernel.loaded = false;
+    monitor.notice('unloaded');
     const again = hidden.start();
     await after(400);
     await again;
     expect(load).toHaveBeenCalledOnce();
-    expect(monitor.kernel.commands()).toEqual(['hello', 'start', 'hello', 'start']);
+    expect(monitor.kernel.commands()).toEqual(['hello', 'start', 'start']);
   });
 });
 
