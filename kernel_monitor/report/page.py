@@ -92,7 +92,7 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     script = _read("page.js")
     parts = [(key, name, made) for key, name, make in PARTS if (made := _part(subject, key, name, make)) is not None]
     ids = charts_with_data(snapshot)
-    charts = layout(snapshot.schema, interactive=True, charts=ids)
+    charts = layout(snapshot.schema, interactive=True, charts=ids, paged=True)
     # Bokeh walks through all its models for every question; this one answers them all.
     models = list(charts.references())
     rows, width = drawn(only(snapshot, shown_series(snapshot.schema, ids)), row_bytes(models))

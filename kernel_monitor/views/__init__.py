@@ -22,7 +22,7 @@ from .gpu_lines import gpu_bus, gpu_clocks
 from .heatmap import color_scale
 from .loaders import images, phases, wait
 from .machine import io, memory, pressure, processes
-from .style import Page, new_page
+from .style import Page, new_page, share_axis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,18 +48,24 @@ CHARTS: dict[str, Chart] = {
 """The charts of `store.charts.CHARTS`: each gives its heading, its legend and its figures, or nothing at all."""
 
 
-def layout(schema: Schema, *, interactive: bool = False, charts: Sequence[str] | None = None) -> Column:
+def layout(
+    schema: Schema, *, interactive: bool = False, charts: Sequence[str] | None = None, paged: bool = False
+) -> Column:
     """Charts above each other over one `Range1d` named `time`.
 
     Args:
         schema: what is measured.
         interactive: with tools to pan and zoom, for a page that no feed moves.
         charts: their ids; None for those of the schema, or the default ones where it names none.
+        paged: every chart has a time axis of its own, as they may stand on several sheets of paper; else the last one
+            has it for all.
     """
     page = new_page(schema, interactive=interactive)
     parts: list[UIElement] = []
     for one in charts or schema.charts or DEFAULT_CHARTS:
         parts += CHARTS[one](schema, page)
+    if not paged:
+        share_axis(page)
     if page.scale:
         parts.insert(0, color_scale())
     return column(*parts, sizing_mode="stretch_width", spacing=3, name="charts")

@@ -167,6 +167,20 @@ def new_figure(
     return p
 
 
+def share_axis(page: Page) -> None:
+    """Let the last figure's time axis stand for all: they have the same range and the same edges."""
+    for one in page.figures[:-1]:
+        if one.xaxis[0].visible:
+            one.xaxis.visible = False
+            one.height = (one.height or 0) - AXIS + BOTTOM
+            one.min_border_bottom = BOTTOM
+    for one in page.figures[-1:]:
+        if not one.xaxis[0].visible:
+            one.xaxis.visible = True
+            one.height = (one.height or 0) - BOTTOM + AXIS
+            one.min_border_bottom = 0
+
+
 def hover(renderers: Sequence[Any], tooltips: list[tuple[str, str]], tag: dict[str, Any], **options: Any) -> HoverTool:
     """A hover tool with plain tooltips, which a page replaces by better ones according to `tag`."""
     return HoverTool(renderers=list(renderers), tooltips=tooltips, tags=[tag], visible=False, **options)

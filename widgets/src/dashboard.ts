@@ -11,6 +11,7 @@ import { button, element, errorText, setText } from './dom.js';
 import { Feed } from './feed.js';
 import { makeHandle, type DashboardElement } from './handle.js';
 import type { MonitorSource } from './source.js';
+import { StatsView } from './stats.js';
 import { paint, readColors, watchTheme } from './theme.js';
 import type { Rows, Schema } from './wire.js';
 
@@ -59,6 +60,7 @@ export function mountDashboard(
 
 class Dashboard {
   private readonly controls: Controls;
+  private readonly stats = new StatsView();
   private readonly charts = element('div', 'km-charts');
   private readonly note = element('div', 'km-note');
   private readonly noteText = element('span');
@@ -94,7 +96,7 @@ class Dashboard {
     });
     this.note.append(this.noteText, this.retry);
     this.note.hidden = true;
-    el.replaceChildren(this.controls.el, this.note, this.charts);
+    el.replaceChildren(this.controls.el, this.stats.el, this.note, this.charts);
     this.cleanup.push(
       source.connectionChanged.on(({ state }) => {
         el.dataset.state = state;
@@ -107,12 +109,14 @@ class Dashboard {
       source.opened.on(() => {
         this.backlog = [];
         this.controls.begin();
+        this.stats.begin();
         void this.build(false);
       }),
       source.arrived.on(rows => {
         this.shown?.feed.add(rows);
         this.backlog?.push(rows);
         this.controls.take(rows);
+        this.stats.take(rows);
       }),
       watchTheme(() => this.paint())
     );
@@ -162,6 +166,7 @@ class Dashboard {
     clearTimeout(this.stale);
     this.stale = undefined;
     this.controls.update();
+    this.stats.update(this.source);
   }
 
   /** Frames flow only while somebody can see them: the tab is in front, and the element on the screen. */

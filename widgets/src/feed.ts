@@ -39,6 +39,8 @@ export interface Newest {
 }
 
 const PERIOD_MS = 250;
+/** The least that the time axis spans, in seconds. */
+const LEAST_SECONDS = 15;
 
 export class Feed {
   /** The newest row that was taken. */
@@ -216,12 +218,18 @@ export class Feed {
     drawn();
   }
 
-  /** Let the time axis end at the newest row; a person may have moved it since (a recorded session's can be). */
+  /**
+   * Let the time axis end at the newest row; a person may have moved it since (a recorded session's can be). In a
+   * session's first minute it begins with the session, so that data fill it.
+   */
   private moveRange(): void {
     if (this.range !== null && this.newest !== null && this.newest !== this.ranged) {
       this.ranged = this.newest;
-      const end = (this.schema.origin + this.newest.time + this.schema.interval) * 1000;
-      this.range.setv({ start: end - this.windowSeconds * 1000, end });
+      const { interval, origin } = this.schema;
+      const measured = this.newest.time - (this.table.time[0] ?? 0) + interval;
+      const seconds = Math.min(this.windowSeconds, Math.max(measured, LEAST_SECONDS));
+      const end = (origin + this.newest.time + interval) * 1000;
+      this.range.setv({ start: end - seconds * 1000, end });
     }
   }
 

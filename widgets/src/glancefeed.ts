@@ -1,5 +1,6 @@
 /** A glance made of the rows that a dashboard is sent anyway: no message of its own is needed then. */
 
+import { columnsOf, coresOf, GPUS, IMAGES } from './columns.js';
 import type { Glance } from './glance.js';
 import type { Recording } from './settings.js';
 import type { Rows, Schema } from './wire.js';
@@ -69,23 +70,18 @@ export class GlanceFeed {
 }
 
 function find(schema: Schema): Columns {
-  const names = schema.series.map(({ name }) => name);
-  const where = (pattern: RegExp): number[] =>
-    names.flatMap((name, column) => (pattern.test(name) ? [column] : []));
-  const allowed = schema.host?.limits?.cpus;
-  const cpu = where(/^cpu\/\d+\/busy$/);
-  const mine = cpu.filter(column => allowed?.includes(Number(names[column]!.split('/')[1])));
   const limit = schema.host?.limits?.memory ?? null;
-  const memory = names.indexOf(limit === null ? 'memory/used' : 'container/memory');
+  const used = limit === null ? 'memory/used' : 'container/memory';
+  const memory = schema.series.findIndex(({ name }) => name === used);
   return {
     schema,
     // Of a container whose memory is not among the columns only the kernel can tell.
-    cpu: memory < 0 ? [] : mine.length > 0 ? mine : cpu,
-    gpu: where(/^gpu\/\d+\/utilisation$/),
-    gpuMemory: where(/^gpu\/\d+\/memory_used$/),
+    cpu: memory < 0 ? [] : coresOf(schema),
+    gpu: columnsOf(schema, GPUS),
+    gpuMemory: columnsOf(schema, /^gpu\/\d+\/memory_used$/),
     memory,
     memoryTotal: limit ?? schema.host?.memory_total ?? null,
-    images: where(/^loader\/[^/]+\/images$/)
+    images: columnsOf(schema, IMAGES)
   };
 }
 

@@ -47,7 +47,14 @@ export interface Schema {
   readonly charts?: readonly string[];
   readonly series: readonly Series[];
   readonly loaders: readonly { readonly id: string; readonly name: string }[];
-  readonly gpus?: readonly { readonly index: number; readonly memory_total: number | null }[];
+  readonly gpus?: readonly {
+    readonly index: number;
+    readonly memory_total: number | null;
+    /** NVML's words for each metric that there is not. */
+    readonly reasons?: Readonly<Record<string, string>>;
+  }[];
+  /** Why there is no GPU; null when there is one. */
+  readonly gpu_reason?: string | null;
   readonly host?: {
     readonly cpu_model?: string | null;
     readonly logical_cpus?: number;

@@ -146,6 +146,21 @@ describe('lines', () => {
     expect(lines.data.time).toHaveLength(3020);
   });
 
+  it('fill the time axis, which grows from fifteen seconds to what was chosen', async () => {
+    const schema = makeSchema();
+    const { feed, time } = setUp(schema);
+    const span = async (last: number): Promise<number> => {
+      feed.add(makeRows(schema, range(1, last)));
+      await draw();
+      const { start, end } = time.attributes as { start: number; end: number };
+      expect(end).toBeCloseTo((1_790_000_000 + last / 10 + 0.15) * 1000, 0);
+      return (end - start) / 1000;
+    };
+    expect(await span(20)).toBeCloseTo(15);
+    expect(await span(300)).toBeCloseTo(30);
+    expect(await span(900)).toBeCloseTo(60);
+  });
+
   it('are bounded however long it runs', async () => {
     const schema = { ...makeSchema(), capacity: 50 };
     const { feed, lines } = setUp(schema);
@@ -223,7 +238,7 @@ describe('drawing', () => {
     await draw();
     expect(feed.drawn?.seq).toBe(100);
     const { start, end } = time.attributes as { start: number; end: number };
-    expect(end - start).toBe(60_000);
+    expect(end - start).toBe(15_000);
     expect(end).toBeCloseTo((1_790_000_000 + 10.05 + 0.1) * 1000, 0);
   });
 
