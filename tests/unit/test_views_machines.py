@@ -134,6 +134,11 @@ def test_mig_instances_have_rows_by_their_names() -> None:
 # -- the charts that somebody chose -----------------------------------------------------------------------------------
 
 
+def page_order(of: Any) -> list[str]:
+    """The names of the figures from top to bottom."""
+    return [str(one.name) for one in of.children if isinstance(one, Plot)]
+
+
 def test_the_schemas_charts_are_drawn_in_their_order_and_no_others() -> None:
     of = machine(cores=8, gpus=2, charts=("memory", "gpu-clocks"))
     assert [one.name for one in plots(of)] == ["memory", "memory-amount", "gpu-clocks", "gpu-heat", "gpu-throttled"]
@@ -144,8 +149,10 @@ def test_the_schemas_charts_are_drawn_in_their_order_and_no_others() -> None:
     figures = every(everything, Plot)
     assert len({one.name for one in figures}) == len(figures)
     assert {one.x_range.name for one in figures} == {"time"}
-    # Of a chart's figures only the last tells the time.
-    timeless = {one.name for one in figures if not one.below[0].visible}
+    # The last one tells the time for all; on paper, where they may stand on several sheets, the last of each chart.
+    assert [one.name for one in figures if one.below[0].visible] == [page_order(everything)[-1]]
+    paged = layout(machine(quota=2.0, memory_limit=GB, charts=CHART_IDS), paged=True)
+    timeless = {one.name for one in every(paged, Plot) if not one.below[0].visible}
     assert timeless == {
         "processes", "memory", "disk-busy", "disk", "gpu-clocks", "gpu-heat", "gpu-pcie",
     }  # fmt: skip
