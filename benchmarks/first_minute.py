@@ -3,8 +3,8 @@
     python -m benchmarks.first_minute [--rounds 5] [--images 512]
 
 In each round a new kernel runs a cell that imports torch and makes a loader; then Shift+Enter is pressed on `%monitor`
-and, where the cores are to be filled, on a training loop with two workers after it, which begins while the charts are
-awaited. The sidebar is open from the beginning and shows the same.
+(for the sidebar, which is open and alone: on `%monitor start`) and, where the cores are to be filled, on a training
+loop with two workers after it, which begins while the charts are awaited.
 
 known    `%load_ext kernel_monitor` was run on this machine before, and the browser has seen the dashboard.
 first    neither: the cell that is timed has `%load_ext`, too; another browser profile and an empty cache each time.
@@ -51,17 +51,16 @@ while True:
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad(); loss.backward(); optimizer.step()"""
 WATCH = """
-(places) => {
-    window.painted = {};
+(where) => {
+    window.pressed = window.painted = null;
     addEventListener('keydown', () => { window.pressed ??= performance.now(); }, true);
     const look = () => {
-        for (const [name, where] of Object.entries(places)) {
-            const monitor = document.querySelector(where)?.monitor;
-            if (!(name in window.painted) && monitor?.stats.received > 0 && monitor.feed?.drawn) {
-                window.painted[name] = performance.now();
-            }
+        const monitor = document.querySelector(where)?.monitor;
+        if (monitor?.stats.received > 0 && monitor.feed?.drawn) {
+            window.painted = performance.now();
+        } else {
+            requestAnimationFrame(look);
         }
-        requestAnimationFrame(look);
     };
     look();
 }
@@ -69,23 +68,24 @@ WATCH = """
 PLACES = {"cell": CELL, "sidebar": SIDEBAR}
 
 
-def painted(lab: Lab, name: str, images: Path, *, first: bool, filled: bool) -> dict[str, float]:
-    """Seconds from the keystroke to the heatmap, by place."""
+def painted(lab: Lab, name: str, images: Path, place: str, *, first: bool, filled: bool) -> float:
+    """Seconds from the keystroke to the heatmap."""
     setup = SETUP.format(root=str(images))
-    shown = f"{LOAD}\n%monitor" if first else "%monitor"
+    show = "%monitor" if place == "cell" else "%monitor start"
+    shown = f"{LOAD}\n{show}" if first else show
     lab.open(lab.server.notebook(f"{name}.ipynb", setup if first else f"{LOAD}\n{setup}", shown, TRAIN))
-    lab.open_sidebar()
+    if place == "sidebar":
+        lab.open_sidebar()
     lab.run_cell(0)
     lab.page.wait_for_timeout(500)
     lab.wait_for_idle()
-    lab.page.evaluate(WATCH, PLACES)
+    lab.page.evaluate(WATCH, PLACES[place])
     lab.page.locator(".jp-Notebook .jp-CodeCell").nth(1).locator(".cm-content").first.click()
+    lab.page.evaluate("() => { window.pressed = null; }")
     for _ in range(2 if filled else 1):
         lab.page.keyboard.press("Shift+Enter")
-    lab.page.wait_for_function("() => Object.keys(window.painted).length === 2", timeout=120_000)
-    found: dict[str, float] = lab.page.evaluate(
-        "() => Object.fromEntries(Object.entries(window.painted).map(([k, v]) => [k, (v - window.pressed) / 1000]))"
-    )
+    lab.page.wait_for_function("() => window.painted !== null", timeout=120_000)
+    found: float = lab.page.evaluate("() => (window.painted - window.pressed) / 1000")
     lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
     lab.page.wait_for_timeout(500)
     return found
@@ -123,22 +123,23 @@ def main() -> None:
         cache = root / "cache"
         print(f"{os.cpu_count()} cores; load average before: {os.getloadavg()[0]:.1f}")
         with server(root / "lab", KERNEL_MONITOR_CACHE=str(cache)) as running:
-            known = Lab(browser, running)
-            painted(known, "seen", images, first=True, filled=False)
-            for (state, load), bar in BARS_S.items():
-                rounds = []
-                for number in range(options.rounds):
-                    name, filled = f"{state}-{load}-{number}", load == "filled"
-                    if state == "known":
-                        rounds.append(painted(known, name, images, first=False, filled=filled))
-                        continue
-                    shutil.rmtree(cache, ignore_errors=True)
-                    lab = Lab(browser, running)
-                    rounds.append(painted(lab, name, images, first=True, filled=filled))
-                    lab.close()
-                for place in PLACES:
-                    print(line(f"{state}, {load}, {place}", [one[place] for one in rounds], bar))
-            known.close()
+            for place in PLACES:
+                known = Lab(browser, running)
+                painted(known, f"seen-{place}", images, place, first=True, filled=False)
+                for (state, load), bar in BARS_S.items():
+                    rounds = []
+                    for number in range(options.rounds):
+                        lab = known
+                        if state == "first":
+                            shutil.rmtree(cache, ignore_errors=True)
+                            lab = Lab(browser, running)
+                        name = f"{place}-{state}-{load}-{number}"
+                        kind = {"first": state == "first", "filled": load == "filled"}
+                        rounds.append(painted(lab, name, images, place, **kind))
+                        if lab is not known:
+                            lab.close()
+                    print(line(f"{place}, {state}, {load}", rounds, bar), flush=True)
+                known.close()
         loads(browser, root, options.rounds)
 
 

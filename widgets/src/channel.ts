@@ -86,12 +86,14 @@ const NOT_LOADED = 'kernel_monitor is not loaded in this kernel.';
 
 export class Channel {
   private readonly pending = new Set<(reason: Error) => void>();
-  /** The kernel said that it has the package. */
-  private loaded = false;
   /** Its answer, while that is awaited. */
   private finding: Promise<void> | null = null;
 
-  constructor(private readonly kernel: KernelLike) {}
+  /** @param loaded - the kernel is known to have the package */
+  constructor(
+    private readonly kernel: KernelLike,
+    private loaded = false
+  ) {}
 
   /**
    * Send a command and wait for its answer. A kernel that does not have the package is never sent one: it would

@@ -21,8 +21,12 @@ export abstract class ChannelSource {
   protected readonly channel: Channel;
   protected readonly commands: Commands;
 
-  constructor(readonly kernel: KernelLike) {
-    this.channel = new Channel(kernel);
+  /** @param loaded - the kernel is known to have the package */
+  constructor(
+    readonly kernel: KernelLike,
+    loaded = false
+  ) {
+    this.channel = new Channel(kernel, loaded);
     this.commands = new Commands(this.channel, uuid());
   }
 

@@ -6,8 +6,10 @@
  */
 
 import { Accounts, type StreamStats } from './accounts.js';
+import { loadBokeh } from './bokeh.js';
 import { NotLoaded, type KernelLike, type MessageLike } from './channel.js';
 import { ChannelSource } from './channelsource.js';
+import type { ChartDocument } from './commands.js';
 import * as words from './connection.js';
 import { Refill } from './refill.js';
 import type { MonitorSource } from './source.js';
@@ -17,6 +19,8 @@ import * as wire from './wire.js';
 export interface KernelSourceOptions {
   /** Loads the package into a kernel that has not got it; `say` shows what is happening. */
   load?: (say: (text: string) => void) => Promise<void>;
+  /** The kernel is known to have the package. */
+  loaded?: boolean;
 }
 
 const RETRY_MS = 5000;
@@ -36,6 +40,8 @@ export class KernelSource extends ChannelSource implements MonitorSource {
   private subscribed = false;
   /** Frames that overtake the answer to our subscription; null when none is under way. */
   private early: MessageLike[] | null = null;
+  /** A chart document that was asked for before the view does. */
+  private ahead: Promise<ChartDocument> | null = null;
   /** Grows whenever what was asked before no longer matters. */
   private turn = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -46,7 +52,7 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     kernel: KernelLike,
     private readonly options: KernelSourceOptions = {}
   ) {
-    super(kernel);
+    super(kernel, options.loaded);
     this.watch = new KernelWatch(kernel, this);
   }
 
@@ -137,6 +143,13 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     this.rest();
   }
 
+  /** The charts of the schema, which were asked for together with its rows. */
+  override document(): Promise<ChartDocument> {
+    const document = this.ahead ?? super.document();
+    this.ahead = null;
+    return document;
+  }
+
   /** Forget what is under way: no subscription, no timers. */
   private rest(): void {
     this.turn += 1;
@@ -155,16 +168,21 @@ export class KernelSource extends ChannelSource implements MonitorSource {
         this.setConnection(words.after(this.fate, words.dead()));
         return;
       }
-      const hello = await this.commands.hello();
+      // Both at once: what a first answer costs in time, a second one costs again.
+      const greeting = this.commands.hello();
+      this.early = [];
+      const subscribed = quietly(this.commands.subscribe(touch));
+      const hello = await greeting;
       if (turn !== this.turn) {
         return;
       }
       if (hello.protocol !== wire.PROTOCOL) {
+        this.early = null;
+        this.commands.unsubscribe();
         this.setConnection(words.incompatible(hello));
         return;
       }
-      this.early = [];
-      const subscription = await this.commands.subscribe(touch);
+      const subscription = await subscribed;
       if (turn === this.turn) {
         await this.open(subscription, turn);
       }
@@ -176,6 +194,9 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     const known = this.schema;
     const sameSession = session === this.session && known !== null;
     if (!sameSession || schema.version !== known.version) {
+      if (schema.series.length > 0) {
+        this.ahead = quietly(super.document());
+      }
       const { rows, events } = await this.commands.history(0);
       if (turn !== this.turn) {
         return;
@@ -321,7 +342,11 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     this.refill.look();
   }
 
-  onNotice(kind: string): void {
+  onNotice(kind: string, bokeh: string | null): void {
+    if (kind === 'loaded' && bokeh !== null) {
+      // Somebody is going to want charts; BokehJS takes a moment to start.
+      void quietly(loadBokeh(bokeh, () => this.bokehjs()));
+    }
     if (kind === 'unloaded') {
       this.rest();
       this.channel.forget();
@@ -355,4 +380,10 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     this.setConnection(words.connecting());
     this.refresh();
   }
+}
+
+/** A promise whose failure is only told to those who wait for it. */
+function quietly<T>(promise: Promise<T>): Promise<T> {
+  promise.catch(() => undefined);
+  return promise;
 }

@@ -9,8 +9,12 @@ export type LostReason = 'dead' | 'died' | 'restarting' | 'disconnected';
 export interface Watcher {
   onFrame?(message: MessageLike): void;
   onGlance?(message: MessageLike): void;
-  /** The kernel's monitor changed its state. */
-  onNotice(kind: string): void;
+  /**
+   * The kernel's monitor changed its state.
+   *
+   * @param bokeh - version of the kernel's Bokeh, where it tells
+   */
+  onNotice(kind: string, bokeh: string | null): void;
   /** A cell begins to run. */
   onCell(): void;
   onLost(reason: LostReason): void;
@@ -45,7 +49,7 @@ export class KernelWatch {
         this.watcher.onGlance?.(message);
         break;
       case NOTICE:
-        this.watcher.onNotice(String((message.content as { kind?: unknown }).kind));
+        this.notice(message.content as { kind?: unknown; bokeh?: unknown });
         break;
       case 'execute_input':
         this.watcher.onCell();
@@ -73,6 +77,10 @@ export class KernelWatch {
       this.lose('disconnected');
     }
   };
+
+  private notice({ kind, bokeh }: { kind?: unknown; bokeh?: unknown }): void {
+    this.watcher.onNotice(String(kind), typeof bokeh === 'string' ? bokeh : null);
+  }
 
   private lose(reason: LostReason): void {
     this.lost = true;

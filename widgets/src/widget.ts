@@ -49,7 +49,7 @@ function render({ model, el }: Context): () => void {
     const source =
       typeof recorded === 'string' && recorded !== ''
         ? new RecordedSource(kernel, { id: recorded })
-        : new KernelSource(kernel);
+        : new KernelSource(kernel, { loaded: true }); // its package made this widget
     const dashboard = mountDashboard(host, source);
     unmount = () => {
       dashboard.dispose();
