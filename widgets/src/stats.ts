@@ -156,12 +156,14 @@ const KINDS: readonly Kind[] = [
 ];
 
 export class StatsView {
-  readonly el = element('dl', 'km-stats');
+  readonly el = element('div', 'km-stats');
   private readonly readings = new Readings();
   private readonly tiles = KINDS.map(kind => new Tile(kind));
   private shownAt = -Infinity;
 
   constructor() {
+    this.el.setAttribute('role', 'group');
+    this.el.setAttribute('aria-label', 'Now');
     this.el.append(...this.tiles.map(({ el }) => el));
     this.el.hidden = true;
   }
@@ -208,8 +210,8 @@ export class StatsView {
 /** One number with its trend. */
 class Tile {
   readonly el = element('div', 'km-stat');
-  private readonly label = element('dt');
-  private readonly value = element('dd');
+  private readonly label = element('div', 'km-stat-label');
+  private readonly value = element('div', 'km-stat-value');
   private readonly line = document.createElementNS(SVG, 'path');
 
   constructor(readonly kind: Kind) {

@@ -10,7 +10,7 @@ describe('a stream', () => {
   it('opens with the history, then accounts for every frame', async () => {
     const monitor = new FakeMonitor();
     const { source, seqs, opened } = await open(monitor);
-    expect(monitor.kernel.commands()).toEqual(['hello', 'subscribe', 'history']);
+    expect(monitor.kernel.commands()).toEqual(['hello', 'subscribe', 'document', 'history']);
     expect(source.connection).toMatchObject({ state: 'running', text: 'Measuring every 0.1 s.' });
     expect(opened).toHaveLength(1);
     expect(seqs).toEqual(Array.from({ length: 20 }, (_, i) => i + 1));
@@ -103,7 +103,7 @@ describe('a stream', () => {
     }
     expect(source.stats).toMatchObject({ received: 0, expected: 0 });
     await after(60_000);
-    expect(monitor.kernel.commands()).toHaveLength(4);
+    expect(monitor.kernel.commands()).toHaveLength(5);
     source.setVisible(true);
     await soon();
     expect(seqs.slice(20)).toEqual([21, 22, 23, 24, 25, 26, 27, 28, 29, 30]);

@@ -27,8 +27,8 @@ function shown(
     el: view.el,
     numbers: Object.fromEntries(
       tiles.map(tile => [
-        tile.querySelector('dt')!.textContent,
-        tile.querySelector('dd')!.textContent
+        tile.querySelector('.km-stat-label')!.textContent,
+        tile.querySelector('.km-stat-value')!.textContent
       ])
     ),
     titles: tiles.map(tile => tile.getAttribute('title') ?? ''),
