@@ -118,7 +118,7 @@ def test_an_hour_of_steps_is_asked_for_in_no_time() -> None:
         whole.append(time.thread_time() - began)
     print(f"the last minute of {MOST:,} steps: {1e3 * min(last):.2f} ms; all: {1e3 * min(whole):.2f} ms")
     assert min(last) < 15e-3
-    assert min(last) < min(whole) / 4, "the later ones alone are copied"
+    assert min(last) < min(whole) / 2, "the later ones alone are copied"
 
 
 def test_one_writes_while_others_read() -> None:
