@@ -32,8 +32,8 @@ LOADERS: tuple[tuple[bool, ...], ...] = ((), (False,), (True,), (False, False), 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0."""
-    told = sys.argv[1:] if arguments is None else arguments
-    warm(Path(told[0]) if told else cache_folder())
+    given = sys.argv[1:] if arguments is None else arguments
+    warm(Path(given[0]) if given else cache_folder())
     return 0
 
 

@@ -39,6 +39,8 @@ KEPT = 64
 HELD = 8
 """Documents in memory."""
 LOOK_S = 0.02
+WARMING_S = 10.0
+"""For which a document is expected from the process that makes them in advance: on two busy cores it takes 6 s."""
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +83,11 @@ class Documents:
 
     def warm(self) -> None:
         """Start to make the usual documents of this machine in the background, unless that was done before."""
-        if (self.folder / _warmed()).exists() or not _writable(self.folder):
+        if (self.folder / _marker()).exists():
             return
-        with self._lock:
-            self._warming = subprocess.Popen(
+        try:
+            _create(self.folder)
+            process = subprocess.Popen(
                 command("kernel_monitor.warm", str(self.folder)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -92,7 +95,11 @@ class Documents:
                 process_group=0,
                 env=environment(),
             )
-            threading.Thread(target=self._warming.wait, name="kernel-monitor-warm", daemon=True).start()
+        except OSError as error:
+            log.debug("No charts are made in advance: %s", error)  # each is made when a page asks for it
+            return
+        self._warming = process
+        threading.Thread(target=process.wait, name="kernel-monitor-warm", daemon=True).start()
 
     def make(self, schemas: Iterable[Schema], document: Callable[[Schema], dict[str, Any]]) -> int:
         """Make the documents that are not known, in this very process; returns how many there were.
@@ -110,15 +117,18 @@ class Documents:
             if _read(self.folder / key) is None:
                 _write(self.folder, key, json.dumps(document(wanted), separators=(",", ":")).encode())
                 made += 1
-        (self.folder / _warmed()).touch()
+        (self.folder / _marker()).touch()
         return made
 
     def _found(self, key: str) -> bytes | None:
-        """What the disk has, or will have once the process is through that warms it up."""
-        warming = self._warming
-        while (found := _read(self.folder / key)) is None and warming is not None and warming.returncode is None:
+        """What the disk has, or will have when the process that makes documents in advance has ended."""
+        warming, until = self._warming, time.monotonic() + WARMING_S
+        while warming is not None and warming.returncode is None and time.monotonic() < until:
+            found = _read(self.folder / key)
+            if found is not None:
+                return found
             time.sleep(LOOK_S)
-        return _read(self.folder / key) if found is None else found
+        return _read(self.folder / key)
 
     def _made(self, wanted: Schema, key: str) -> bytes:
         document = run_module("kernel_monitor.views", json.dumps(wanted.to_json()).encode(), governed=False)
@@ -131,17 +141,17 @@ class Documents:
 
 def cache_folder() -> Path:
     """Where documents are kept."""
-    told = os.environ.get(FOLDER)
-    return (Path(told).expanduser().absolute() if told else user_cache_path("kernel_monitor")) / "documents"
+    chosen = os.environ.get(FOLDER)
+    return (Path(chosen).expanduser().absolute() if chosen else user_cache_path("kernel_monitor")) / "documents"
 
 
 def key_of(wanted: Schema) -> str:
     """The name of a shape's file: what the document is made of, and what makes it."""
-    return _digest(json.dumps([wanted.to_json(), *_makers()])) + ".json"
+    return _digest(json.dumps([wanted.to_json(), *_versions()])) + ".json"
 
 
 @lru_cache(maxsize=1)
-def _makers() -> tuple[str, ...]:
+def _versions() -> tuple[str, ...]:
     """Versions of what makes documents; of our own modules their times, too, as in a checkout these change."""
     package = Path(__file__).resolve().parents[1]
     files = sorted([*(package / "views").glob("*.py"), *(package / "store").glob("*.py")])
@@ -149,9 +159,9 @@ def _makers() -> tuple[str, ...]:
     return (__version__, metadata.version("bokeh"), platform.python_version(), *times)
 
 
-def _warmed() -> str:
+def _marker() -> str:
     """Name of the file that says that this machine's documents were made."""
-    return f"warm-{_digest(json.dumps([platform.node(), os.cpu_count(), *_makers()]))}"
+    return f"warm-{_digest(json.dumps([platform.node(), os.cpu_count(), *_versions()]))}"
 
 
 def _digest(text: str) -> str:
@@ -167,16 +177,21 @@ def _read(path: Path) -> bytes | None:
     return document if digest == hashlib.sha256(document).hexdigest().encode() else None
 
 
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK)
+def _create(folder: Path) -> None:
+    """Create the folder, for its owner alone.
+
+    Raises:
+        OSError: it cannot be created or written to; or a user without a home has none.
+    """
+    if not folder.is_absolute():
+        raise OSError(f"{folder} is not an absolute path")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{folder} cannot be written to")
 
 
 def _write(folder: Path, key: str, document: bytes) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _create(folder)
     descriptor, name = tempfile.mkstemp(dir=folder)
     with os.fdopen(descriptor, "wb") as file:
         file.write(hashlib.sha256(document).hexdigest().encode() + b"\n" + document)

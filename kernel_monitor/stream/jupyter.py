@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from comm import get_comm_manager
 
@@ -25,11 +25,12 @@ class Presence:
         self.comm_id = uuid.uuid4().hex
         self.target_name = wire.TARGET
 
-    def handle_msg(self, msg: Any) -> None:
+    def handle_msg(self, _msg: Any) -> None:
         """Nothing is said here."""
 
-    def handle_close(self, msg: Any) -> None:
-        """It stays as long as the extension is loaded."""
+    def handle_close(self, _msg: Any) -> None:
+        """Stay in the list, from which the manager has taken it, as long as the extension is loaded."""
+        get_comm_manager().register_comm(cast("Any", self))
 
 
 class KernelChannels:

@@ -122,6 +122,17 @@ def test_charts_come_where_nothing_can_be_kept(tmp_path: Path) -> None:
     assert b"images" in kept.get(schema("train"))
 
 
+def test_where_there_is_no_home_nothing_is_written_beside_the_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no home is known, the cache folder is `~/.cache` to the letter."""
+    monkeypatch.chdir(tmp_path)
+    kept = Documents(Path("~/.cache/kernel_monitor"))
+    kept.warm()
+    assert b"images" in kept.get(schema("train"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failure_is_told_and_the_next_one_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> bytes:
         raise MonitorError("Bokeh is not there")

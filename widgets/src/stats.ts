@@ -67,8 +67,9 @@ export class Readings {
     }
     const { cpu, gpu, images, wait, step } = this.columns;
     const width = schema.series.length;
+    const oldest = (time[seq.length - 1] ?? 0) - TREND_S; // a history has ten minutes
     for (let i = 0; i < seq.length; i += 1) {
-      if (time[i]! > (this.kept.at(-1)?.time ?? -Infinity)) {
+      if (time[i]! > (this.kept.at(-1)?.time ?? oldest)) {
         const row = values.subarray(i * width, (i + 1) * width);
         this.kept.push({
           time: time[i]!,
