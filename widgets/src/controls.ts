@@ -6,6 +6,7 @@ import { costText, Deliveries } from './cost.js';
 import { button, CopyLine, download, element, errorText, setAttribute, setText } from './dom.js';
 import { LoaderControl } from './loader.js';
 import { MarkControl } from './mark.js';
+import { note, wasOpen } from './opened.js';
 import { RecordingView } from './recording.js';
 import { Results } from './results.js';
 import type { MonitorSource } from './source.js';
@@ -71,6 +72,13 @@ export class Controls {
   });
   private readonly results = new Results();
   private readonly deliveries = new Deliveries();
+  /** Where there is little room, opens everything that is not for every moment. */
+  private readonly tools = button('Tools', 'km-menu km-tools', () => {
+    this.hasTools = !this.hasTools;
+    note('tools', this.hasTools);
+    this.showTools();
+  });
+  private hasTools = wasOpen('tools');
   private readonly busy = new Set<HTMLButtonElement>();
 
   constructor(
@@ -117,7 +125,7 @@ export class Controls {
       ...[this.exportButton, this.mark.button, this.chooser.button]
     );
     const bar = element('div', 'km-bar');
-    bar.append(this.status, this.recording.el, this.windows.el, buttons);
+    bar.append(this.status, this.recording.el, this.tools, this.windows.el, buttons);
     this.el.append(
       ...[bar, this.mark.panel, this.chooser.panel, this.remedy.el, this.left, this.problem],
       ...[this.loaders, this.invitation, this.strip.el, this.strip.back]
@@ -135,6 +143,7 @@ export class Controls {
     this.left.hidden = connection.recorded === null;
     this.openLine.text = `%monitor open ${connection.recorded ?? ''}`;
     this.updateButtons(connection);
+    this.showTools();
     const live = ['running', 'paused', 'stopped'].includes(connection.state);
     this.recording.update(live && connection.state !== 'stopped' ? this.source.recording : null);
     this.chooser.update(live ? settings : null, this.source.charts);
@@ -175,6 +184,14 @@ export class Controls {
   /** Open the choice of charts, if there is one. */
   choose(): void {
     this.chooser.open();
+  }
+
+  /** While nothing is measured there is nothing else to look at than what can be done. */
+  private showTools(): void {
+    const idle = !this.takesOrders;
+    this.tools.hidden = idle;
+    setAttribute(this.tools, 'aria-expanded', String(this.hasTools));
+    this.el.classList.toggle('km-has-tools', this.hasTools || idle);
   }
 
   /** One region says what is happening: the loaders, or else why there is nothing to see. */

@@ -80,10 +80,9 @@ export class LoaderControl {
     this.insight = new InsightControl(insight);
     const line = element('div', 'km-line');
     line.append(this.label, this.group);
-    this.el.append(
-      ...[line, this.question.el, this.reasons, this.insight.el],
-      ...[this.counter.el, this.cost, this.knobs.el]
-    );
+    const facts = element('div', 'km-facts');
+    facts.append(this.counter.el, this.knobs.el, this.cost);
+    this.el.append(...[line, this.question.el, this.reasons, this.insight.el, facts]);
   }
 
   /** Show the kernel's state. */
@@ -95,6 +94,8 @@ export class LoaderControl {
     const isWatched = state.backends.length === 0;
     const what = isWatched ? 'Watched' : 'Loader';
     const name = named || isWatched ? `${what} ${state.name}` : what;
+    // Of one loader alone the radios say enough to those who see them.
+    this.label.classList.toggle('km-obvious', name === 'Loader' && state.ended !== true);
     setText(this.label, state.ended && !recorded ? `${name} (ended)` : name);
     this.group.hidden = this.reasons.hidden = this.knobs.el.hidden = isOver || isWatched;
     if (isOver) {
@@ -110,6 +111,11 @@ export class LoaderControl {
         this.radios.delete(name);
       }
     }
+    // Where DALI can be chosen, why another engine cannot is said to who asks for it.
+    const isServed = state.backends.some(
+      ({ name, available }) => available && name.startsWith('dali')
+    );
+    this.reasons.classList.toggle('km-on-request', isServed);
     this.check();
     this.knobs.update(state);
     this.counter.update(state);

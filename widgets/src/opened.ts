@@ -1,14 +1,20 @@
-/** Which `details` a person has open: kept over a rebuilt cell and a reloaded page. */
+/** What a person has open: kept over a rebuilt cell and a reloaded page. */
 
 const STORED = 'kernel-monitor:open';
 
 /** Open it if it was open when it was last seen under this name, and note what becomes of it. */
 export function remember(details: HTMLDetailsElement, name: string): void {
-  details.open = stored().includes(name);
-  details.addEventListener('toggle', () => {
-    const others = stored().filter(one => one !== name);
-    store(details.open ? [...others, name] : others);
-  });
+  details.open = wasOpen(name);
+  details.addEventListener('toggle', () => note(name, details.open));
+}
+
+export function wasOpen(name: string): boolean {
+  return stored().includes(name);
+}
+
+export function note(name: string, open: boolean): void {
+  const others = stored().filter(one => one !== name);
+  store(open ? [...others, name] : others);
 }
 
 function stored(): readonly string[] {
