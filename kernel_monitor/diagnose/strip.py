@@ -75,10 +75,10 @@ def _replayed(switch: Event) -> str:
 def _rows(comparison: Comparison) -> list[dict[str, Any]]:
     rows = []
     for label, unit, pick in (
-        ("CPU p95", "%", lambda side: _percentile(side.cpu, 95)),
-        ("GPU p50", "%", lambda side: _percentile(side.gpu, 50)),
         ("images/s", "images/s", lambda side: side.rate),
         ("data wait per step", "ms", lambda side: side.mean_wait),
+        ("GPU p50", "%", lambda side: _percentile(side.gpu, 50)),
+        ("CPU p95", "%", lambda side: _percentile(side.cpu, 95)),
         ("samples", "samples", lambda side: side.samples),
         ("counted over", "s", lambda side: side.seconds),
     ):
@@ -90,15 +90,15 @@ def _rows(comparison: Comparison) -> list[dict[str, Any]]:
 
 def _text(comparison: Comparison) -> str:
     before, after = comparison.before, comparison.after
-    parts = []
-    if len(before.cpu) and len(after.cpu):
-        parts.append(f"CPU p95 {_percentile(before.cpu, 95):.0f} % → {_percentile(after.cpu, 95):.0f} %")
+    # What was gained comes first: where there is little room, it alone is seen.
+    parts = [
+        f"{before.rate:,.0f} → {after.rate:,.0f} images/s ({_count(before)} → {_count(after)})",
+        f"data wait {_ms(before)} → {_ms(after)} ms per step",
+    ]
     if len(before.gpu) and len(after.gpu):
         parts.append(f"GPU p50 {_percentile(before.gpu, 50):.0f} % → {_percentile(after.gpu, 50):.0f} %")
-    parts.append(
-        f"{before.rate:,.0f} → {after.rate:,.0f} images/s ({_count(before)} → {_count(after)})",
-    )
-    parts.append(f"data wait {_ms(before)} → {_ms(after)} ms per step")
+    if len(before.cpu) and len(after.cpu):
+        parts.append(f"CPU p95 {_percentile(before.cpu, 95):.0f} % → {_percentile(after.cpu, 95):.0f} %")
     return " · ".join(parts)
 
 

@@ -27,6 +27,7 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 TOKEN = "kernel-monitor-test"  # noqa: S105 - guards nothing: the server listens on loopback for one test run
+TOOLS = "localStorage.getItem('kernel-monitor:open') ?? localStorage.setItem('kernel-monitor:open', '[\"tools\"]')"
 SIDEBAR = ".km-sidebar .km-dashboard"
 CELL = ".jp-OutputArea .km-dashboard"
 
@@ -121,9 +122,21 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: fl
 class Lab:
     """A browser page with one notebook open."""
 
-    def __init__(self, browser: Browser, server: Server, *, width: int = 1500, height: int = 1000, dark: bool = False):
+    def __init__(
+        self,
+        browser: Browser,
+        server: Server,
+        *,
+        width: int = 1500,
+        height: int = 1000,
+        dark: bool = False,
+        tools: bool = True,
+    ):
+        """``tools``: in narrow dashboards *Tools* has been opened before, as it is remembered."""
         self.server = server
         self.context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
+        if tools:
+            self.context.add_init_script(TOOLS)
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(30_000)
         self.errors: list[str] = []

@@ -121,8 +121,8 @@ def figures(snapshot: Snapshot) -> dict[str, tuple[float, float]]:
 def test_the_strip_says_what_the_switch_changed() -> None:
     result = found(session(gpus=2))
     assert (result["loader"], result["source"], result["target"]) == (TRAIN, "torchvision", "dali-cpu")
-    assert result["text"].startswith("CPU p95 100 % → 61 % · GPU p50 31 % → 88 % · 320 → 960 images/s (")
-    assert result["text"].endswith(" · data wait 60 → 5.0 ms per step")
+    assert result["text"].startswith("320 → 960 images/s (")
+    assert result["text"].endswith(" · data wait 60 → 5.0 ms per step · GPU p50 31 % → 88 % · CPU p95 100 % → 61 %")
     rows = {row["label"]: row for row in result["rows"]}
     assert rows["images/s"] == {"label": "images/s", "unit": "images/s", "before": 320.0, "after": 960.0}
     assert rows["data wait per step"]["unit"] == "ms"
@@ -239,7 +239,7 @@ def test_a_new_request_ends_the_stretch() -> None:
 
 
 def test_with_several_loaders_the_strip_names_the_one() -> None:
-    assert found(session(names=("train", "check")))["text"].startswith("train: CPU p95 100 % → 61 %")
+    assert found(session(names=("train", "check")))["text"].startswith("train: 320 → 960 images/s (")
 
 
 def test_before_ends_where_the_previous_switch_settled() -> None:

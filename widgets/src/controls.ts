@@ -6,11 +6,11 @@ import { costText, Deliveries } from './cost.js';
 import { button, CopyLine, download, element, errorText, setAttribute, setText } from './dom.js';
 import { LoaderControl } from './loader.js';
 import { MarkControl } from './mark.js';
-import { note, wasOpen } from './opened.js';
 import { RecordingView } from './recording.js';
 import { Results } from './results.js';
 import type { MonitorSource } from './source.js';
 import { StripView } from './strip.js';
+import { Toolbar } from './toolbar.js';
 import { WindowChooser } from './windows.js';
 import type { LoaderState, Rows } from './wire.js';
 
@@ -72,13 +72,9 @@ export class Controls {
   });
   private readonly results = new Results();
   private readonly deliveries = new Deliveries();
-  /** Where there is little room, opens everything that is not for every moment. */
-  private readonly tools = button('Tools', 'km-menu km-tools', () => {
-    this.hasTools = !this.hasTools;
-    note('tools', this.hasTools);
-    this.showTools();
-  });
-  private hasTools = wasOpen('tools');
+  private readonly toolbar = new Toolbar(this.el);
+  /** Diagnose and Profile stand here where there is one loader. */
+  private readonly actions = element('div', 'km-actions-place');
   private readonly busy = new Set<HTMLButtonElement>();
 
   constructor(
@@ -121,14 +117,17 @@ export class Controls {
     });
     const buttons = element('div', 'km-buttons');
     buttons.append(
-      ...[this.startButton, this.stopButton, this.restartButton, this.reloadButton],
-      ...[this.exportButton, this.mark.button, this.chooser.button]
+      ...[this.mark.button, this.chooser.button, this.exportButton],
+      ...[this.startButton, this.stopButton, this.restartButton, this.reloadButton]
     );
+    this.toolbar.el.append(this.windows.el, this.actions, buttons);
     const bar = element('div', 'km-bar');
-    bar.append(this.status, this.recording.el, this.tools, this.windows.el, buttons);
+    bar.append(this.status, this.recording.el, this.toolbar.toggle, this.toolbar.el);
+    const change = element('div', 'km-change');
+    change.append(this.strip.el, this.strip.back);
     this.el.append(
-      ...[bar, this.mark.panel, this.chooser.panel, this.remedy.el, this.left, this.problem],
-      ...[this.loaders, this.invitation, this.strip.el, this.strip.back]
+      ...[this.loaders, bar, this.mark.panel, this.chooser.panel, this.remedy.el, this.left],
+      ...[this.problem, this.invitation, change]
     );
     this.update();
   }
@@ -143,7 +142,7 @@ export class Controls {
     this.left.hidden = connection.recorded === null;
     this.openLine.text = `%monitor open ${connection.recorded ?? ''}`;
     this.updateButtons(connection);
-    this.showTools();
+    this.toolbar.update(this.takesOrders);
     const live = ['running', 'paused', 'stopped'].includes(connection.state);
     this.recording.update(live && connection.state !== 'stopped' ? this.source.recording : null);
     this.chooser.update(live ? settings : null, this.source.charts);
@@ -183,15 +182,8 @@ export class Controls {
 
   /** Open the choice of charts, if there is one. */
   choose(): void {
+    this.toolbar.open();
     this.chooser.open();
-  }
-
-  /** While nothing is measured there is nothing else to look at than what can be done. */
-  private showTools(): void {
-    const idle = !this.takesOrders;
-    this.tools.hidden = idle;
-    setAttribute(this.tools, 'aria-expanded', String(this.hasTools));
-    this.el.classList.toggle('km-has-tools', this.hasTools || idle);
   }
 
   /** One region says what is happening: the loaders, or else why there is nothing to see. */
@@ -217,7 +209,10 @@ export class Controls {
     const isPaused = state === 'paused';
     const measuring = state === 'running' || isPaused;
     const isRecorded = state === 'recorded';
-    this.startButton.hidden = this.stopButton.hidden = isRecorded;
+    // One place for both: what cannot be asked for now is not there.
+    const hadFocus = [this.startButton, this.stopButton].some(el => el === document.activeElement);
+    this.startButton.hidden = isRecorded || state === 'running';
+    this.stopButton.hidden = isRecorded || !measuring;
     this.restartButton.hidden = state !== 'dead' || this.hooks.restart === undefined;
     this.reloadButton.hidden = !isRecorded || this.source.recorded?.live !== true;
     setText(this.startButton, isPaused ? 'Resume' : 'Start');
@@ -227,6 +222,9 @@ export class Controls {
       this.exportButton,
       this.source.session !== null && (measuring || isRecorded || state === 'stopped')
     );
+    if (hadFocus && document.activeElement === document.body) {
+      (this.startButton.hidden ? this.stopButton : this.startButton).focus();
+    }
   }
 
   private enable(which: HTMLButtonElement, enabled: boolean): void {
@@ -260,10 +258,12 @@ export class Controls {
         this.byId.delete(id);
       }
     }
+    const isOnly = loaders.length === 1;
     for (const state of loaders) {
       const control = this.byId.get(state.id) ?? this.addLoader(state);
+      control.placeActions(isOnly ? this.actions : null);
       control.update(state, {
-        named: loaders.length > 1,
+        named: !isOnly,
         recorded: this.source.recorded !== null,
         live: this.takesOrders,
         analysis: this.source.analysis,

@@ -7,7 +7,7 @@ const NUMBER = new Intl.NumberFormat('en-US');
 
 export class CounterView {
   readonly el = element('div', 'km-counter');
-  private readonly counts = element('span');
+  private readonly counts = element('span', 'km-counts');
   private readonly wrong = element('strong', 'km-wrong');
   private readonly skipped = element('details', 'km-skips');
   private readonly summary = element('summary', 'km-disclosure');

@@ -38,8 +38,10 @@ export class InsightControl {
   private readonly profileButton = button(`Profile ${PROFILED_STEPS} steps`, '', () => {
     void this.act(this.profileButton, () => this.actions.profile(PROFILED_STEPS));
   });
-  private readonly actionsRow = element('div', 'km-actions');
-  private readonly verdictRow = element('div', 'km-verdict-row');
+  /** *Diagnose* and *Profile*: placed by the owner. */
+  readonly actionsEl = element('div', 'km-actions');
+  /** Placed by the owner, beside the engines. */
+  readonly verdictEl: HTMLElement;
   private readonly question = new Question('Diagnose?');
   private readonly diagnosing = new ProgressLine('Diagnose', () => {
     void this.act(this.diagnosing.cancel, () => this.actions.cancelDiagnosis());
@@ -59,12 +61,10 @@ export class InsightControl {
 
   constructor(private readonly actions: InsightActions) {
     this.news.setAttribute('aria-live', 'polite');
-    this.actionsRow.append(this.diagnoseButton, this.profileButton);
-    // Beside each other where there is room: the buttons stand still when an opened verdict has more to say.
-    this.verdictRow.append(this.verdict.el, this.actionsRow);
+    this.verdictEl = this.verdict.el;
+    this.actionsEl.append(this.diagnoseButton, this.profileButton);
     this.el.append(
-      ...[this.verdictRow, this.question.el],
-      ...[this.diagnosing.el, this.profiling.el, this.outcome],
+      ...[this.question.el, this.diagnosing.el, this.profiling.el, this.outcome],
       ...[this.runs.el, this.operators.el, this.news]
     );
   }
@@ -75,19 +75,18 @@ export class InsightControl {
    */
   update(state: LoaderState, analysis: AnalysisState | null, found: Found, live: boolean): void {
     this.state = state;
-    this.el.hidden = analysis === null;
+    this.el.hidden = this.verdictEl.hidden = this.actionsEl.hidden = analysis === null;
     if (analysis === null) {
       return;
     }
     const verdict = analysis.verdicts.get(state.id) ?? null;
     this.verdict.update(verdict);
-    this.verdict.el.hidden = verdict === null && !live;
+    this.verdictEl.hidden = verdict === null && !live;
     if (verdict !== null && this.kind !== null && verdict.kind !== this.kind) {
       setText(this.news, verdictWords(verdict).join(''));
     }
     this.kind = verdict?.kind ?? this.kind;
     this.showButtons(state, analysis, live);
-    this.verdictRow.hidden = this.verdict.el.hidden && this.actionsRow.hidden;
     this.showProgress(state, analysis);
     const { diagnoses, profiles } = found;
     this.runs.update(diagnoses.at(-1) ?? null);
@@ -101,7 +100,7 @@ export class InsightControl {
 
   private showButtons(state: LoaderState, analysis: AnalysisState, live: boolean): void {
     const { diagnosing, profiling } = analysis;
-    this.actionsRow.hidden = !live;
+    this.actionsEl.hidden = !live;
     if (!live) {
       this.question.withdraw();
     }

@@ -51,6 +51,7 @@ export class LoaderControl {
   private readonly knobs: KnobsControl;
   private readonly counter = new CounterView();
   private readonly cost = element('div', 'km-cost');
+  private readonly facts = element('div', 'km-facts');
   private readonly insight: InsightControl;
   private readonly radios = new Map<string, Radio>();
   private state: LoaderState;
@@ -79,10 +80,9 @@ export class LoaderControl {
     };
     this.insight = new InsightControl(insight);
     const line = element('div', 'km-line');
-    line.append(this.label, this.group);
-    const facts = element('div', 'km-facts');
-    facts.append(this.counter.el, this.knobs.el, this.cost);
-    this.el.append(...[line, this.question.el, this.reasons, this.insight.el, facts]);
+    line.append(this.label, this.insight.verdictEl, this.group);
+    this.facts.append(this.counter.el, this.knobs.el, this.cost);
+    this.el.append(...[line, this.question.el, this.reasons, this.facts, this.insight.el]);
   }
 
   /** Show the kernel's state. */
@@ -116,6 +116,7 @@ export class LoaderControl {
       ({ name, available }) => available && name.startsWith('dali')
     );
     this.reasons.classList.toggle('km-on-request', isServed);
+    this.group.classList.toggle('km-served', isServed);
     this.check();
     this.knobs.update(state);
     this.counter.update(state);
@@ -124,8 +125,18 @@ export class LoaderControl {
     this.insight.update(state, analysis, found, around.live && !isOver);
   }
 
+  /** @param host - where its *Diagnose* and *Profile* stand; null: with itself */
+  placeActions(host: HTMLElement | null): void {
+    const { actionsEl } = this.insight;
+    const place = host ?? this.facts;
+    if (actionsEl.parentElement !== place) {
+      place.append(actionsEl);
+    }
+  }
+
   dispose(): void {
     this.knobs.dispose();
+    this.insight.actionsEl.remove();
     this.el.remove();
   }
 
@@ -133,7 +144,7 @@ export class LoaderControl {
     const el = element('div', 'km-radio');
     el.setAttribute('role', 'radio');
     el.setAttribute('aria-label', name);
-    el.append(element('span', 'km-dot'), element('span', '', name));
+    el.append(element('span', '', name));
     const reason = element('div', 'km-reason');
     reason.id = uniqueId('km-reason');
     const radio: Radio = { el, reason, available: true, confirm: null };
