@@ -51,6 +51,20 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
     return tuple(said)
 
 
+def ready(decision: Decision, one: Outlook) -> Advice:
+    """An engine offered, with what is to be expected of it."""
+    head, gain = f"{one.engine} is ready", one.gain
+    if gain is None:
+        text = f"{head}. Nobody has measured it in this loop yet: try it, the way back is one click."
+    elif math.isfinite(gain.measured):
+        text = f"{head}: {_saves(gain)}."
+    elif gain.low >= 0:
+        text = f"{head} and should save {100 * gain.low:.0f} to {100 * gain.high:.0f} % of the step time."
+    else:
+        text = f"{head}: {_costs(gain)}. Try it: the way back is one click."
+    return say(decision, text, *_points([one]))
+
+
 def crowd(decision: Decision, found: Crowd | None = None) -> Advice | None:
     """Whether more or fewer workers or threads; None where that is not known, or was changed since."""
     found = decision.crowd() if found is None else found

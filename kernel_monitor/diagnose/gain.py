@@ -22,6 +22,8 @@ TABLE_SPREAD = 0.08
 """How far the table's ratio may be off, either way."""
 STEP_SPREAD = 0.04
 """How far the step may be off besides, either way, as a share of the present one: what is in no table, and noise."""
+COMPUTES = 0.5
+"""Of its time: a worker that takes less of the processor waits for files rather than compute."""
 FEW_STEPS = 10
 
 
@@ -144,7 +146,7 @@ def _engine(
     if not math.isfinite(given.workers_s + given.kernel_s) or given.workers_s <= 0:
         return "the processor time of the workers was not measured"
     workers = max(1, stretch.knobs.get("workers", 1))
-    if given.workers_s / (workers * step) < 0.5 and not _saturated(given, step):
+    if given.workers_s / (workers * step) < COMPUTES and not _saturated(given, step):
         return "the workers wait for files rather than compute"
     threads = stretch.knobs.get("threads") or workers
     own = given.kernel_s + given.workers_s

@@ -11,8 +11,10 @@ import numpy as np
 from ..steps.records import ON_DEVICE, PHASES
 from .judging import advised, judge
 from .limits import allowed_cores
+from .loops import beside, of_steps
 from .measured import IDLE_S, in_steps
 from .model import Kind, Statistic, Stretch, plain
+from .offer import offer
 from .statistics import quantiles
 from .tried import pairs
 from .verdict import THRESHOLDS
@@ -42,6 +44,9 @@ def live_verdict(
 ) -> dict[str, Any] | None:
     """The verdict on the loader that delivered last, as JSON of `Verdict` with `loader` (its id).
 
+    `offer` is the switch that may be offered, as JSON of `offer.Offer`, or None; of an evaluation beside a training
+    there is none.
+
     Args:
         rows: of the last minute at least.
         steps: likewise.
@@ -67,9 +72,12 @@ def live_verdict(
     with np.errstate(all="ignore"):
         known = pairs(steps, events) if switched is None else switched
         found = judge(rows, steps, stretch, state, limits, events=events, switched=known)
-        found, _ = advised(rows, stretch, found, state)
+        found, decision = advised(rows, stretch, found, state)
+        may = offer(decision, state)
+    if may is not None and loader in beside(of_steps(steps, -math.inf, math.inf)):
+        may = None
     made: dict[str, Any] = plain(found)
-    return {**made, "loader": loader}
+    return {**made, "loader": loader, "offer": plain(may)}
 
 
 def _limits(last: Mapping[str, Any] | None, loader: str, stretch: Stretch) -> dict[str, float]:

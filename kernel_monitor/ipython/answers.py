@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +98,23 @@ def analysis_text(analysis: Analysis) -> str:
     lines = [f"{of}{verdict.kind}"]
     for label, words in parts:
         if words:
-            head = f"  {label:<8}"
-            lines += textwrap.wrap(words, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+            lines += _wrapped(label, words)
     return "\n".join(lines)
+
+
+def offer_lines(monitor: Monitor) -> list[str]:
+    """The switches that are offered, with what to type."""
+    names = {state["id"]: state["name"] for state in monitor.loader_states() if not state["ended"]}
+    lines = []
+    for one in monitor.offers:
+        of = f" --loader {shlex.quote(names[one['loader']])}" if len(names) > 1 else ""
+        lines += _wrapped("offer", f"{one['sentence']} %monitor switch {one['engine']}{of}")
+    return lines
+
+
+def _wrapped(label: str, words: str) -> list[str]:
+    head = f"  {label:<8}"
+    return textwrap.wrap(words, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
 
 
 def _gain(gain: Gain) -> str:

@@ -16,7 +16,7 @@ from ..errors import MonitorError
 from ..live.recording import words as recording_words
 from ..recorded import table
 from ..text import shown
-from .answers import Answers, verdict_text
+from .answers import Answers, offer_lines, verdict_text
 from .cells import Cells, cell_html, cell_text
 from .summary import summary_html, summary_text
 from .usage import USAGE, parser
@@ -69,7 +69,7 @@ class MonitorMagics(Magics):
             "record": lambda args: self._record(on=args.record == "on"),
             "sessions": lambda _args: _say(table(self._monitor.opened.listing())),
             "open": lambda args: self._open(args.session),
-            "verdict": lambda _args: _say(verdict_text(self._monitor.snapshot())),
+            "verdict": lambda _args: self._verdict(),
             "diagnose": self._diagnose,
             "profile": self._profile,
             "mark": lambda args: self._mark(" ".join(args.words)),
@@ -104,6 +104,9 @@ class MonitorMagics(Magics):
             _say(cell_text(lines))
         else:
             display({"text/plain": cell_text(lines), "text/html": cell_html(lines)}, raw=True)
+
+    def _verdict(self) -> None:
+        _say("\n".join([verdict_text(self._monitor.snapshot()), *offer_lines(self._monitor)]))
 
     def _start(self, args: argparse.Namespace) -> None:
         self._monitor.start(interval=args.interval, history=args.history, charts=args.charts, record=args.record)

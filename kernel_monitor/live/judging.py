@@ -13,6 +13,7 @@ from ..diagnose.live import live_verdict
 from ..diagnose.model import Advice, Verdict, plain
 from ..diagnose.switches import LONGEST_S, asked, first
 from ..diagnose.tried import Pair, pair
+from .offering import Offers, under_way
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -37,19 +38,34 @@ class Judging:
 
     def __init__(self, store: Store) -> None:
         self.verdict: dict[str, Any] | None = None
+        self.offers = Offers()
         self._store = store
         self._due = 0.0
         self._told = ""
         self._heard = 0  # the newest event that was looked at
         self._switched: dict[int, Pair | None] = {}  # by the switch's event, once its minute after it is over
 
-    def refresh(self, now: float, states: Sequence[State]) -> None:
-        """Reach a verdict if it is time for one; `now` in session s."""
+    def refresh(
+        self, now: float, states: Sequence[State], tasks: State | None = None, strip: State | None = None
+    ) -> None:
+        """Reach a verdict if it is time for one, and see what may be offered.
+
+        Args:
+            now: session s.
+            states: of the loaders.
+            tasks: what a person has started and how far it is (`diagnosing`, `profiling`).
+            strip: what the last switch changed: the way back is not offered once more.
+        """
+        busy = under_way(tasks)
+        self.offers.look(states, diagnosing="diagnosing" in busy)
         if now < self._due:
             return
         self._due = now + PERIOD_S
         try:
-            self.verdict = self.judge(now, states)
+            found = self._judge(now, states)
+            backs = () if strip is None else ((strip["loader"], strip.get("back")),)
+            self.offers.judge(now, found, states, busy=bool(busy), backs=backs)
+            self.verdict = _told(found)
         except Exception as error:  # noqa: BLE001 - frames and the recording must not end with it
             self.verdict = self._failed(error, states)
 
@@ -64,6 +80,12 @@ class Judging:
             before: an event's id: it and those after it are not looked at.
             loader: the id of the one to judge; the one that delivered last if left out.
         """
+        return _told(self._judge(now, states, before=before, loader=loader))
+
+    def _judge(
+        self, now: float, states: Sequence[State], *, before: int | None = None, loader: str | None = None
+    ) -> dict[str, Any] | None:
+        """The same with the switch that may be offered."""
         store = self._store
         rows = store.rows(store.seq_before(now - LOOKED_AT_S), CHARTS)
         steps = store.steps.table(now - LOOKED_AT_S)
@@ -132,3 +154,8 @@ class Judging:
             "undetermined", None, f"No verdict can be reached: {cause}", (Advice("Please report this error."),)
         )
         return {**plain(said), "loader": states[-1]["id"]}
+
+
+def _told(verdict: dict[str, Any] | None) -> dict[str, Any] | None:
+    """As pages are sent it: what may be offered is no part of a verdict."""
+    return None if verdict is None else {name: value for name, value in verdict.items() if name != "offer"}

@@ -28,6 +28,7 @@ from .stepping import Stepping
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
     from ..widgets import Dashboard
+    from .offering import Offers
 
 SETTLE_S = 3.0
 """How long is waited for the recorder's word when recording is turned on: it answers in some 50 ms."""
@@ -256,7 +257,7 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
         return self._serving.state()
 
     def findings(self) -> dict[str, Any]:
-        """`verdict` as pages had it last, `diagnosing` and `profiling`."""
+        """`verdict` as pages had it last, `offers`, `diagnosing` and `profiling`."""
         return self._serving.findings()
 
     def glance(self) -> dict[str, Any]:
@@ -334,6 +335,10 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
             self._news = left["message"]
             self._sampling.remember(left["message"])
             self.notify("left-without-goodbye", **left)
+
+    @property
+    def _offers(self) -> Offers:
+        return self._serving.judging.offers
 
     def _tasks(self) -> dict[str, Any]:
         return {"diagnosing": self.diagnosing, "profiling": self.profiling}

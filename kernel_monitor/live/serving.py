@@ -57,7 +57,7 @@ class Serving:
         self._strip_of = 0
         self._glance_due = 0.0
         self._sent_event = 0
-        self._sent: dict[str, Any] = {}
+        self._sent: dict[str, Any] = {"offers": []}
         self._told_paused = False
         self._charts: tuple[int, list[dict[str, Any]]] = (-1, [])
 
@@ -91,8 +91,8 @@ class Serving:
         }
 
     def findings(self) -> dict[str, Any]:
-        """`verdict` as it was last reached, `diagnosing` and `profiling`."""
-        return {"verdict": self.judging.verdict, **self._tasks()}
+        """`verdict` as it was last reached, `offers` that nobody has answered, `diagnosing` and `profiling`."""
+        return {"verdict": self.judging.verdict, "offers": self.judging.offers.standing, **self._tasks()}
 
     def notify(self, kind: str, **fields: Any) -> None:
         """Tell all pages about a change that they did not ask for themselves."""
@@ -138,7 +138,7 @@ class Serving:
 
     def _frame(self, publish: Publisher, row: Row) -> None:
         self._refresh_strip(row)
-        self.judging.refresh(row.time, row.states)
+        self.judging.refresh(row.time, row.states, self._tasks(), self.strip)
         version, values = self._store.newest_page_row()
         events = self._store.events(self._sent_event) if self._store.last_event > self._sent_event else []
         if events:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
 from ..text import line
+from .offering import under_way
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
+    from .offering import Offers
 
 
 class Steering(ABC):
@@ -18,6 +20,19 @@ class Steering(ABC):
     @abstractmethod
     def loaders(self) -> list[SwitchableLoader]:
         """The live switchable loaders of this process, oldest first."""
+
+    @abstractmethod
+    def loader_states(self) -> list[dict[str, Any]]:
+        """The states of the live loaders, and the last states of the newest that are gone (``"ended": true``)."""
+
+    @abstractmethod
+    def _tasks(self) -> dict[str, Any]:
+        """What a person has started and how far it is: `diagnosing`, `profiling`."""
+
+    @property
+    @abstractmethod
+    def _offers(self) -> Offers:
+        """Those of this session."""
 
     def switch(self, backend: str, *, loader: str | None = None, confirmed: bool = False) -> dict[str, Any]:
         """Ask a loader to go on with another backend; returns its state at once.
@@ -36,7 +51,34 @@ class Steering(ABC):
         if question is not None:
             raise MonitorError(f"{question} Nothing was switched: this has to be confirmed.")
         chosen.switch(backend)
-        return dict(chosen.state())
+        state = dict(chosen.state())
+        self._offers.chosen(state)
+        return state
+
+    @property
+    def offers(self) -> list[dict[str, Any]]:
+        """Switches that are offered, to loops that have waited for their data for some time, each once.
+
+        Each has `loader` (its id), `source` (the engine in use), `engine`, `sentence`, and `gain` (what to expect,
+        `diagnose.model.Gain` as JSON, or None). Found while a page shows the loop. `switch` takes one, `decline` says
+        no.
+        """
+        self._offers.look(self.loader_states(), diagnosing="diagnosing" in under_way(self._tasks()))
+        return list(self._offers.standing)
+
+    def decline(self, loader: str | None = None) -> bool:
+        """No to the engine that is offered to a loader (see `offers`); it is not offered again in this session.
+
+        Args:
+            loader: the loader's id or name; may be left out where there is one.
+
+        Returns:
+            False where nothing was offered.
+
+        Raises:
+            MonitorError: there is no such loader.
+        """
+        return self._offers.decline(self._choose(loader).id)
 
     def question(self, backend: str, *, loader: str | None = None) -> str | None:
         """What a person is to be asked before `switch` to a backend; None where there is nothing to ask.

@@ -35,6 +35,7 @@ class Control:
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
             "switch": self._switch,
+            "decline": self._decline,
             "set": self._set,
             "history": self._history,
             "glance": self._glance,
@@ -133,6 +134,11 @@ class Control:
         confirmed = flag("switch", args, "confirmed")
         state = self._monitor.switch(text(args, "backend"), loader=text(args, "loader"), confirmed=confirmed)
         return wire.ok(loader=state), []
+
+    def _decline(self, args: dict[str, Any]) -> Reply:
+        only("decline", args, "loader")
+        self._monitor.decline(text(args, "loader"))
+        return wire.ok(offers=self._monitor.offers), []
 
     def _set(self, args: dict[str, Any]) -> Reply:
         loader = text(args, "loader")

@@ -53,6 +53,13 @@ def verdict() -> dict[str, Any]:
     return {**plain(made), "loader": LOADER}
 
 
+def offer() -> dict[str, Any]:
+    """A switch that is offered, as a frame has it."""
+    gain = plain(Gain("dali-cpu", 0.35, 0.55, basis="CPU seconds of loading and training over 2 shared cores"))
+    sentence = "dali-cpu is ready and should save 35 to 55 % of the step time."
+    return {"loader": LOADER, "source": "torchvision", "engine": "dali-cpu", "sentence": sentence, "gain": gain}
+
+
 def found() -> dict[str, Any]:
     """What *Diagnose* found, with an engine that could not be measured."""
     trials = [
@@ -99,6 +106,7 @@ def content() -> dict[str, Any]:
     profiles = [profile("torchvision", 31.0, "aten::convolution"), profile("dali-cpu", 44.5, "aten::copy_")]
     return {
         "verdict": verdict(),
+        "offers": [offer()],
         "diagnosing": {
             "state": "running",
             "loader": LOADER,
@@ -133,6 +141,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "diagnose": {"loader": LOADER},
     "diagnose-confirmed": {"loader": LOADER, "confirmed": True},
     "diagnose-cancel": {"cancel": True},
+    "decline": {"loader": LOADER},
     "profile": {"loader": LOADER, "steps": 10},
     "mark": {"label": "augment x12"},
     "configure": {"price": "2.50 €"},

@@ -56,6 +56,18 @@ export interface LiveVerdict extends Verdict {
   readonly loader: string;
 }
 
+/** A switch that is offered to a loop that waits for its data, until somebody answers. */
+export interface Offer {
+  /** The loader's id. */
+  readonly loader: string;
+  /** The engine in use. */
+  readonly source: string;
+  readonly engine: string;
+  readonly sentence: string;
+  /** Null where nothing is known of it. */
+  readonly gain: Gain | null;
+}
+
 /** What one engine delivered while it was measured. */
 export interface Run {
   readonly backend: string;
@@ -152,6 +164,7 @@ export type Profiling = Progress<Profile>;
 /** The part of a subscription or a frame that tells of these; what is not named has not changed. */
 export interface AnalysisNews {
   readonly verdict?: LiveVerdict | null;
+  readonly offers?: readonly Offer[];
   readonly diagnosing?: Diagnosing | null;
   readonly profiling?: Profiling | null;
 }
@@ -160,6 +173,8 @@ export interface AnalysisNews {
 export interface AnalysisState {
   /** The newest of each loader, by its id. */
   readonly verdicts: ReadonlyMap<string, LiveVerdict>;
+  /** Kernels of before it do not tell. */
+  readonly offers?: readonly Offer[];
   readonly diagnosing: Diagnosing | null;
   readonly profiling: Profiling | null;
 }
@@ -168,6 +183,7 @@ export interface AnalysisState {
 export function decodeAnalysis(json: Json): AnalysisNews | null {
   const news = {
     ...('verdict' in json ? { verdict: maybe(json.verdict, decodeVerdict) } : {}),
+    ...('offers' in json ? { offers: decodeOffers(json.offers) } : {}),
     ...('diagnosing' in json ? { diagnosing: maybe(json.diagnosing, decodeDiagnosing) } : {}),
     ...('profiling' in json ? { profiling: maybe(json.profiling, decodeProfiling) } : {})
   };
@@ -180,6 +196,15 @@ export function decodeVerdict(value: unknown): LiveVerdict {
   perhaps(object(json.shares, 'shares'), 'shares', Object.keys(json.shares as Json).join(' '));
   decodeGains(json.gains);
   return json as unknown as LiveVerdict;
+}
+
+function decodeOffers(value: unknown): readonly Offer[] {
+  for (const entry of value as unknown[]) {
+    const offer = object(entry, 'offer');
+    need(offer, 'offer', '', 'loader source engine sentence');
+    decodeGains(offer.gain === null ? [] : [offer.gain]);
+  }
+  return value as readonly Offer[];
 }
 
 export function decodeDiagnosing(value: unknown): Diagnosing {

@@ -78,6 +78,10 @@ export abstract class ChannelSource {
     return this.mirror.takeLoader(await this.commands.set(loader, knobs));
   }
 
+  async decline(loader: string): Promise<void> {
+    this.mirror.takeAnalysis(await this.commands.decline(loader));
+  }
+
   async diagnose(loader: string, synthetic: boolean): Promise<void> {
     this.mirror.takeAnalysis(await this.commands.diagnose(loader, synthetic));
   }

@@ -80,6 +80,11 @@ export class Commands {
     return wire.decodeLoader((await this.channel.request('switch', args)).content);
   }
 
+  /** @returns what is offered after this no */
+  async decline(loader: string): Promise<AnalysisNews | null> {
+    return decodeAnalysis((await this.channel.request('decline', { loader })).content);
+  }
+
   /** @returns the loader's state with the knobs as they are set then */
   async set(loader: string, knobs: Partial<wire.Knobs>): Promise<wire.LoaderState> {
     return wire.decodeLoader((await this.channel.request('set', { loader, ...knobs })).content);

@@ -240,6 +240,7 @@ export class Controls {
     const { source } = this;
     const control = new LoaderControl(state, {
       switchTo: (...order) => ask(() => source.switchTo(...order)),
+      decline: (...order) => ask(() => source.decline(...order)),
       set: (...order) => ask(() => source.set(...order)),
       diagnose: (...order) => ask(() => source.diagnose(...order)),
       cancelDiagnosis: () => ask(() => source.cancelDiagnosis()),

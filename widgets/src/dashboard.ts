@@ -151,7 +151,8 @@ class Dashboard {
       ]),
       ...[settings?.interval, settings?.history, settings?.record, ...(settings?.charts ?? [])],
       ...[recording?.state, recording?.message],
-      ...[settings?.price, analysis?.diagnosing?.state, analysis?.profiling?.state]
+      ...[settings?.price, analysis?.diagnosing?.state, analysis?.profiling?.state],
+      ...(analysis?.offers ?? []).map(({ loader, sentence }) => `${loader} ${sentence}`)
     ].join('\n');
     if (urgent !== this.urgent || strip?.text !== this.strip || this.shown === null) {
       this.urgent = urgent;

@@ -5,6 +5,7 @@ import { CounterView } from './counter.js';
 import { element, errorText, setAttribute, setText, uniqueId } from './dom.js';
 import { InsightControl, type Found, type InsightActions } from './insight.js';
 import { KnobsControl } from './knobs.js';
+import { OfferView } from './offer.js';
 import { Question } from './question.js';
 import type { Backend, Knobs, LoaderState } from './wire.js';
 
@@ -13,6 +14,7 @@ const SETTLE_MS = 300;
 
 export interface LoaderActions {
   switchTo(loader: string, backend: string, confirmed: boolean): Promise<LoaderState>;
+  decline(loader: string): Promise<void>;
   set(loader: string, knobs: Partial<Knobs>): Promise<LoaderState>;
   diagnose(loader: string, synthetic: boolean): Promise<void>;
   cancelDiagnosis(): Promise<void>;
@@ -53,6 +55,7 @@ export class LoaderControl {
   private readonly cost = element('div', 'km-cost');
   private readonly facts = element('div', 'km-facts');
   private readonly insight: InsightControl;
+  private readonly offer: OfferView;
   private readonly radios = new Map<string, Radio>();
   private state: LoaderState;
   /** What was clicked, until the kernel's own state says so. */
@@ -79,10 +82,18 @@ export class LoaderControl {
       failed: message => this.actions.failed(message)
     };
     this.insight = new InsightControl(insight);
+    this.offer = new OfferView({
+      take: engine => this.choose(engine),
+      decline: () => this.actions.decline(this.state.id),
+      failed: message => this.actions.failed(message),
+      left: () => this.focus()
+    });
     const line = element('div', 'km-line');
     line.append(this.label, this.insight.verdictEl, this.group);
     this.facts.append(this.counter.el, this.knobs.el, this.cost);
-    this.el.append(...[line, this.question.el, this.reasons, this.facts, this.insight.el]);
+    this.el.append(
+      ...[line, this.question.el, this.reasons, this.offer.el, this.facts, this.insight.el]
+    );
   }
 
   /** Show the kernel's state. */
@@ -123,6 +134,18 @@ export class LoaderControl {
     setText(this.cost, cost);
     this.cost.hidden = cost === '';
     this.insight.update(state, analysis, found, around.live && !isOver);
+    this.showOffer(around.live && !isOver ? analysis : null);
+  }
+
+  /** Gone as soon as an engine is asked for here; the kernel says so to the other pages. */
+  private showOffer(analysis: AnalysisState | null): void {
+    const { id, backend, wanted } = this.state;
+    const offer = analysis?.offers?.find(one => one.loader === id);
+    this.offer.update(offer?.source === (this.asked ?? wanted ?? backend) ? offer : null);
+  }
+
+  private focus(): void {
+    [...this.radios.values()].find(({ el }) => el.tabIndex === 0)?.el.focus();
   }
 
   /** @param host - where its *Diagnose* and *Profile* stand; null: with itself */

@@ -56,6 +56,8 @@ export interface MonitorSource {
   history(): Promise<History>;
   /** `confirmed`: a person has said yes to what the backend's `confirm` asks; without it the kernel refuses. */
   switchTo(loader: string, backend: string, confirmed?: boolean): Promise<LoaderState>;
+  /** No to the engine that is offered to a loader. */
+  decline(loader: string): Promise<void>;
   /** Change some of a loader's knobs. */
   set(loader: string, knobs: Partial<Knobs>): Promise<LoaderState>;
   /**

@@ -61,6 +61,7 @@ export class FakeSource implements MonitorSource {
     this.settings = { ...this.settings!, ...others, ...cost, record: record !== false };
     return Promise.resolve();
   });
+  decline = vi.fn<MonitorSource['decline']>(() => Promise.resolve());
   diagnose = vi.fn<MonitorSource['diagnose']>(() => Promise.resolve());
   cancelDiagnosis = vi.fn<MonitorSource['cancelDiagnosis']>(() => Promise.resolve());
   profile = vi.fn<MonitorSource['profile']>(() => Promise.resolve());
