@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from kernel_monitor.diagnose.model import Advice, Gain, Point, Verdict, plain
+from kernel_monitor.diagnose.offer import Offer
 from kernel_monitor.diagnose.trials import Trial, diagnosis
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.live import Monitor
@@ -194,6 +195,28 @@ def test_a_diagnosis_is_asked_for_and_cancelled(tmp_path: Path) -> None:
         assert monitor.diagnosing is not None
         assert monitor.diagnosing["state"] == "cancelled"
         assert loader.backend == "torchvision"
+    finally:
+        monitor.stop()
+
+
+def test_what_is_offered_has_the_golden_form_and_is_declined(tmp_path: Path) -> None:
+    loader = images(tmp_path, 4)
+    monitor = Monitor()
+    monitor.start(record=False)
+    try:
+        _, made, _ = golden("analysis")
+        gain = plain(Gain("dali-cpu", 0.35, 0.55))
+        may = plain(Offer("dali-cpu", (Advice("dali-cpu is ready."),), Gain("dali-cpu", 0.35, 0.55)))
+        said = {"kind": "input-bound", "stretch": "train", "gains": [gain], "loader": loader.id, "offer": may}
+        for moment in range(0, 20, 2):
+            monitor._offers.judge(moment, said, monitor.loader_states(), busy=False)
+        reply, _ = ask(monitor, {"protocol": 1, "command": "subscribe", "args": {"client": "one"}})
+        assert shape(reply["offers"]) == shape(made["offers"])
+        assert reply["offers"] == monitor.offers
+        wish = made["asks"]["decline"]
+        assert ask(monitor, {**wish, "args": {"loader": loader.id}})[0]["offers"] == []
+        assert ask(monitor, {**wish, "args": {"loader": "loader-999"}})[0]["status"] == "error"
+        assert monitor.decline(loader.id) is False
     finally:
         monitor.stop()
 

@@ -149,6 +149,22 @@ describe('a kernel’s source', () => {
     source.dispose();
   });
 
+  it('is told what is offered, and says no', async () => {
+    const monitor = new FakeMonitor();
+    const { source } = await open(monitor);
+    monitor.frame({ offers: content.offers });
+    expect(source.analysis!.offers).toEqual(content.offers);
+    monitor.frame({ verdict: content.verdict });
+    expect(source.analysis!.offers).toHaveLength(1);
+    monitor.kernel.answers.decline = request => request.reply({ offers: [] });
+    const asked = source.decline('loader-1');
+    await soon();
+    await asked;
+    expect(monitor.kernel.requests.at(-1)!.args).toEqual((content.asks as Json).decline.args);
+    expect(source.analysis!.offers).toEqual([]);
+    source.dispose();
+  });
+
   it('reads a loader that is only watched', () => {
     const { loader } = golden('reply-switch').content;
     const watched = {
