@@ -17,17 +17,35 @@ from .scenes import HEAVY_LOOP, HEAVY_SETUP
 TABLE = "Engines measured in this loop"
 DIAGNOSED_MS = 150_000
 """Two engines of 8 s each and their change-overs take a third of it on a quiet machine."""
+# Cheaper with DALI, unlike the chain of the training; a second instead of ten, for the test's sake.
+LIGHT_LOOP = """\
+from kernel_monitor.live import offering
+offering.BOUND_S = 1.0
+normal = transforms.Normalize((0.5,) * 3, (0.25,) * 3)
+chain = transforms.Compose([transforms.RandomResizedCrop(224), transforms.GaussianBlur(5), transforms.ToTensor(), normal])
+data = DataLoader(ImageFolder({root!r}, chain), batch_size=16, shuffle=True, num_workers=1)
+loader = switchable(data, name="light")
+while not os.path.exists({enough!r}):
+    for images, labels in loader:
+        images.mean().item()
+        if os.path.exists({enough!r}):
+            break
+"""
 
 
 @pytest.fixture(scope="module")
-def training(
-    browser: Browser, lab_server: Server, images: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Lab]:
+def enough(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The loops end when it is there."""
+    return tmp_path_factory.mktemp("verdict") / "enough"
+
+
+@pytest.fixture(scope="module")
+def training(browser: Browser, lab_server: Server, images: Path, enough: Path) -> Iterator[Lab]:
     """A page whose second cell trains, held up by its loader, until the tests are over."""
-    enough = tmp_path_factory.mktemp("verdict") / "enough"
     lab = Lab(browser, lab_server, width=1600, height=1200)
     try:
-        cells = (HEAVY_SETUP.format(root=str(images)), HEAVY_LOOP.format(enough=str(enough)))
+        light = LIGHT_LOOP.format(root=str(images), enough=f"{enough}-of-it")
+        cells = (HEAVY_SETUP.format(root=str(images)), HEAVY_LOOP.format(enough=str(enough)), light)
         lab.open(lab_server.notebook("verdict.ipynb", *cells))
         lab.run_cell(0)
         lab.wait_running(CELL, seconds=150)
@@ -232,3 +250,35 @@ def test_axe_finds_nothing_serious_in_either_view(training: Lab, theme: str) -> 
         for details in training.dashboard(where).locator("details").all():
             details.evaluate("(el) => { el.open = true; }")
         assert serious(training.page, where) == []
+
+
+def test_an_engine_is_offered_in_both_views_and_a_no_is_for_both(
+    training: Lab, cell: Locator, sidebar: Locator, enough: Path
+) -> None:
+    enough.touch()
+    training.wait_for_idle()
+    training.run_cell(2)
+    light = Path(f"{enough}-of-it")
+    try:
+        _offered(training, cell, sidebar)
+    finally:
+        light.touch()
+
+
+def _offered(training: Lab, cell: Locator, sidebar: Locator) -> None:
+    for where, dashboard in ((CELL, cell), (SIDEBAR, sidebar)):
+        offer = dashboard.locator(".km-offer[data-engine=dali-cpu]")
+        expect(offer).to_contain_text("dali-cpu is ready", timeout=60_000)
+        expect(offer.get_by_role("button", name="Switch to dali-cpu")).to_be_visible()
+        assert serious(training.page, where) == []
+        _fits(training.page, where)
+    no = cell.get_by_role("button", name="No thanks")
+    no.focus()
+    no.press("Enter")
+    for dashboard in (cell, sidebar):
+        expect(dashboard.get_by_role("button", name="No thanks")).to_be_hidden()
+        radios = dashboard.get_by_role("radiogroup", name=re.compile("light"))
+        expect(radios.get_by_role("radio", name="torchvision", exact=True)).to_have_attribute("aria-checked", "true")
+    radios = cell.get_by_role("radiogroup", name=re.compile("light"))
+    expect(radios.get_by_role("radio", name="torchvision", exact=True)).to_be_focused()
+    assert training.errors == []
