@@ -22,8 +22,8 @@ LIGHT_LOOP = """\
 from kernel_monitor.live import offering
 offering.BOUND_S = 1.0
 normal = transforms.Normalize((0.5,) * 3, (0.25,) * 3)
-chain = transforms.Compose([transforms.RandomResizedCrop(224), transforms.GaussianBlur(5), transforms.ToTensor(), normal])
-data = DataLoader(ImageFolder({root!r}, chain), batch_size=16, shuffle=True, num_workers=1)
+chain = [transforms.RandomResizedCrop(224), transforms.GaussianBlur(5), transforms.ToTensor(), normal]
+data = DataLoader(ImageFolder({root!r}, transforms.Compose(chain)), batch_size=16, shuffle=True, num_workers=1)
 loader = switchable(data, name="light")
 while not os.path.exists({enough!r}):
     for images, labels in loader:
