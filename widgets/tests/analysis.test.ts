@@ -160,7 +160,9 @@ describe('a kernel’s source', () => {
     const asked = source.decline('loader-1');
     await soon();
     await asked;
-    expect(monitor.kernel.requests.at(-1)!.args).toEqual((content.asks as Json).decline.args);
+    expect(monitor.kernel.requests.at(-1)!.args).toEqual(
+      ((content.asks as Json).decline as Json).args
+    );
     expect(source.analysis!.offers).toEqual([]);
     source.dispose();
   });
