@@ -2,11 +2,15 @@
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { ISessionContext } from '@jupyterlab/apputils';
+import type { Toolbar } from '@jupyterlab/ui-components';
 import { type ISignal, Signal } from '@lumino/signaling';
 import type { Widget } from '@lumino/widgets';
 
 /** What is used of a notebook's panel; `@jupyterlab/notebook` itself is not depended upon. */
-export type NotebookWidget = Widget & { readonly sessionContext: ISessionContext };
+export type NotebookWidget = Widget & {
+  readonly sessionContext: ISessionContext;
+  readonly toolbar: Toolbar;
+};
 
 export function isNotebook(widget: Widget | null): widget is NotebookWidget {
   return widget !== null && widget.hasClass('jp-NotebookPanel') && 'sessionContext' in widget;

@@ -7,6 +7,7 @@ import { type ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
 import { SettingsApplier } from './applying.js';
+import { monitorIcon } from './icon.js';
 import { KernelFollower } from './kernels.js';
 import { load } from './load.js';
 import type { NotebookWidget } from './notebooks.js';
@@ -27,8 +28,10 @@ export class MonitorPanel extends Widget {
     super();
     this.id = 'kernel-monitor-sidebar';
     this.addClass('km-sidebar');
+    this.title.label = 'Kernel monitor';
     this.title.caption = 'Kernel monitor';
-    this.title.iconClass = 'km-sidebar-icon';
+    this.title.className = 'km-sidebar-tab';
+    this.title.icon = monitorIcon;
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', 'Kernel monitor');
     this._notebook.className = 'km-sidebar-notebook';
@@ -103,6 +106,14 @@ export class MonitorPanel extends Widget {
     this.unmount();
     Signal.clearData(this);
     super.dispose();
+  }
+
+  protected override onAfterShow(): void {
+    document.body.dataset.kmSidebar = 'shown';
+  }
+
+  protected override onAfterHide(): void {
+    delete document.body.dataset.kmSidebar;
   }
 
   private refresh(): void {

@@ -12,6 +12,8 @@ import {
 } from '@kernel-monitor/widgets';
 import { Widget } from '@lumino/widgets';
 
+import { monitorIcon } from './icon.js';
+
 /** Let the person choose a recorded session; null when nothing is chosen. */
 export async function chooseRecorded(source: KernelSource): Promise<string | null> {
   await source.ensureLoaded();
@@ -77,7 +79,7 @@ class RecordedView extends Widget {
     this.addClass('km-recorded');
     this.title.label = name;
     this.title.caption = `Recorded session ${path}`;
-    this.title.iconClass = 'km-sidebar-icon';
+    this.title.icon = monitorIcon;
     this.title.closable = true;
     const body = document.createElement('div');
     this.node.append(body);

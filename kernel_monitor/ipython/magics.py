@@ -15,6 +15,7 @@ from IPython.display import display
 from ..errors import MonitorError
 from ..live.recording import words as recording_words
 from ..recorded import table
+from ..stream.jupyter import page_of_cell
 from ..text import shown
 from .answers import Answers, offer_lines, verdict_text
 from .cells import Cells, cell_html, cell_text
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 600.0
 """How long a profile that was asked for in one cell waits for the loop that another one runs."""
+
+SIDEBAR_S = 2.0
+"""How long `%monitor sidebar` waits for the page: one that has a sidebar answers in some 20 ms when nothing is busy."""
+SIDEBAR_OPEN = "The sidebar shows this kernel; its tab, Kernel monitor, is at the right edge of the window."
+SIDEBAR_ASKED = (
+    "No sidebar has answered yet: it opens once JupyterLab's kernel-monitor extension is connected to this kernel. "
+    "In a front end without it (VS Code, Colab), %monitor shows the same in the cell."
+)
+NO_SIDEBAR = "There is no page here that has a sidebar: %monitor shows what is measured."
 
 
 @magics_class
@@ -60,6 +70,7 @@ class MonitorMagics(Magics):
         actions: dict[str | None, Callable[[argparse.Namespace], None]] = {
             None: lambda _args: self._show(),
             "start": self._start,
+            "sidebar": lambda _args: self._sidebar(),
             "stop": lambda _args: self._stop(),
             "status": lambda _args: _say(self._monitor.status()),
             "switch": lambda args: self._switch(args.backend, args.loader, confirmed=args.yes),
@@ -111,6 +122,15 @@ class MonitorMagics(Magics):
     def _start(self, args: argparse.Namespace) -> None:
         self._monitor.start(interval=args.interval, history=args.history, charts=args.charts, record=args.record)
         self._say_news()
+
+    def _sidebar(self) -> None:
+        self._monitor.start()
+        self._say_news()
+        page = page_of_cell(self.shell)
+        if page is None:
+            _say(NO_SIDEBAR)
+        else:
+            _say(SIDEBAR_OPEN if self._monitor.open_sidebar(page, SIDEBAR_S) else SIDEBAR_ASKED)
 
     def _say_news(self) -> None:
         news = self._monitor.news()

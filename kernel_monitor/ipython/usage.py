@@ -10,6 +10,7 @@ from IPython.core.error import UsageError
 from ..stream.requests import KNOBS
 
 USAGE = """%monitor                        show the dashboard (starts the monitor if needed)
+%monitor sidebar                open JupyterLab's sidebar, which shows the same (starts the monitor if needed)
 %monitor start [--interval S] [--history S] [--charts ID,ID] [--no-record]
                                 sample every S seconds (default 0.1) and keep S seconds (default 600);
                                 the same again while it runs changes the settings
@@ -59,6 +60,7 @@ def parser() -> Parser:
     start.add_argument("--history", type=float, default=None)
     start.add_argument("--charts", type=lambda text: [one.strip() for one in text.split(",")], default=None)
     start.add_argument("--no-record", dest="record", action="store_false", default=None)
+    commands.add_parser("sidebar", add_help=False)
     commands.add_parser("stop", add_help=False)
     commands.add_parser("status", add_help=False)
     switch = commands.add_parser("switch", add_help=False)

@@ -69,6 +69,10 @@ class Judging:
         except Exception as error:  # noqa: BLE001 - frames and the recording must not end with it
             self.verdict = self._failed(error, states)
 
+    def kind(self, now: float) -> str | None:
+        """The kind of the newest verdict; None without one, and of one from before `refresh` was last called."""
+        return None if self.verdict is None or now > self._due + PERIOD_S else str(self.verdict["kind"])
+
     def judge(
         self, now: float, states: Sequence[State], *, before: int | None = None, loader: str | None = None
     ) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from ..output import check, write
 from ..recorded import Opened, RecordedSession
 from ..store import Snapshot, Store
 from ..stream.hub import Hub, Publisher
+from ..stream.sidebar import SidebarRequest
 from ..text import shown
 from .cost import thread_seconds
 from .diagnosing import Diagnosing
@@ -42,6 +43,7 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
 
     def __init__(self) -> None:
         self.hub = Hub()
+        self.sidebar = SidebarRequest()
         self.store = Store()
         self.opened = Opened()
         self._settings = Settings()
@@ -293,6 +295,20 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
     def notify(self, kind: str, **fields: Any) -> None:
         """Tell all pages about a change that they did not ask for themselves."""
         self._serving.notify(kind, **fields)
+
+    def open_sidebar(self, page: str, patience: float) -> bool:
+        """Have a page open its sidebar.
+
+        Args:
+            page: the session id of its connection to the kernel.
+            patience: s for which its answer is waited for; what comes later is taken all the same.
+
+        Returns:
+            Whether the page has answered that it does.
+        """
+        self.sidebar.ask(page)
+        self.notify("sidebar", page=page)
+        return self.sidebar.wait(patience)
 
     def goodbye(self, reason: str) -> None:
         """Tell the recorder that this process is about to end on purpose; whatever ends it then, that stays true."""

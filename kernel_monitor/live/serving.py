@@ -120,15 +120,18 @@ class Serving:
         if glances and row.sampled >= self._glance_due:
             # A little early rather than a frame late.
             self._glance_due = row.sampled + PERIOD_S - min(0.5, self._settings().interval) / 2
+            self.judging.refresh(row.time, row.states)
             publish(wire.GLANCE, {"protocol": wire.PROTOCOL, "session": self._session, **self.glance()})
 
     def glance(self) -> dict[str, Any]:
-        """The figures of a status bar, and the recording's state."""
+        """The figures of a status bar, the kind of the verdict now, and the recording's state."""
         sampling, store = self.sampling, self._store
         last = max(1, round(PERIOD_S / self._settings().interval))
         live = [] if sampling is None else [loader.id for loader in sampling.following.loaders()]
+        now = None if sampling is None else sampling.session_time(time.monotonic())
         return {
             **glance(store.rows(store.last_seq - last), loaders=live),
+            "kind": None if now is None else self.judging.kind(now),
             "recording": None if sampling is None else sampling.recording.to_json(),
         }
 

@@ -39,6 +39,7 @@ class Control:
             "set": self._set,
             "history": self._history,
             "glance": self._glance,
+            "sidebar": self._sidebar,
             "diagnose": self._diagnose,
             "profile": self._profile,
             "mark": self._mark,
@@ -128,7 +129,13 @@ class Control:
             running=monitor.running,
             paused=monitor.hub.paused,
             glance=monitor.glance(),
+            sidebar=monitor.sidebar.page,
         ), []
+
+    def _sidebar(self, args: dict[str, Any]) -> Reply:
+        only("sidebar", args, "page")
+        self._monitor.sidebar.answer(text(args, "page"))
+        return wire.ok(), []
 
     def _switch(self, args: dict[str, Any]) -> Reply:
         confirmed = flag("switch", args, "confirmed")

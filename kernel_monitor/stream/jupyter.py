@@ -33,6 +33,15 @@ class Presence:
         get_comm_manager().register_comm(cast("Any", self))
 
 
+def page_of_cell(shell: Any) -> str | None:
+    """The session id of the page whose request runs now in a shell; None in a shell that has no kernel."""
+    get_parent = getattr(getattr(shell, "kernel", None), "get_parent", None)
+    if get_parent is None:
+        return None
+    page = (get_parent("shell") or {}).get("header", {}).get("session")
+    return page if isinstance(page, str) and page else None
+
+
 class KernelChannels:
     """Connects a :class:`~kernel_monitor.stream.control.Control` to the ipykernel of this process."""
 

@@ -175,6 +175,8 @@ export interface AnalysisState {
   readonly verdicts: ReadonlyMap<string, LiveVerdict>;
   /** Kernels of before it do not tell. */
   readonly offers?: readonly Offer[];
+  /** The newest of all; null or missing while no loop runs. */
+  readonly verdict?: LiveVerdict | null;
   readonly diagnosing: Diagnosing | null;
   readonly profiling: Profiling | null;
 }

@@ -23,6 +23,8 @@ export interface GlanceLease {
   readonly running: boolean;
   readonly paused: boolean;
   readonly glance: Glance | null;
+  /** The session id of the page whose sidebar a cell has asked for, unanswered; null where none has. */
+  readonly sidebar: string | null;
 }
 
 /** Commands that a worker thread of the kernel answers. */
@@ -135,14 +137,20 @@ export class Commands {
    */
   async glance(): Promise<GlanceLease> {
     const { content } = await this.channel.request('glance', { client: this.client });
-    const { lease, running, paused, session, glance } = content;
+    const { lease, running, paused, session, glance, sidebar } = content;
     const known = typeof glance === 'object' && typeof session === 'string';
     return {
       lease: Number(lease),
       running: running === true,
       paused: paused === true,
-      glance: known ? decodeGlance({ ...glance, session }) : null
+      glance: known ? decodeGlance({ ...glance, session }) : null,
+      sidebar: typeof sidebar === 'string' ? sidebar : null
     };
+  }
+
+  /** The page whose connection has this session id opens its sidebar. */
+  answerSidebar(page: string): void {
+    this.channel.tell('sidebar', { page });
   }
 
   async document(): Promise<ChartDocument> {

@@ -1,5 +1,6 @@
 /** A kernel at a glance: `CPU 45 % · GPU 87 % · 12.3/80 GB · 1,204 img/s`. */
 
+import type { Kind } from './analysis.js';
 import { need, object } from './check.js';
 import { decodeRecording, type Recording } from './settings.js';
 
@@ -18,6 +19,8 @@ export interface Glance {
   readonly gpu_memory_total: number | null;
   /** Images per second of all loaders. */
   readonly images: number | null;
+  /** Of the verdict on the loop as it runs; null where none runs. */
+  readonly kind: Kind | null;
   readonly recording: Recording | null;
 }
 
@@ -35,6 +38,7 @@ export function decodeGlance(content: unknown): Glance {
     gpu_memory_used: value('gpu_memory_used'),
     gpu_memory_total: value('gpu_memory_total'),
     images: value('images'),
+    kind: typeof json.kind === 'string' ? (json.kind as Kind) : null,
     recording: decodeRecording(json.recording)
   };
 }

@@ -1,5 +1,6 @@
 /** A glance made of the rows that a dashboard is sent anyway: no message of its own is needed then. */
 
+import type { Kind } from './analysis.js';
 import { columnsOf, coresOf, GPUS, IMAGES } from './columns.js';
 import type { Glance } from './glance.js';
 import type { Recording } from './settings.js';
@@ -26,10 +27,15 @@ export class GlanceFeed {
   /**
    * Take rows as they come.
    *
-   * @param recording - what the dashboard knows of it
+   * @param recording, kind - what the dashboard knows of the recording and of the verdict now
    * @returns a glance once a second; null in between, and where the dashboard is not sent what it needs
    */
-  take(session: string, rows: Rows, recording: Recording | null = null): Glance | null {
+  take(
+    session: string,
+    rows: Rows,
+    recording: Recording | null = null,
+    kind: Kind | null = null
+  ): Glance | null {
     const { schema, values, seq } = rows;
     if (this.columns?.schema !== schema) {
       this.columns = find(schema);
@@ -64,6 +70,7 @@ export class GlanceFeed {
       gpu_memory_used: sum(pick(gpuMemory)),
       gpu_memory_total: sum((schema.gpus ?? []).flatMap(({ memory_total: b }) => b ?? [])),
       images: rate,
+      kind,
       recording
     };
   }

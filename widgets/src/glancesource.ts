@@ -23,6 +23,8 @@ export class GlanceSource {
   state: GlanceState = 'none';
   glance: Glance | null = null;
   readonly changed = new Emitter<void>();
+  /** A cell of this page asks for the sidebar: to be answered with `answerSidebar`. */
+  readonly sidebarAsked = new Emitter<void>();
 
   private readonly channel: Channel;
   private readonly commands: Commands;
@@ -70,6 +72,18 @@ export class GlanceSource {
     this.channel.cancel('The status bar looks elsewhere.');
     this.setVisible(false);
     this.changed.clear();
+    this.sidebarAsked.clear();
+  }
+
+  /** The sidebar is opened, or will be when this notebook is the active one. */
+  answerSidebar(): void {
+    this.commands.answerSidebar(this.kernel.clientId);
+  }
+
+  onSidebar(page: string | null): void {
+    if (page === this.kernel.clientId) {
+      this.sidebarAsked.emit();
+    }
   }
 
   onGlance({ content }: MessageLike): void {
@@ -126,7 +140,8 @@ export class GlanceSource {
     if (!this.visible || source.connection.state !== 'running' || rows.seq.length !== 1) {
       return; // A history, or a source that tells of the past.
     }
-    const glance = this.feed.take(source.session ?? '', rows, source.recording);
+    const kind = source.analysis?.verdict?.kind ?? null;
+    const glance = this.feed.take(source.session ?? '', rows, source.recording, kind);
     if (glance !== null) {
       const silent = Math.max(SILENT_MS, SILENT_ROWS * rows.schema.interval * 1000);
       this.lentUntil = performance.now() + silent;
@@ -148,11 +163,12 @@ export class GlanceSource {
     }
     const turn = ++this.turn;
     this.commands.glance().then(
-      ({ lease, running, paused, glance }) => {
+      ({ lease, running, paused, glance, sidebar }) => {
         if (turn !== this.turn) {
           return;
         }
         this.leased = running;
+        this.onSidebar(sidebar);
         if (!running) {
           this.show('none', null);
         } else if (paused) {

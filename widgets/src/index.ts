@@ -1,6 +1,7 @@
 /** What the sidebar (or any other host) needs to show the dashboard. */
 
 export type { StreamStats } from './accounts.js';
+export { onCellDashboard } from './cell.js';
 export { uuid, type KernelLike } from './channel.js';
 export type { ChartDocument } from './commands.js';
 export type { Connection, ConnectionState } from './connection.js';

@@ -46,10 +46,10 @@ export class Mirror {
       return;
     }
     const { verdicts, ...before } = this.analysis ?? NOTHING;
-    const { verdict, ...others } = news;
+    const { verdict } = news;
     this.analysis = {
       ...before,
-      ...others,
+      ...news,
       // A loop that has ended has none any more: what was said of it last still stands.
       verdicts: verdict ? new Map(verdicts).set(verdict.loader, verdict) : verdicts
     };

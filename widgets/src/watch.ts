@@ -15,10 +15,18 @@ export interface Watcher {
    * @param bokeh - version of the kernel's Bokeh, where it tells
    */
   onNotice(kind: string, bokeh: string | null): void;
+  /** A cell asks for the sidebar of a page, whose connection to the kernel has this session id. */
+  onSidebar?(page: string): void;
   /** A cell begins to run. */
   onCell(): void;
   onLost(reason: LostReason): void;
   onFound(): void;
+}
+
+interface Notice {
+  readonly kind?: unknown;
+  readonly bokeh?: unknown;
+  readonly page?: unknown;
 }
 
 export class KernelWatch {
@@ -49,7 +57,7 @@ export class KernelWatch {
         this.watcher.onGlance?.(message);
         break;
       case NOTICE:
-        this.notice(message.content as { kind?: unknown; bokeh?: unknown });
+        this.notice(message.content as Notice);
         break;
       case 'execute_input':
         this.watcher.onCell();
@@ -78,7 +86,11 @@ export class KernelWatch {
     }
   };
 
-  private notice({ kind, bokeh }: { kind?: unknown; bokeh?: unknown }): void {
+  private notice({ kind, bokeh, page }: Notice): void {
+    if (kind === 'sidebar') {
+      this.watcher.onSidebar?.(String(page));
+      return;
+    }
     this.watcher.onNotice(String(kind), typeof bokeh === 'string' ? bokeh : null);
   }
 

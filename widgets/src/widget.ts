@@ -1,5 +1,6 @@
 /** The anywidget entry: the dashboard in the output of a cell (its Python half: kernel_monitor/widgets/dashboard.py). */
 
+import { announceCellDashboard } from './cell.js';
 import type { KernelLike, SignalLike } from './channel.js';
 import { mountDashboard } from './dashboard.js';
 import { element } from './dom.js';
@@ -28,6 +29,8 @@ interface Context {
 function render({ model, el }: Context): () => void {
   const manager = model.widget_manager;
   const session = manager?.context?.sessionContext;
+  const named = model.get?.('recorded');
+  const recorded = typeof named === 'string' && named !== '' ? named : null;
   const host = element('div');
   el.append(host);
   let unmount = (): void => undefined;
@@ -45,9 +48,8 @@ function render({ model, el }: Context): () => void {
       unmount = () => undefined;
       return;
     }
-    const recorded = model.get?.('recorded');
     const source =
-      typeof recorded === 'string' && recorded !== ''
+      recorded !== null
         ? new RecordedSource(kernel, { id: recorded })
         : new KernelSource(kernel, { loaded: true }); // its package made this widget
     const dashboard = mountDashboard(host, source);
@@ -58,6 +60,9 @@ function render({ model, el }: Context): () => void {
   };
 
   mount();
+  if (recorded === null) {
+    announceCellDashboard(el);
+  }
   session?.kernelChanged.connect(mount);
   return () => {
     session?.kernelChanged.disconnect(mount);

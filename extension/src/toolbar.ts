@@ -1,0 +1,149 @@
+/**
+ * The button in the toolbar of each notebook that has a Python kernel: it opens the sidebar, tells by a mark what the
+ * kernel does, and hears `%monitor sidebar`.
+ */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ToolbarButton, type ToolbarButtonComponent } from '@jupyterlab/ui-components';
+import { GlanceSource } from '@kernel-monitor/widgets';
+import type { IDisposable } from '@lumino/disposable';
+import { type Message, MessageLoop } from '@lumino/messaging';
+
+import { monitorIcon } from './icon.js';
+import { KernelFollower } from './kernels.js';
+import { isNotebook, type NotebookWidget } from './notebooks.js';
+import { IMonitorSidebar } from './sidebar.js';
+
+const NAME = 'kernel-monitor';
+/** The kernel's state in words; the mark's shape and colour are in style/toolbar.css. */
+const TITLES = {
+  none: 'Kernel monitor',
+  running: 'Kernel monitor: measuring',
+  paused: 'Kernel monitor: paused',
+  'input-bound': 'Kernel monitor: measuring; the loop is input-bound, it waits for data'
+} as const;
+/** Messages after which a widget may be visible or no more. */
+const MOVES = ['after-attach', 'before-detach', 'after-show', 'after-hide'];
+
+export const toolbarPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'kernel-monitor:toolbar',
+  description: "Adds a button to each notebook's toolbar that opens the sidebar.",
+  autoStart: true,
+  requires: [IMonitorSidebar],
+  activate: (app: JupyterFrontEnd, sidebar: IMonitorSidebar) => {
+    app.docRegistry.addWidgetExtension('Notebook', {
+      createNew: panel =>
+        isNotebook(panel) ? new NotebookButton(panel, app.shell, sidebar) : undefined
+    });
+  }
+};
+
+class NotebookButton implements IDisposable {
+  constructor(
+    private readonly panel: NotebookWidget,
+    private readonly shell: JupyterFrontEnd.IShell,
+    private readonly sidebar: IMonitorSidebar
+  ) {
+    const { toolbar } = panel;
+    this._button.addClass('km-toolbar-button');
+    // Where JupyterLab's own button of the debugger stands.
+    if (!toolbar.insertBefore('kernelName', NAME, this._button)) {
+      toolbar.addItem(NAME, this._button);
+    }
+    this._follower = new KernelFollower(panel.sessionContext);
+    this._follower.changed.connect(this.follow, this);
+    sidebar.changed.connect(this.meet, this);
+    document.addEventListener('visibilitychange', this.look);
+    MessageLoop.installMessageHook(panel, this.onMessage);
+    this.follow();
+  }
+
+  get isDisposed(): boolean {
+    return this._button.isDisposed;
+  }
+
+  dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    MessageLoop.removeMessageHook(this.panel, this.onMessage);
+    document.removeEventListener('visibilitychange', this.look);
+    this.sidebar.changed.disconnect(this.meet, this);
+    this._follower.dispose();
+    this._source?.dispose();
+    this._button.dispose();
+  }
+
+  /** The notebook has another kernel, or none that could use us. */
+  private follow(): void {
+    const { kernel } = this._follower;
+    this._source?.dispose();
+    this._source = kernel === null ? null : new GlanceSource(kernel);
+    this._source?.changed.on(() => {
+      this.display();
+    });
+    this._source?.sidebarAsked.on(() => {
+      this._source?.answerSidebar();
+      this._isAsked = true;
+      this.meet();
+    });
+    this._isAsked = false;
+    this._button.setHidden(kernel === null);
+    this.meet();
+    this.look();
+    this.display();
+  }
+
+  /** The sidebar shows another kernel: it may be this one. */
+  private meet(): void {
+    const { kernel } = this._follower;
+    const isMine = kernel !== null && this.sidebar.kernel === kernel;
+    this._source?.borrow(isMine ? this.sidebar.source : null);
+    if (isMine && this._isAsked) {
+      this._isAsked = false;
+      this.sidebar.reveal();
+    }
+  }
+
+  private readonly onMessage = (_: unknown, message: Message): boolean => {
+    if (MOVES.includes(message.type)) {
+      queueMicrotask(this.look); // once the panel has taken the message
+    }
+    return true;
+  };
+
+  private readonly look = (): void => {
+    this._source?.setVisible(this.panel.isVisible && !document.hidden);
+  };
+
+  private display(): void {
+    const { state, glance } = this._source ?? { state: 'none', glance: null };
+    const shown = state === 'running' && glance?.kind === 'input-bound' ? 'input-bound' : state;
+    this._button.node.dataset.state = shown;
+    if (this._face.tooltip !== TITLES[shown]) {
+      this._face.tooltip = TITLES[shown];
+      this._button.update();
+    }
+  }
+
+  private press(): void {
+    this._button.pressed = false; // it opens, and is no switch
+    if (this.shell.currentWidget !== this.panel) {
+      this.shell.activateById(this.panel.id);
+    }
+    this.sidebar.reveal();
+  }
+
+  private _source: GlanceSource | null = null;
+  /** A cell asked for the sidebar, which is to open when this notebook is the active one. */
+  private _isAsked = false;
+  private readonly _follower: KernelFollower;
+  private readonly _face: ToolbarButtonComponent.IProps = {
+    icon: monitorIcon,
+    tooltip: TITLES.none,
+    onClick: () => {
+      this.press();
+    }
+  };
+  private readonly _button = new ToolbarButton(this._face);
+}
