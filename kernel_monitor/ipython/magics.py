@@ -33,7 +33,7 @@ PATIENCE_S = 600.0
 
 SIDEBAR_S = 2.0
 """How long `%monitor sidebar` waits for the page: one that has a sidebar answers in some 20 ms when nothing is busy."""
-SIDEBAR_OPEN = "The sidebar shows this kernel; its tab, Kernel monitor, is at the right edge of the window."
+SIDEBAR_OPEN = "The sidebar at the right, Kernel monitor, shows this kernel."
 SIDEBAR_ASKED = (
     "No sidebar has answered yet: it opens once JupyterLab's kernel-monitor extension is connected to this kernel. "
     "In a front end without it (VS Code, Colab), %monitor shows the same in the cell."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from pathlib import Path
 
@@ -183,3 +185,75 @@ def test_buttons(lab: Lab, how: str) -> None:
     if how == "start":
         _start(sidebar)
         _flows(lab)
+
+
+def test_run_all_opens_the_sidebar_in_the_middle(lab: Lab) -> None:
+    """In a new kernel, with cells queued behind, and only in the page whose cell it was."""
+    path = lab.server.notebook("asks.ipynb", "%load_ext kernel_monitor\n%monitor", "%monitor sidebar", LONG)
+    lab.open(path)
+    hint = lab.page.locator(".km-hint")
+    lab.run_all()
+    expect(lab.page.locator(SIDEBAR)).to_be_visible()
+    assert lab.status() == "busy"
+    _flows(lab)
+    expect(lab.page.locator(".jp-Notebook .jp-CodeCell").nth(1)).to_contain_text("shows this kernel")
+    assert "over" not in lab.output(2)
+    expect(hint).to_be_hidden()
+    lab.command("application:toggle-right-area")
+    expect(hint).to_have_text("The same is in the sidebar: the Kernel monitor tab at the right, or %monitor sidebar.")
+    hint.get_by_role("button", name="sidebar").click()
+    expect(lab.page.locator(SIDEBAR)).to_be_visible()
+    assert lab.errors == []
+
+
+def test_the_sidebar_opens_for_the_notebook_that_asked(browser: Browser, lab_server: Server) -> None:
+    """Not in another window of the same notebook, and not while another notebook is shown."""
+    one, two = Lab(browser, lab_server), Lab(browser, lab_server)
+    try:
+        path = lab_server.notebook("asks-one.ipynb", START, "import time; time.sleep(2)", "%monitor sidebar")
+        one.open(path)
+        two.open(path)
+        one.run_cell(0)
+        one.wait_for_idle()
+        expect(two.page.get_by_role("button", name="Kernel monitor: measuring")).to_be_visible()
+        one.run_cell(1)
+        one.run_cell(2)
+        one.command("docmanager:open", {"path": lab_server.notebook("asks-not.ipynb", "1")})
+        panel = one.page.locator(".km-sidebar")
+        one.page.wait_for_function("() => window.jupyterapp.shell.currentWidget?.context?.path === 'asks-not.ipynb'")
+        one.page.wait_for_timeout(4000)
+        expect(panel).to_be_hidden()
+        one.command("docmanager:open", {"path": path})
+        expect(panel).to_be_visible()
+        expect(panel).to_contain_text("asks-one.ipynb")
+        expect(two.page.locator(".km-sidebar")).to_be_hidden()
+    finally:
+        one.close()
+        two.close()
+
+
+def test_the_toolbars_button_stands_where_the_kernel_could_use_it(lab: Lab) -> None:
+    other = Path(lab.server.root).parent / "ipython" / "kernels" / "other"
+    other.mkdir(parents=True, exist_ok=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (other / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Other", "language": "bash"}))
+    lab.open(lab.server.notebook("button.ipynb", START, "%monitor stop"))
+    button = lab.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .km-toolbar-button")
+    named = lab.page.get_by_role("button", name="Kernel monitor", exact=True)
+    tab = lab.page.get_by_role("tab", name="Kernel monitor")
+    expect(tab).to_have_text("Kernel monitor")
+    expect(named).to_be_visible()
+    lab.run_cell(0)
+    expect(lab.page.get_by_role("button", name="Kernel monitor: measuring")).to_be_visible()
+    assert button.get_attribute("data-state") == "running"
+    expect(lab.page.locator(SIDEBAR)).to_be_hidden()
+    button.get_by_role("button").click()
+    _flows(lab)
+    button.get_by_role("button").press("Enter")
+    expect(lab.page.locator(SIDEBAR)).to_be_visible()
+    lab.run_cell(1)
+    expect(named).to_be_visible()
+    lab.command("docmanager:open", {"path": lab.server.notebook("button-other.ipynb", "1", kernel="other")})
+    expect(lab.page.locator(".km-sidebar")).to_contain_text("runs bash")
+    expect(button).to_be_hidden()
+    assert lab.errors == []

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
-from .lab import CELL, Lab, Server, server
+from .lab import CELL, SIDEBAR, Lab, Server, server
 
 LOAD = "%load_ext kernel_monitor\n%monitor"
 SLIDER = "import ipywidgets\nipywidgets.IntSlider()"
@@ -118,6 +118,10 @@ def test_busy_in_notebook_7(browser: Browser, notebook_server: Server) -> None:
     watched = Watched(browser, notebook_server, path, "notebooks")
     watched.run_all()
     watched.run_all()
+    button = watched.lab.page.get_by_role("button", name="Kernel monitor: measuring")
+    expect(button).to_be_visible()
+    button.click()
+    expect(watched.lab.page.locator(SIDEBAR)).to_be_visible()
     watched.lab.close()
 
 

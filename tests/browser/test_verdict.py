@@ -14,6 +14,7 @@ from .accessibility import serious
 from .lab import CELL, SIDEBAR, Lab, Server
 from .scenes import HEAVY_LOOP, HEAVY_SETUP
 
+BUTTON = ".km-toolbar-button"
 TABLE = "Engines measured in this loop"
 DIAGNOSED_MS = 150_000
 """Two engines of 8 s each and their change-overs take a third of it on a quiet machine."""
@@ -106,6 +107,35 @@ def test_the_verdict_appears_in_both_views(training: Lab, cell: Locator, sidebar
     expect(cell.locator(".km-shares-legend")).to_contain_text("waits for data")
     expect(sidebar.locator(".km-shares-legend")).to_be_hidden()
     assert training.errors == []
+
+
+def test_the_toolbar_tells_that_the_loop_waits_for_its_data(training: Lab) -> None:
+    """With the sidebar, whose verdict it takes, and without it, when it asks the kernel itself."""
+    button = training.page.locator(BUTTON)
+    words = "Kernel monitor: measuring; the loop is input-bound, it waits for data"
+    for _ in range(2):
+        expect(training.page.get_by_role("button", name=words)).to_be_visible(timeout=60_000)
+        assert button.get_attribute("data-state") == "input-bound"
+        held = _mark(training.page)
+        button.evaluate("(el) => { el.dataset.state = 'running'; }")
+        measured = _mark(training.page)
+        assert held["shape"] != measured["shape"]
+        assert held["colour"] != measured["colour"]
+        button.evaluate("(el) => { el.dataset.state = 'input-bound'; }")
+        training.command("application:toggle-right-area")
+        time.sleep(4)  # the rows that the sidebar was sent are too old by then
+    expect(training.page.locator(SIDEBAR)).to_be_visible()
+    assert training.errors == []
+
+
+def _mark(page: Page) -> dict[str, str]:
+    found: dict[str, str] = page.locator(BUTTON).evaluate(
+        """(el) => {
+            const style = getComputedStyle(el, '::after');
+            return { shape: style.clipPath, colour: style.backgroundColor };
+        }"""
+    )
+    return found
 
 
 def test_diagnose_measures_both_engines_and_goes_back(training: Lab, cell: Locator, sidebar: Locator) -> None:
@@ -250,6 +280,8 @@ def test_axe_finds_nothing_serious_in_either_view(training: Lab, theme: str) -> 
         for details in training.dashboard(where).locator("details").all():
             details.evaluate("(el) => { el.open = true; }")
         assert serious(training.page, where) == []
+    for where in (".jp-NotebookPanel-toolbar", "[aria-label='alternate sidebar'], .jp-SideBar.jp-mod-right"):
+        assert [one for one in serious(training.page, where) if "km-" in one or "onitor" in one] == []
 
 
 def test_an_engine_is_offered_in_both_views_and_a_no_is_for_both(

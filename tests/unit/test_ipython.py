@@ -53,6 +53,16 @@ def test_the_dashboard_is_text_without_a_page(shell: InteractiveShell, capsys: p
     assert "stopped" in capsys.readouterr().out
 
 
+def test_without_a_page_there_is_no_sidebar(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = time.monotonic()
+    shell.run_line_magic("monitor", "sidebar")
+    assert time.monotonic() - begun < 1.5, "nobody is waited for"
+    assert capsys.readouterr().out == "There is no page here that has a sidebar: %monitor shows what is measured.\n"
+    assert monitor.running
+    shell.run_line_magic("monitor", "help")
+    assert "%monitor sidebar " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -96,6 +96,8 @@ def test_an_error_in_the_verdict_is_shown_and_ends_nothing(
     assert one.verdict is not None
     assert (one.verdict["kind"], one.verdict["loader"]) == ("undetermined", "loader-1")
     assert "RuntimeError: a bug" in one.verdict["sentence"]
+    assert one.kind(10.0) == "undetermined"
+    assert one.kind(10.0 + 3 * judging.PERIOD_S) is None, "nobody has looked since"
     assert len(caplog.records) == 1
 
 

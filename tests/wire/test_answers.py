@@ -44,7 +44,7 @@ HOSTILE: list[Any] = [
 ]
 FIELDS = (
     "client", "loader", "backend", "label", "since", "steps", "seconds", "confirmed", "cancel", "workers", "interval",
-    "history", "charts", "price", "path", "recorded", "touch",
+    "history", "charts", "price", "path", "recorded", "touch", "page",
 )  # fmt: skip
 
 

@@ -1,10 +1,11 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
+import type { LiveVerdict } from '../src/analysis.js';
 import { glanceParts, type Glance } from '../src/glance.js';
 import { GlanceFeed } from '../src/glancefeed.js';
 import { GlanceSource } from '../src/glancesource.js';
-import { GLANCE, type Schema } from '../src/wire.js';
-import { FakeMonitor, makeRows, makeSchema } from './fakes.js';
+import { GLANCE, NOTICE, type Schema } from '../src/wire.js';
+import { FakeMonitor, golden, makeRows, makeSchema } from './fakes.js';
 import { FakeSource } from './fakesource.js';
 import { after, soon } from './seen.js';
 
@@ -16,6 +17,7 @@ const NOTHING = {
   gpu_memory_used: null,
   gpu_memory_total: null,
   images: null,
+  kind: null,
   recording: null
 };
 const FULL: Glance = {
@@ -27,6 +29,7 @@ const FULL: Glance = {
   gpu_memory_used: 12.3e9,
   gpu_memory_total: 80e9,
   images: 1204.4,
+  kind: 'input-bound',
   recording: null
 };
 const line = (glance: Glance): string =>
@@ -80,6 +83,7 @@ describe('a glance from a dashboard’s rows', () => {
       gpu_memory_used: 51,
       gpu_memory_total: 80e9,
       images: 61 + 71,
+      kind: null,
       recording: null
     });
     vi.advanceTimersByTime(500);
@@ -180,5 +184,52 @@ describe('a glance of its own', () => {
     await after(3100);
     expect(asked()).toEqual(['glance', 'unsubscribe', 'glance']);
     expect(source.glance?.cpu).toBe(12);
+  });
+
+  it('has the kind of the verdict now, from the kernel and from a dashboard', async () => {
+    source.setVisible(true);
+    await soon();
+    expect(source.glance?.kind).toBe('input-bound');
+    const dashboard = new FakeSource();
+    dashboard.session = 's1';
+    source.borrow(dashboard);
+    const verdict = golden('analysis').content.verdict as LiveVerdict;
+    const verdicts = new Map([[verdict.loader, verdict]]);
+    for (const now of [verdict, null]) {
+      // What was said of a loop that has ended still stands among the verdicts.
+      dashboard.analysis = { verdicts, verdict: now, diagnosing: null, profiling: null };
+      await after(1000);
+      dashboard.arrived.emit(makeRows(schema, [1], (n, column) => n + column * 10));
+      expect(source.glance?.kind).toBe(now?.kind ?? null);
+    }
+  });
+
+  it('hears of a sidebar that is wanted of this page, and of no other', async () => {
+    let asked = 0;
+    source.sidebarAsked.on(() => (asked += 1));
+    monitor.kernel.publish(NOTICE, { ...monitor.hello(), kind: 'sidebar', page: 'another' });
+    expect(asked).toBe(0);
+    monitor.kernel.publish(NOTICE, {
+      ...monitor.hello(),
+      kind: 'sidebar',
+      page: monitor.kernel.clientId
+    });
+    expect(asked).toBe(1);
+    source.answerSidebar();
+    await soon();
+    expect(monitor.kernel.requests.at(-1)?.message.content).toMatchObject({
+      command: 'sidebar',
+      args: { page: monitor.kernel.clientId }
+    });
+  });
+
+  it('hears of it late, with its first answer', async () => {
+    let asked = 0;
+    source.sidebarAsked.on(() => (asked += 1));
+    monitor.kernel.answers.glance = request =>
+      request.reply({ lease: 20, running: false, sidebar: monitor.kernel.clientId });
+    source.setVisible(true);
+    await soon();
+    expect(asked).toBe(1);
   });
 });

@@ -90,11 +90,12 @@ describe('golden messages', () => {
     const bokeh = await commands.bokehjs();
     const page = await commands.exportPage();
     commands.unsubscribe();
+    commands.answerSidebar('2f1d6a0c-7a55-4c0e-9a51-3f0f0b6f1c11');
     const sent = kernel.requests.map(request => request.message.content);
     const names =
       'hello start stop subscribe subscribe-touch switch switch-confirmed set history document bokehjs export';
     expect(sent).toEqual(
-      [...names.split(' '), 'unsubscribe'].map(name => golden(`request-${name}`).content)
+      [...names.split(' '), 'unsubscribe', 'sidebar'].map(name => golden(`request-${name}`).content)
     );
     expect(document).toMatchObject({ schema: 3, bokeh: '3.9.2', item: { root_id: 'p1' } });
     expect(JSON.stringify(document.item)).toContain('Wärme');
@@ -140,8 +141,8 @@ describe('settings, recordings and glances', () => {
     expect(settings).toMatchObject({ interval: 0.2, record: false });
     expect(sessions[0]).toMatchObject({ seconds: 1872.4, goodbye: false, problem: null });
     expect(subscription.recorded).toMatchObject({ path, seconds: 1872.4, live: false });
-    expect(glance).toMatchObject({ lease: 20, running: true, paused: false });
-    expect(glance.glance).toMatchObject({ cpu: 45.25, images: 1204.5 });
+    expect(glance).toMatchObject({ lease: 20, running: true, paused: false, sidebar: null });
+    expect(glance.glance).toMatchObject({ cpu: 45.25, images: 1204.5, kind: 'input-bound' });
   });
 
   it('come with hello, subscription and frame', () => {
