@@ -4,10 +4,10 @@
  */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { ToolbarButton, type ToolbarButtonComponent } from '@jupyterlab/ui-components';
 import { GlanceSource } from '@kernel-monitor/widgets';
 import type { IDisposable } from '@lumino/disposable';
 import { type Message, MessageLoop } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
 
 import { monitorIcon } from './icon.js';
 import { KernelFollower } from './kernels.js';
@@ -45,10 +45,18 @@ class NotebookButton implements IDisposable {
     private readonly sidebar: IMonitorSidebar
   ) {
     const { toolbar } = panel;
-    this._button.addClass('km-toolbar-button');
+    this._item.addClass('jp-ToolbarButton');
+    this._item.addClass('km-toolbar-button');
+    this._button.type = 'button';
+    this._button.className = 'jp-ToolbarButtonComponent';
+    this._button.addEventListener('click', () => {
+      this.press();
+    });
+    monitorIcon.element({ container: this._button, stylesheet: 'toolbarButton' });
+    this._item.node.append(this._button);
     // Where JupyterLab's own button of the debugger stands.
-    if (!toolbar.insertBefore('kernelName', NAME, this._button)) {
-      toolbar.addItem(NAME, this._button);
+    if (!toolbar.insertBefore('kernelName', NAME, this._item)) {
+      toolbar.addItem(NAME, this._item);
     }
     this._follower = new KernelFollower(panel.sessionContext);
     this._follower.changed.connect(this.follow, this);
@@ -59,7 +67,7 @@ class NotebookButton implements IDisposable {
   }
 
   get isDisposed(): boolean {
-    return this._button.isDisposed;
+    return this._item.isDisposed;
   }
 
   dispose(): void {
@@ -71,7 +79,7 @@ class NotebookButton implements IDisposable {
     this.sidebar.changed.disconnect(this.meet, this);
     this._follower.dispose();
     this._source?.dispose();
-    this._button.dispose();
+    this._item.dispose();
   }
 
   /** The notebook has another kernel, or none that could use us. */
@@ -88,7 +96,7 @@ class NotebookButton implements IDisposable {
       this.meet();
     });
     this._isAsked = false;
-    this._button.setHidden(kernel === null);
+    this._item.setHidden(kernel === null);
     this.meet();
     this.look();
     this.display();
@@ -119,15 +127,15 @@ class NotebookButton implements IDisposable {
   private display(): void {
     const { state, glance } = this._source ?? { state: 'none', glance: null };
     const shown = state === 'running' && glance?.kind === 'input-bound' ? 'input-bound' : state;
-    this._button.node.dataset.state = shown;
-    if (this._face.tooltip !== TITLES[shown]) {
-      this._face.tooltip = TITLES[shown];
-      this._button.update();
+    const { node } = this._item;
+    if (node.dataset.state !== shown) {
+      node.dataset.state = shown;
+      this._button.title = TITLES[shown];
+      this._button.setAttribute('aria-label', TITLES[shown]);
     }
   }
 
   private press(): void {
-    this._button.pressed = false; // it opens, and is no switch
     if (this.shell.currentWidget !== this.panel) {
       this.shell.activateById(this.panel.id);
     }
@@ -138,12 +146,7 @@ class NotebookButton implements IDisposable {
   /** A cell asked for the sidebar, which is to open when this notebook is the active one. */
   private _isAsked = false;
   private readonly _follower: KernelFollower;
-  private readonly _face: ToolbarButtonComponent.IProps = {
-    icon: monitorIcon,
-    tooltip: TITLES.none,
-    onClick: () => {
-      this.press();
-    }
-  };
-  private readonly _button = new ToolbarButton(this._face);
+  private readonly _item = new Widget();
+  /** An element of HTML: of the toolkit's own button, axe finds that its ARIA attributes are not allowed. */
+  private readonly _button = document.createElement('button');
 }

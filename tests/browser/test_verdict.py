@@ -280,8 +280,8 @@ def test_axe_finds_nothing_serious_in_either_view(training: Lab, theme: str) -> 
         for details in training.dashboard(where).locator("details").all():
             details.evaluate("(el) => { el.open = true; }")
         assert serious(training.page, where) == []
-    for where in (".jp-NotebookPanel-toolbar", "[aria-label='alternate sidebar'], .jp-SideBar.jp-mod-right"):
-        assert [one for one in serious(training.page, where) if "km-" in one or "onitor" in one] == []
+    for where in (BUTTON, ".km-sidebar-tab"):
+        assert serious(training.page, where) == []
 
 
 def test_an_engine_is_offered_in_both_views_and_a_no_is_for_both(
