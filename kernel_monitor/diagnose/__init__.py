@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .analysis import analyse
 from .changes import change
+from .comparison import SwitchComparison, last_comparison
 from .limits import allowed_cores, limits_note, memory_note
 from .live import live_verdict
 from .measured import Measured, measure
@@ -13,10 +14,12 @@ from .switches import Comparison, compare, switches
 __all__ = [
     "Comparison",
     "Measured",
+    "SwitchComparison",
     "allowed_cores",
     "analyse",
     "change",
     "compare",
+    "last_comparison",
     "limits_note",
     "live_verdict",
     "measure",

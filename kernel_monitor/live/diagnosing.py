@@ -1,4 +1,4 @@
-"""*Diagnose* as a person calls it: try every engine in the running loop."""
+"""*Diagnose* as a person calls it: try every engine in the running loop; and what a switch changed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MonitorError
+from ..errors import MonitorError, SessionError
 from ..steps.records import NO_GRADIENTS
+from ..text import line
 from .trying import Run, State
 
 if TYPE_CHECKING:
+    from ..diagnose import SwitchComparison
     from ..loaders import SwitchableLoader
-    from ..store import Store
+    from ..store import Snapshot, Store
     from .sampling import Sampling
 
 SECONDS = (1.0, 60.0)
@@ -62,6 +64,10 @@ class Diagnosing(ABC):
     @abstractmethod
     def start(self) -> None:
         """Start sampling; what runs goes on."""
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """Everything that was measured so far."""
 
     @property
     @abstractmethod
@@ -118,6 +124,27 @@ class Diagnosing(ABC):
         if run.state["state"] != "done":
             raise MonitorError(run.state["message"])
         return Diagnosis(run.state["result"])
+
+    def comparison(self, loader: str | None = None) -> SwitchComparison:
+        """What the last switch of a loader's engine changed: ``print(monitor.comparison())`` at the end of a training.
+
+        Args:
+            loader: the loader's id or name; may be left out: then it is the one that switched last.
+
+        Returns:
+            `sentence` (also its text), `switch`, `before` and `after` (the stretches on both sides, with their counts)
+            and `faster`. Where there is nothing to compare the sentence says why.
+
+        Raises:
+            MonitorError: no loader, or more than one, is called that.
+        """
+        from ..diagnose.comparison import SwitchComparison, last_comparison
+
+        try:
+            snapshot = self.snapshot()
+        except SessionError:  # a training's last line is no place for an error
+            return SwitchComparison("Nothing was measured: %monitor in a cell before the training starts the monitor.")
+        return last_comparison(snapshot, None if loader is None else line(loader))
 
     @property
     def diagnosing(self) -> State | None:

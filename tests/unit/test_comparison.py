@@ -1,0 +1,110 @@
+"""The sentence at the end of a training: what the switch brought, or why that cannot be said."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from kernel_monitor.diagnose import SwitchComparison, last_comparison
+from kernel_monitor.errors import MonitorError
+from kernel_monitor.live import Monitor
+from kernel_monitor.store import Snapshot
+from tests.unit.sessions import Run, build, switch
+
+TORCH, DALI = "torchvision", "dali-cpu"
+
+
+def session(*parts: tuple[str, float, float, float], **others: Any) -> Snapshot:
+    """One loader with batches of 32; each part: its engine, s, step and wait in s. There is a switch between them."""
+    runs, events, at = [], [], 0.0
+    for place, (engine, seconds, step, wait) in enumerate(parts):
+        if place:
+            events.append(switch(at, parts[place - 1][0], engine, asked=at - 0.001))
+        runs.append(Run(at, at + seconds, step=step, wait=wait))
+        at += seconds
+    return build(at, runs=runs, events=[*events, *others.pop("events", [])], **others)
+
+
+def said(snapshot: Snapshot, loader: str | None = None) -> str:
+    return str(last_comparison(snapshot, loader))
+
+
+def test_a_switch_that_paid() -> None:
+    found = last_comparison(session((TORCH, 20, 0.3, 0.21), (DALI, 20, 0.2, 0.06)))
+    assert found.before is not None
+    assert found.after is not None
+    assert found.switch is not None
+    assert (found.switch["source"], found.switch["target"]) == (TORCH, DALI)
+    assert found.faster == pytest.approx(1.5, rel=0.01)
+    assert found.before.samples == 32 * found.before.steps
+    assert found.sentence == (
+        "dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160 images/s (1.50 ×), waiting for data "
+        f"70 → 30 % of each step ({found.before.samples:,} images in 20 s, {found.after.samples:,} in 19 s)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [(0.35, "(0.86 ×; slower: torchvision is the better one here)"), (0.298, "(1.01 ×; no real difference)")],
+)
+def test_a_switch_that_did_not_pay(step: float, words: str) -> None:
+    assert words in said(session((TORCH, 20, 0.3, 0.21), (DALI, 20, step, 0.2)))
+
+
+@pytest.mark.parametrize(
+    ("parts", "amounts"),
+    [
+        (((TORCH, 20, 0.3, 0.21), (DALI, 0.9, 0.2, 0.06)), " in 20 s before, 0 images after)"),
+        (((TORCH, 1.5, 0.3, 0.21), (DALI, 20, 0.2, 0.06)), "images in 1 s before, "),
+        (((TORCH, 20, 0.3, 0.21), (DALI, 12, 2.0, 0.06)), "images in 8 s after)"),
+    ],
+    ids=["no step after", "short before", "few steps after"],
+)
+def test_too_little_on_a_side(parts: Any, amounts: str) -> None:
+    found = last_comparison(session(*parts))
+    assert "took over from torchvision at batch 100 of epoch 1, but too little was measured to compare (" in str(found)
+    assert amounts in str(found)
+    assert math.isnan(found.faster)
+
+
+def test_several_switches() -> None:
+    back = session((TORCH, 20, 0.3, 0.21), (DALI, 20, 0.2, 0.06), (TORCH, 20, 0.3, 0.21))
+    assert said(back).startswith("torchvision took over from dali-cpu at batch 100 of epoch 1: 160 → 107 images/s")
+    assert said(back).endswith(" This was the last of 2 switches.")
+    hasty = session((TORCH, 20, 0.3, 0.21), (DALI, 20, 0.2, 0.06), (TORCH, 1, 0.3, 0.21))
+    assert said(hasty).startswith("dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160 images/s")
+    assert said(hasty).endswith(" This was switch 1 of 2; after the later ones too little was measured to compare.")
+
+
+def test_no_switch() -> None:
+    assert said(session((TORCH, 20, 0.3, 0.21))) == (
+        "No switch took place: torchvision delivered 107 images/s, waiting for data 70 % of each step "
+        "(2,112 images in 20 s)."
+    )
+    failed = {"kind": "switch-failed", "time": 9.0, "loader": "loader-1", "target": DALI, "message": "out of memory."}
+    assert "No switch took place (dali-cpu failed: out of memory): torchvision delivered" in said(
+        session((TORCH, 20, 0.3, 0.21), events=[failed])
+    )
+
+
+def test_replayed_batches_are_called_so() -> None:
+    found = said(session((TORCH, 20, 0.3, 0.21), ("synthetic", 20, 0.1, 0.001)))
+    assert "(3.00 ×; synthetic replays a few batches: the ceiling of any loader)" in found
+
+
+def test_of_several_loaders_the_one_that_switched_is_named() -> None:
+    runs = [Run(0, 20, step=0.3, wait=0.2), Run(20, 40, step=0.2, wait=0.1), Run(0, 40, loader="loader-2", epoch=1)]
+    snapshot = build(40, runs=runs, events=[switch(20, TORCH, DALI, asked=19.999)])
+    assert said(snapshot).startswith("train: dali-cpu took over from torchvision")
+    assert said(snapshot, "second").startswith("second: No switch took place: torchvision delivered 320 images/s")
+    with pytest.raises(MonitorError, match=r"0 loaders are called 'test'. The loaders are: train, second."):
+        said(snapshot, "test")
+
+
+def test_nothing_was_measured() -> None:
+    assert said(build(5)) == "No loader has delivered a batch since the monitor was started."
+    found = Monitor().comparison()
+    assert isinstance(found, SwitchComparison)
+    assert str(found) == "Nothing was measured: %monitor in a cell before the training starts the monitor."
