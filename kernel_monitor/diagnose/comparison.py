@@ -66,7 +66,7 @@ def last_comparison(snapshot: Snapshot, loader: str | None = None) -> SwitchComp
     chosen = _chosen(loader, names, found, done)
     if chosen is None:
         return SwitchComparison("No loader has delivered a batch since the monitor was started.")
-    prefix = f"{names[chosen]}: " if len({one.loader for one in found}) > 1 else ""
+    prefix = f"{names[chosen]}: " if len({one.name for one in found}) > 1 else ""  # not of a cell run twice
     own = [one for one in found if one.loader == chosen]
     done = [event for event in done if str(event["loader"]) == chosen]
     if not done:

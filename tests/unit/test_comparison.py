@@ -103,6 +103,12 @@ def test_of_several_loaders_the_one_that_switched_is_named() -> None:
         said(snapshot, "test")
 
 
+def test_a_cell_that_is_run_again_has_the_same_name() -> None:
+    runs = [Run(0, 10, loader="loader-1"), Run(10, 30, loader="loader-2")]
+    snapshot = build(30, runs=runs, loaders={"loader-1": "train", "loader-2": "train"})
+    assert said(snapshot).startswith("No switch took place: torchvision delivered 320 images/s")
+
+
 def test_nothing_was_measured() -> None:
     assert said(build(5)) == "No loader has delivered a batch since the monitor was started."
     found = Monitor().comparison()
