@@ -1,6 +1,6 @@
 """One sentence at the end of a training: what switching the loader's engine brought.
 
-From the same stretches as the report, so that the sentence and the exported page agree.
+From the same figures as the strip of the page (`strip.py`), so that the two agree where both are seen.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..errors import MonitorError
-from .stretches import LOADER, stretches
-from .switches import REPLAYS, SHORTEST_S, asked, first, switches
+from .measured import measure
+from .switches import REPLAYS, SHORTEST_S, compare, switches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ..store import Snapshot
-    from .model import Stretch
-    from .switches import Event
+    from .measured import Measured
+    from .switches import Comparison, Event
 
 FEWEST_STEPS = 10
-"""Fewer steps on one side are not compared."""
+"""Frames with a finished step that each side must have: the strip can be looked at again, this is said once."""
 ALIKE = 0.05
 """Two rates this close to each other are called alike."""
 
@@ -33,14 +35,14 @@ class SwitchComparison:
     Attributes:
         sentence: for people, also where there is nothing to compare: then it says why.
         switch: the event (`source`, `target`, `epoch`, `batch`, and more); None where no switch took place.
-        before, after: the stretches on both sides; None where no step was counted.
+        before, after: what was measured on both sides, at most a minute each; None without a switch.
         faster: images/s after over before; NaN where they cannot be compared.
     """
 
     sentence: str
     switch: Event | None = None
-    before: Stretch | None = None
-    after: Stretch | None = None
+    before: Measured | None = None
+    after: Measured | None = None
     faster: float = math.nan
 
     def __str__(self) -> str:
@@ -60,59 +62,65 @@ def last_comparison(snapshot: Snapshot, loader: str | None = None) -> SwitchComp
     Raises:
         MonitorError: no loader, or more than one, is called that.
     """
-    found = stretches(snapshot)
-    names = {str(state["id"]): str(state["name"]) for state in snapshot.loaders} | {s.loader: s.name for s in found}
+    names = {one.id: one.name for one in snapshot.schema.loaders}
+    names |= {str(state["id"]): str(state["name"]) for state in snapshot.loaders}
+    delivered = _delivered(snapshot, names)
     done = switches(snapshot.events)
-    chosen = _chosen(loader, names, found, done)
+    chosen = _chosen(loader, names, delivered, done)
     if chosen is None:
         return SwitchComparison("No loader has delivered a batch since the monitor was started.")
-    prefix = f"{names[chosen]}: " if len({one.name for one in found}) > 1 else ""  # not of a cell run twice
-    own = [one for one in found if one.loader == chosen]
-    done = [event for event in done if str(event["loader"]) == chosen]
-    if not done:
-        return SwitchComparison(prefix + _no_switch(own, snapshot, chosen))
-    sides = [(event, *_sides(own, done, place)) for place, event in enumerate(done)]
-    for place, (event, before, after) in reversed(list(enumerate(sides))):
-        if before is not None and after is not None and _enough(before) and _enough(after):
-            text = _changed(event, before, after) + _which(place + 1, len(done))
-            return SwitchComparison(prefix + text, event, before, after, after.rate / before.rate)
-    event, before, after = sides[-1]
+    several = len({names[one] for one in delivered}) > 1  # a loader that its cell made again has the same name
+    prefix = f"{names.get(chosen, chosen)}: " if several else ""
+    places = [place for place, event in enumerate(done) if str(event["loader"]) == chosen]
+    if not places:
+        return SwitchComparison(prefix + _no_switch(snapshot, chosen))
+    found = [one for place in places if (one := compare(snapshot, snapshot.events, place)) is not None]
+    for number, one in reversed(list(enumerate(found, 1))):
+        if one.reason is None and _enough(one.before) and _enough(one.after):
+            text = _changed(one) + _which(number, len(found))
+            return SwitchComparison(prefix + text, one.switch, one.before, one.after, one.after.rate / one.before.rate)
+    last = found[-1]
     text = (
-        f"{_took_over(event)}, but too little was measured to compare ({_amount(before)} before, {_amount(after)} "
-        f"after): each side takes {FEWEST_STEPS} steps and {SHORTEST_S:.0f} s."
+        f"{_took_over(last.switch)}, but too little was measured to compare ({_amount(last.before)} before, "
+        f"{_amount(last.after)} after): each side takes {FEWEST_STEPS} steps and {SHORTEST_S:.0f} s."
     )
-    return SwitchComparison(prefix + text, event, before, after)
+    return SwitchComparison(prefix + text, last.switch, last.before, last.after)
 
 
-def _chosen(loader: str | None, names: dict[str, str], found: Sequence[Stretch], done: Sequence[Event]) -> str | None:
+def _enough(side: Measured) -> bool:
+    return len(side.step) >= FEWEST_STEPS and side.rate > 0
+
+
+def _delivered(snapshot: Snapshot, names: Iterable[str]) -> dict[str, float]:
+    """When each loader that has delivered did so last, session s."""
+    found = {}
+    for loader in names:
+        column = snapshot.schema.columns.get(f"loader/{loader}/images")
+        places = np.flatnonzero(snapshot.values[:, column] > 0) if column is not None else ()
+        if len(places):
+            found[loader] = float(snapshot.time[places[-1]])
+    return found
+
+
+def _chosen(
+    loader: str | None, names: dict[str, str], delivered: dict[str, float], done: Sequence[Event]
+) -> str | None:
     """The id of the loader that is meant; None where nothing has delivered."""
     if loader is not None:
         meant = [number for number, name in names.items() if loader in (number, name)]
-        if len(meant) != 1:
+        if len(meant) > 1:  # a cell was run again: the newest
+            meant = sorted(meant, key=lambda one: delivered.get(one, -math.inf))[-1:]
+        if not meant:
             known = ", ".join(names.values()) or "none"
-            raise MonitorError(f"{len(meant)} loaders are called {loader!r}. The loaders are: {known}.")
+            raise MonitorError(f"No loader is called {loader!r}. The loaders are: {known}.")
         return meant[0]
     if done:
         return str(done[-1]["loader"])
-    trained = [one for one in found if not one.evaluates] or found
-    return max(trained, key=lambda one: one.end).loader if trained else None
+    return max(delivered, key=lambda one: delivered[one]) if delivered else None
 
 
-def _sides(own: Sequence[Stretch], done: Sequence[Event], place: int) -> tuple[Stretch | None, Stretch | None]:
-    """The stretches next to a switch: the last one before it was asked for, and the one that it began."""
-    event = done[place]
-    since = first(done[place - 1]) if place else -math.inf
-    until = first(done[place + 1]) if place + 1 < len(done) else math.inf
-    before = [one for one in own if since <= one.start and one.end <= asked(event) and one.backend == event["source"]]
-    after = [one for one in own if one.began_by == "switch" and first(event) <= one.start < until]
-    return (before[-1] if before else None), (after[0] if after else None)
-
-
-def _enough(side: Stretch) -> bool:
-    return side.steps >= FEWEST_STEPS and side.seconds >= SHORTEST_S and side.rate > 0
-
-
-def _changed(event: Event, before: Stretch, after: Stretch) -> str:
+def _changed(found: Comparison) -> str:
+    event, before, after = found.switch, found.before, found.after
     faster = after.rate / before.rate
     judged = ""
     if REPLAYS in (event["source"], event["target"]):
@@ -122,7 +130,7 @@ def _changed(event: Event, before: Stretch, after: Stretch) -> str:
     elif faster < 1:
         judged = f"; slower: {event['source']} is the better one here"
     text = f"{_took_over(event)}: {_rate(before)} → {_rate(after)} images/s ({faster:.2f} ×{judged})"
-    if math.isfinite(before.wait) and math.isfinite(after.wait):
+    if math.isfinite(before.mean_wait) and math.isfinite(after.mean_wait):
         text += f", waiting for data {_wait(before)} → {_wait(after)} % of each step"
     return f"{text} ({_amount(before)}, {_amount(after, '')})."
 
@@ -135,15 +143,15 @@ def _which(number: int, count: int) -> str:
     return f" This was switch {number} of {count}; after the later ones too little was measured to compare."
 
 
-def _no_switch(own: Sequence[Stretch], snapshot: Snapshot, loader: str) -> str:
+def _no_switch(snapshot: Snapshot, loader: str) -> str:
     failed = [event for event in snapshot.events if event["kind"] == "switch-failed" and str(event["loader"]) == loader]
     why = f" ({failed[-1]['target']} failed: {str(failed[-1]['message']).rstrip('.')})" if failed else ""
-    counted = [one for one in own if one.steps and one.rate > 0]
-    if not counted:
-        return f"No switch took place{why}, and no step was counted."
-    side = max(counted, key=lambda one: one.steps)
-    engine = "the loader" if side.backend == LOADER else side.backend
-    waiting = f", waiting for data {_wait(side)} % of each step" if math.isfinite(side.wait) else ""
+    side = measure(snapshot, loader, 0.0, math.inf)
+    if not side.rate > 0:
+        return f"No switch took place{why}, and too little was measured to say more."
+    state = next((one for one in snapshot.loaders if str(one["id"]) == loader), {})
+    waiting = f", waiting for data {_wait(side)} % of each step" if math.isfinite(side.mean_wait) else ""
+    engine = state.get("backend", "the loader")
     return f"No switch took place{why}: {engine} delivered {_rate(side)} images/s{waiting} ({_amount(side)})."
 
 
@@ -154,13 +162,13 @@ def _took_over(event: Event) -> str:
     return f"{event['target']} took over from {event['source']}{place}"
 
 
-def _rate(side: Stretch) -> str:
+def _rate(side: Measured) -> str:
     return f"{side.rate:,.0f}" if side.rate >= 10 else f"{side.rate:.1f}"
 
 
-def _wait(side: Stretch) -> str:
-    return f"{100 * side.wait / side.step:.0f}"
+def _wait(side: Measured) -> str:
+    return f"{100 * side.mean_wait / side.mean_step:.0f}"
 
 
-def _amount(side: Stretch | None, unit: str = " images") -> str:
-    return f"0{unit}" if side is None else f"{side.samples:,}{unit} in {side.seconds:.0f} s"
+def _amount(side: Measured, unit: str = " images") -> str:
+    return f"{side.samples:,.0f}{unit} in {side.seconds:.0f} s"

@@ -132,7 +132,7 @@ class Diagnosing(ABC):
             loader: the loader's id or name; may be left out: then it is the one that switched last.
 
         Returns:
-            `sentence` (also its text), `switch`, `before` and `after` (the stretches on both sides, with their counts)
+            `sentence` (also its text), `switch`, `before` and `after` (what was measured on both sides)
             and `faster`. Where there is nothing to compare the sentence says why.
 
         Raises:

