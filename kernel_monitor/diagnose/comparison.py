@@ -96,8 +96,8 @@ def _delivered(snapshot: Snapshot, names: Iterable[str]) -> dict[str, float]:
     found = {}
     for loader in names:
         column = snapshot.schema.columns.get(f"loader/{loader}/images")
-        places = np.flatnonzero(snapshot.values[:, column] > 0) if column is not None else ()
-        if len(places):
+        places = [] if column is None else np.flatnonzero(snapshot.values[:, column] > 0).tolist()
+        if places:
             found[loader] = float(snapshot.time[places[-1]])
     return found
 
