@@ -5,16 +5,18 @@ Those of the default charts without a loader, with one or two, and with the phas
 
 from __future__ import annotations
 
+import gc
 import queue
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import MonitorError
-from .live.settings import Settings
 from .sample.client import SamplerClient
 from .store import Store
+from .store.charts import DEFAULT_CHARTS, PHASED_CHARTS
 from .stream.documents import Documents, cache_folder
 
 if TYPE_CHECKING:
@@ -26,13 +28,14 @@ FIRST_S = 20.0
 """For which the sampler is waited for."""
 SETTLE_S = 1.0
 """After the first hello: a GPU is found a moment later."""
-LOADERS: tuple[tuple[bool, ...], ...] = ((), (False,), (True,), (False, False), (True, False))
-"""Of each loader, whether its phases are measured."""
+LOADERS: tuple[tuple[bool, ...], ...] = ((False,), (), (True,), (False, False), (True, False))
+"""Of each loader, whether its phases are measured; the usual case first, as somebody may wait for it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0."""
     given = sys.argv[1:] if arguments is None else arguments
+    gc.disable()  # a process of some seconds, of which collections would take a tenth
     warm(Path(given[0]) if given else cache_folder())
     return 0
 
@@ -44,11 +47,20 @@ def warm(folder: Path) -> int:
         MonitorError: the machine's sampler does not start.
         OSError: the folder cannot be written to.
     """
-    return Documents(folder).make((schema for hello in _hellos() for schema in _usual(hello)), _document)
+    documents = Documents(folder)
+
+    def wanted() -> Iterator[Schema]:
+        hellos = _hellos()
+        first = next(hellos)
+        documents.keep_hello(first)
+        for hello in chain([first], hellos):
+            yield from _usual(hello)
+
+    return documents.make(wanted(), _document)
 
 
 def _document(schema: Schema) -> dict[str, Any]:
-    from .views import document  # only where there is something to make: Bokeh takes a second to import
+    from .views import document
 
     return document(schema)
 
@@ -59,7 +71,7 @@ def _usual(hello: dict[str, Any]) -> list[Schema]:
     store.set_host(hello)
     found = []
     for loaders in LOADERS:
-        store.set_charts(Settings(phased=any(loaders)).charts)
+        store.set_charts(PHASED_CHARTS if any(loaders) else DEFAULT_CHARTS)
         store.set_loaders([{"id": str(k), "name": str(k), "phased": phased} for k, phased in enumerate(loaders)])
         found.append(store.page_schema)
     return found
@@ -77,6 +89,8 @@ def _hellos() -> Iterator[dict[str, Any]]:
     )
     client.start()
     try:
+        from . import views  # noqa: F401 - Bokeh takes half a second to import, and the sampler that long to start
+
         try:
             yield heard.get(timeout=FIRST_S)
         except queue.Empty:

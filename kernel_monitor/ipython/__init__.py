@@ -16,9 +16,17 @@ def load(shell: InteractiveShell) -> None:
     """Register the magics and, in a kernel, the control channel. Loading twice is harmless."""
     if _loaded:
         return
+    documents = None
+    if getattr(getattr(shell, "kernel", None), "control_stream", None) is not None:
+        # A kernel with pages; terminal IPython has none, nor has a kernel inside another process. The charts are made
+        # while we import the rest.
+        from ..stream.documents import Documents
+
+        documents = Documents()
+        documents.warm()
     from .extension import Extension
 
-    extension = Extension(shell)
+    extension = Extension(shell, documents)
     _loaded.append(extension)
     extension.load()
 

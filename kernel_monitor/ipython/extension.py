@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..live import monitor
@@ -13,14 +15,21 @@ from .magics import MonitorMagics
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from ..stream.documents import Documents
     from ..stream.jupyter import KernelChannels
 
 
 class Extension:
-    """The monitor's hold on one IPython shell."""
+    """The monitor's hold on one IPython shell.
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    Args:
+        shell: the shell.
+        documents: the charts for the pages of its kernel; None where there are no pages to serve.
+    """
+
+    def __init__(self, shell: InteractiveShell, documents: Documents | None) -> None:
         self._shell = shell
+        self._documents = documents
         self._magics = MonitorMagics(shell, monitor)
         self._channels: KernelChannels | None = None
 
@@ -30,16 +39,16 @@ class Extension:
         shell.input_transformers_cleanup.append(leave_out)
         shell.events.register("pre_run_cell", self._before_cell)
         shell.events.register("post_run_cell", self._after_cell)
-        kernel = getattr(shell, "kernel", None)
-        if kernel is None or getattr(kernel, "control_stream", None) is None:
-            return  # terminal IPython, or a kernel inside another process: no pages to serve
+        documents = self._documents
+        if documents is None:
+            return
         from ..stream.control import Control
         from ..stream.jupyter import KernelChannels
 
-        self._channels = KernelChannels(kernel)
-        control = Control(monitor)
-        control.documents.warm()
-        self._channels.listen(control)
+        threading.Thread(target=_import_widgets, name="kernel-monitor-import", daemon=True).start()
+        self._channels = KernelChannels(shell.kernel)
+        self._channels.listen(Control(monitor, documents))
+        monitor.expect(documents.hello)
         self._channels.before_shutdown(partial(monitor.goodbye, "the kernel was shut down"))
         monitor.connect(self._channels.publish)
         if threading.current_thread() is not threading.main_thread():
@@ -70,3 +79,9 @@ class Extension:
         monitor.hub.cell_ended()
         self._magics.after_cell()
         self._magics.refresh_summaries()
+
+
+def _import_widgets() -> None:
+    """Import what `%monitor` shows, which takes 0.1 s, before somebody waits for it."""
+    with suppress(Exception):  # it is told where it matters: by `%monitor`
+        import_module("kernel_monitor.widgets")

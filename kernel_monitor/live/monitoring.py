@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,6 +292,10 @@ class Monitor(Steering, Stepping, Diagnosing, Profiling):
     def connect(self, publish: Publisher | None) -> None:
         """Give the way to the pages (None takes it away)."""
         self._serving.connect(publish)
+
+    def expect(self, hello: Callable[[], Mapping[str, Any] | None]) -> None:
+        """Ask `hello`, when the session begins, for what the sampler is likely to say: its hello of another session."""
+        self._sampling.expected = hello
 
     def notify(self, kind: str, **fields: Any) -> None:
         """Tell all pages about a change that they did not ask for themselves."""

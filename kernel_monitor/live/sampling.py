@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import platform
 import threading
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +23,8 @@ from .following import Following
 from .recording import Recording, left_behind
 from .settings import Settings
 from .telling import FLUSH_S, Teller
+
+log = logging.getLogger(__name__)
 
 KEPT_NOTICES = 5
 # What a reader of an exported page or a recording may want to reproduce; nothing personal.
@@ -69,6 +73,7 @@ class Sampling:
         self.client: SamplerClient | None = None
         self.following = Following(store, self.session_time, self.add_event)
         self.share = Share()
+        self.expected: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._teller = Teller(self._send)
         self._store = store
         self._told = told
@@ -100,6 +105,7 @@ class Sampling:
             self._teller.recording = path is not None
             self._window_from = self._stepped = time.monotonic()
             self.following.begin()
+            self._lay_out(self._clock)
             self._fresh = True
             client = self.client = SamplerClient(
                 settings.interval,
@@ -118,6 +124,21 @@ class Sampling:
         if began and settings.price is not None:
             self.add_event("price", 0.0, per_hour=settings.price, currency=settings.currency)
         return True
+
+    def _lay_out(self, clock: SessionClock) -> None:
+        """Give the store the columns that are expected, so that pages build their charts while the sampler starts.
+
+        Its hello then changes nothing, or only what differs.
+        """
+        if self._store.schema.host:
+            return
+        hello = self.expected()
+        if hello is not None:
+            self.following.look()
+            try:
+                self._store.set_host({**hello, "interval": self._settings.interval, "origin": clock.origin})
+            except (KeyError, TypeError, ValueError) as error:
+                log.debug("What the sampler is expected to say is no hello: %r", error)  # it says it itself in a moment
 
     def stop(self, reason: str = "stopped") -> bool:
         """Say goodbye and end the sampler; False if none runs."""

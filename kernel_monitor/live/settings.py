@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SessionError
-from ..store.charts import CHART_IDS, DEFAULT_CHARTS, chart_ids
+from ..store.charts import CHART_IDS, DEFAULT_CHARTS, PHASED_CHARTS, chart_ids
 from ..text import shown
 
 INTERVAL_S = (0.05, 60.0)
@@ -18,8 +18,6 @@ HISTORY_S = (60.0, 3600.0)
 FEWEST_ROWS = 10
 """However long the interval, the charts have this many rows."""
 
-PHASES = "phases"
-"""The chart that is shown without having been chosen, as soon as it has something to show."""
 PRICE = re.compile(
     r"(?P<before>[^\d\s.,+-]{0,8})\s*(?P<number>[+-]?(?:\d+(?:\.\d*|,\d\d?)?|\.\d+))\s*"
     r"(?P<after>[^\d\s.,+/-]{0,8})(?:\s*(?:/|per)\s*(?:h|hr|hour))?"
@@ -60,7 +58,7 @@ class Settings:
         """Ids of the charts that pages draw, in the order of `store.charts`."""
         if self.chosen is not None:
             return self.chosen
-        return chart_ids([*DEFAULT_CHARTS, PHASES]) if self.phased else DEFAULT_CHARTS
+        return PHASED_CHARTS if self.phased else DEFAULT_CHARTS
 
     @property
     def capacity(self) -> int:

@@ -78,6 +78,8 @@ CHARTS: tuple[ChartInfo, ...] = (
 """From top to bottom, wherever charts are shown."""
 CHART_IDS: tuple[str, ...] = tuple(chart.id for chart in CHARTS)
 DEFAULT_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.default)
+PHASED_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.default or chart.id == "phases")
+"""The default ones as soon as phases of steps are measured: that chart is shown without having been chosen."""
 ALWAYS = ("sample/interval", "memory/*", "gpu/*/utilisation", "gpu/*/memory*", "loader/*/*")
 """Series that every page is sent: the strip, the gaps and the status bar need them."""
 _BY_ID = {chart.id: chart for chart in CHARTS}

@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """Answers requests for one :class:`~kernel_monitor.live.Monitor`. Knows no Jupyter."""
+    """Answers requests for one :class:`~kernel_monitor.live.Monitor`. Knows no Jupyter.
 
-    def __init__(self, monitor: Monitor) -> None:
+    Args:
+        monitor: who is asked.
+        documents: where chart documents come from; the user's own where none are given.
+    """
+
+    def __init__(self, monitor: Monitor, documents: Documents | None = None) -> None:
         self._monitor = monitor
-        self.documents = Documents()
+        self.documents = Documents() if documents is None else documents
         self._quick: dict[str, Callable[[dict[str, Any]], Reply]] = {
             "hello": self._hello,
             "subscribe": self._subscribe,

@@ -28,7 +28,7 @@ from ..store.shape import filled, shape
 from .render import command, environment, run_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ..store import Schema
 
@@ -101,6 +101,19 @@ class Documents:
         self._warming = process
         threading.Thread(target=process.wait, name="kernel-monitor-warm", daemon=True).start()
 
+    def hello(self) -> dict[str, Any] | None:
+        """What this machine's sampler said when documents were made for it: likely what it says again; or None."""
+        known = _read(self.folder / _machine())
+        return None if known is None else dict(json.loads(known))
+
+    def keep_hello(self, hello: Mapping[str, Any]) -> None:
+        """Keep what this machine's sampler says.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        _write(self.folder, _machine(), json.dumps(hello).encode())
+
     def make(self, schemas: Iterable[Schema], document: Callable[[Schema], dict[str, Any]]) -> int:
         """Make the documents that are not known, in this very process; returns how many there were.
 
@@ -161,7 +174,16 @@ def _versions() -> tuple[str, ...]:
 
 def _marker() -> str:
     """Name of the file that says that this machine's documents were made."""
-    return f"warm-{_digest(json.dumps([platform.node(), os.cpu_count(), *_versions()]))}"
+    return f"warm-{_here()}"
+
+
+def _machine() -> str:
+    """Name of the file with what this machine's sampler says."""
+    return f"machine-{_here()}.json"
+
+
+def _here() -> str:
+    return _digest(json.dumps([platform.node(), os.cpu_count(), *_versions()]))
 
 
 def _digest(text: str) -> str:

@@ -13,6 +13,8 @@ import pytest
 
 from kernel_monitor import warm
 from kernel_monitor.errors import MonitorError
+from kernel_monitor.live import Monitor
+from kernel_monitor.steps import watch_loader
 from kernel_monitor.store import Schema, Store
 from kernel_monitor.store.shape import filled, shape
 from kernel_monitor.stream import documents
@@ -160,14 +162,55 @@ def test_warming_up_makes_what_the_first_minute_needs(tmp_path: Path, count: lis
     kept = Documents(tmp_path)
     kept.warm()
     hello = next(warm._hellos())
-    assert [len(wanted.loaders) for wanted in warm._usual(hello) if kept.get(wanted)] == [0, 1, 1, 2, 2]
+    assert [len(wanted.loaders) for wanted in warm._usual(hello) if kept.get(wanted)] == [1, 0, 1, 2, 2]
     assert count == []
     began = time.monotonic()
     assert warm.warm(tmp_path) == 0
     assert time.monotonic() - began < 15
+    known = kept.hello()
+    assert known is not None
+    store = Store()
+    store.set_host(hello)
+    assert store.set_host(known).version == 1  # as the sampler says it again
     process = kept._warming
     kept.warm()
     assert kept._warming is process  # it is known to be warm
+
+
+def test_a_session_has_its_charts_before_its_sampler_speaks() -> None:
+    """The sampler takes some tenths of a second to start, in which pages build the charts that it is going to fill."""
+    monitor = Monitor()
+    loader = watch_loader([1, 2], name="train")
+    hello = next(warm._hellos())
+    monitor.expect(lambda: hello)
+    try:
+        monitor.start(record=False, interval=0.2)
+        before = monitor.store.page_schema
+        assert monitor.store.last_seq == 0
+        assert any(one.name.startswith("cpu/") for one in before.series)
+        assert "train" in [one.name for one in before.loaders]
+        until = time.monotonic() + 20
+        while monitor.store.last_seq == 0 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert monitor.store.last_seq > 0
+        assert monitor.store.page_schema == before  # so that no page builds them again
+    finally:
+        monitor.stop()
+    assert len(loader) == 2
+
+
+@pytest.mark.parametrize("known", [None, {"cpus": [0]}, {**HELLO, "cpus": [7], "gpu_reason": "another"}])
+def test_what_was_expected_amiss_is_put_right_by_the_sampler(known: dict[str, Any] | None) -> None:
+    monitor = Monitor()
+    monitor.expect(lambda: known)
+    try:
+        monitor.start(record=False)
+        until = time.monotonic() + 20
+        while monitor.store.last_seq == 0 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert list(monitor.store.schema.cpus) == next(warm._hellos())["cpus"]
+    finally:
+        monitor.stop()
 
 
 def test_filled_leaves_everything_else_alone() -> None:

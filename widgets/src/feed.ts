@@ -138,7 +138,8 @@ export class Feed {
       const values = rows.values.slice(last.index * width, (last.index + 1) * width);
       this.newest = { seq, time: last.time, values };
     }
-    this.schedule();
+    // The first ones at once: what was drawn before them were empty charts.
+    this.schedule(this.drawn === null);
   }
 
   setEvents(events: readonly MonitorEvent[]): void {

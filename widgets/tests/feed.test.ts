@@ -242,6 +242,17 @@ describe('drawing', () => {
     expect(end).toBeCloseTo((1_790_000_000 + 10.05 + 0.1) * 1000, 0);
   });
 
+  it('shows the first rows at once, whenever empty charts were drawn before', async () => {
+    const schema = makeSchema();
+    const { feed } = setUp(schema);
+    feed.setEvents([]);
+    await vi.advanceTimersByTimeAsync(10);
+    expect([feed.draws.count, feed.drawn]).toEqual([1, null]);
+    feed.add(makeRows(schema, [1]));
+    await vi.advanceTimersByTimeAsync(10);
+    expect(feed.drawn?.seq).toBe(1);
+  });
+
   it('rests while nobody sees it, and catches up', async () => {
     const schema = makeSchema();
     const { feed, lines, other } = setUp(schema);
