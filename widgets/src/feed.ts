@@ -111,6 +111,8 @@ export class Feed {
       }
     }
     this.sight = new Sight(figuresOf(document), () => this.schedule(true));
+    // Charts that stand before the first row show its time, not that of 1970.
+    this.showTime(schema.interval, LEAST_SECONDS);
   }
 
   /** How many rows the charts have. */
@@ -226,12 +228,17 @@ export class Feed {
   private moveRange(): void {
     if (this.range !== null && this.newest !== null && this.newest !== this.ranged) {
       this.ranged = this.newest;
-      const { interval, origin } = this.schema;
+      const { interval } = this.schema;
       const measured = this.newest.time - (this.table.time[0] ?? 0) + interval;
       const seconds = Math.min(this.windowSeconds, Math.max(measured, LEAST_SECONDS));
-      const end = (origin + this.newest.time + interval) * 1000;
-      this.range.setv({ start: end - seconds * 1000, end });
+      this.showTime(this.newest.time + interval, seconds);
     }
+  }
+
+  /** Let the time axis end at a session time and span so many seconds. */
+  private showTime(time: number, seconds: number): void {
+    const end = (this.schema.origin + time) * 1000;
+    this.range?.setv({ start: end - seconds * 1000, end });
   }
 
   private mark(): void {

@@ -244,10 +244,12 @@ describe('drawing', () => {
 
   it('shows the first rows at once, whenever empty charts were drawn before', async () => {
     const schema = makeSchema();
-    const { feed } = setUp(schema);
+    const { feed, time } = setUp(schema);
     feed.setEvents([]);
     await vi.advanceTimersByTimeAsync(10);
     expect([feed.draws.count, feed.drawn]).toEqual([1, null]);
+    const end = (schema.origin + schema.interval) * 1000;
+    expect(time.attributes).toMatchObject({ start: end - 15_000, end });
     feed.add(makeRows(schema, [1]));
     await vi.advanceTimersByTimeAsync(10);
     expect(feed.drawn?.seq).toBe(1);
