@@ -210,7 +210,6 @@ export class Controls {
     const measuring = state === 'running' || isPaused;
     const isRecorded = state === 'recorded';
     // One place for both: what cannot be asked for now is not there.
-    const hadFocus = [this.startButton, this.stopButton].some(el => el === document.activeElement);
     this.startButton.hidden = isRecorded || state === 'running';
     this.stopButton.hidden = isRecorded || !measuring;
     this.restartButton.hidden = state !== 'dead' || this.hooks.restart === undefined;
@@ -222,8 +221,9 @@ export class Controls {
       this.exportButton,
       this.source.session !== null && (measuring || isRecorded || state === 'stopped')
     );
-    if (hadFocus && document.activeElement === document.body) {
-      (this.startButton.hidden ? this.stopButton : this.startButton).focus();
+    const both = [this.startButton, this.stopButton];
+    if (both.some(el => el.hidden && el === document.activeElement)) {
+      both.find(el => !el.hidden)?.focus();
     }
   }
 

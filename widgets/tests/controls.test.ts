@@ -215,6 +215,56 @@ describe('status and buttons', () => {
     expect(enabled()).toEqual(buttons);
   });
 
+  it('Start and Stop share one place, and the keyboard stays at it', () => {
+    expect(press('Start').hidden).toBe(true);
+    press('Stop').focus();
+    source.connection = words.stopped('s');
+    source.canStart = true;
+    controls.update();
+    expect([press('Start').hidden, press('Stop').hidden]).toEqual([false, true]);
+    expect(document.activeElement).toBe(press('Start'));
+  });
+
+  it('are behind Tools where there is little room, as a person left them, while something is measured', () => {
+    const tools = (): HTMLButtonElement => press('Tools');
+    const open = (): boolean => controls.el.classList.contains('km-has-tools');
+    expect([tools().hidden, open()]).toEqual([false, false]);
+    expect(
+      document.getElementById(tools().getAttribute('aria-controls')!)!.contains(press('Export'))
+    ).toBe(true);
+    tools().click();
+    expect([tools().getAttribute('aria-expanded'), open()]).toEqual(['true', true]);
+    mount();
+    expect([tools().getAttribute('aria-expanded'), open()]).toEqual(['true', true]);
+    tools().click();
+    mount(one => (one.connection = words.stopped('s')));
+    // Then there is nothing else to look at.
+    expect([tools().hidden, open()]).toEqual([true, true]);
+  });
+
+  it('open when the charts are to be chosen, for this once', () => {
+    controls.choose();
+    expect(press('Tools').getAttribute('aria-expanded')).toBe('true');
+    mount();
+    expect(press('Tools').getAttribute('aria-expanded')).toBe('false');
+  });
+
+  it('Diagnose and Profile are among the tools of one loader, and with each of several', () => {
+    const place = (): Element => press('Diagnose').closest('.km-toolbar, .km-loader')!;
+    source.analysis = { verdicts: new Map(), diagnosing: null, profiling: null };
+    controls.update();
+    expect(place().className).toBe('km-toolbar');
+    source.loaders = [state, { ...state, id: 'loader-2', name: 'val' }];
+    controls.update();
+    expect(place().className).toBe('km-loader');
+    source.loaders = [state];
+    controls.update();
+    expect(place().className).toBe('km-toolbar');
+    expect(
+      [...document.querySelectorAll('button')].filter(el => el.textContent === 'Diagnose').length
+    ).toBe(1);
+  });
+
   it('say what to copy', () => {
     mount(one => (one.connection = words.notLoaded()));
     const codes = [...document.querySelectorAll('.km-copy')].filter(

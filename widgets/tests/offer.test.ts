@@ -44,7 +44,15 @@ describe('an offer', () => {
     expect(sentence().textContent).toBe(
       'dali-cpu is ready and should save 35 to 55 % of the step time.'
     );
-    expect(line().previousElementSibling!.className).toBe('km-insight');
+    // Between the line of the verdict and what was found by a click.
+    expect(
+      line()
+        .parentElement!.querySelector('.km-line')!
+        .contains(document.querySelector('.km-verdict'))
+    ).toBe(true);
+    expect(line().compareDocumentPosition(document.querySelector('.km-insight')!)).toBe(
+      Node.DOCUMENT_POSITION_FOLLOWING
+    );
     expect([press('Switch to dali-cpu'), press('No thanks')]).not.toContain(undefined);
   });
 
