@@ -69,7 +69,8 @@ def test_charts_show_the_whole_machine_and_rest_out_of_sight(large: Lab) -> None
     assert more > 3
     # Left to itself, each of the figures makes the browser lay the page out anew whenever it is painted.
     layouts = (after["LayoutCount"] - before["LayoutCount"]) / more
-    assert layouts < 2.5, f"{layouts:.1f} layouts for each drawing"
+    # One for the drawing and one for the texts, with room for those that come between drawings on a busy machine.
+    assert layouts < 3.5, f"{layouts:.1f} layouts for each drawing"
 
     # As in a notebook that is scrolled until only the dashboard's upper edge is left.
     paints = """Object.fromEntries(

@@ -219,7 +219,7 @@ def test_nothing_moves_while_texts_change(training: Lab) -> None:
     for where in (CELL, SIDEBAR):  # a mark began a stretch, of which there may be nothing to say yet
         verdict = training.dashboard(where).locator(".km-verdict")
         expect(verdict.locator("summary")).to_contain_text("Input-bound", timeout=60_000)
-        expect(verdict.locator(".km-gains > li").first).to_be_attached()
+        expect(training.dashboard(where).locator(".km-verdict-body .km-gains > li").first).to_be_attached()
     moves = training.page.evaluate(
         """(places) => new Promise((resolve) => {
             const rows = places.map((where) => document.querySelector(`${where} .km-actions`));

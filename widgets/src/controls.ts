@@ -63,6 +63,7 @@ export class Controls {
   private readonly problem = element('div', 'km-problem');
   private readonly problemText = element('span');
   private readonly loaders = element('div', 'km-loaders');
+  private readonly found = element('div', 'km-loaders');
   private readonly byId = new Map<string, LoaderControl>();
   private readonly invitation = element('div', 'km-invitation');
   private readonly strip = new StripView((loader, backend) => {
@@ -127,7 +128,7 @@ export class Controls {
     change.append(this.strip.el, this.strip.back);
     this.el.append(
       ...[this.loaders, bar, this.mark.panel, this.chooser.panel, this.remedy.el, this.left],
-      ...[this.problem, this.invitation, change]
+      ...[this.problem, this.invitation, change, this.found]
     );
     this.update();
   }
@@ -249,6 +250,7 @@ export class Controls {
     });
     this.byId.set(state.id, control);
     this.loaders.append(control.el);
+    this.found.append(control.found);
     return control;
   }
 

@@ -64,7 +64,8 @@ export class InsightControl {
     this.verdictEl = this.verdict.el;
     this.actionsEl.append(this.diagnoseButton, this.profileButton);
     this.el.append(
-      ...[this.question.el, this.diagnosing.el, this.profiling.el, this.outcome],
+      ...[this.verdict.body, this.question.el],
+      ...[this.diagnosing.el, this.profiling.el, this.outcome],
       ...[this.runs.el, this.operators.el, this.news]
     );
   }
@@ -75,13 +76,13 @@ export class InsightControl {
    */
   update(state: LoaderState, analysis: AnalysisState | null, found: Found, live: boolean): void {
     this.state = state;
-    this.el.hidden = this.verdictEl.hidden = this.actionsEl.hidden = analysis === null;
+    this.el.hidden = this.verdict.hidden = this.actionsEl.hidden = analysis === null;
     if (analysis === null) {
       return;
     }
     const verdict = analysis.verdicts.get(state.id) ?? null;
     this.verdict.update(verdict);
-    this.verdictEl.hidden = verdict === null && !live;
+    this.verdict.hidden = verdict === null && !live;
     if (verdict !== null && this.kind !== null && verdict.kind !== this.kind) {
       setText(this.news, verdictWords(verdict).join(''));
     }

@@ -46,6 +46,9 @@ interface Radio {
 
 export class LoaderControl {
   readonly el = element('section', 'km-loader');
+  /** What is offered, and what was found of its loop: below everything that is pressed, which it would move. */
+  readonly found = element('section', 'km-found');
+  private readonly foundLabel = element('span', 'km-label');
   private readonly label = element('span', 'km-label', 'Loader');
   private readonly group = element('div', 'km-radios');
   private readonly reasons = element('div', 'km-reasons');
@@ -91,9 +94,8 @@ export class LoaderControl {
     const line = element('div', 'km-line');
     line.append(this.label, this.insight.verdictEl, this.group);
     this.facts.append(this.counter.el, this.knobs.el, this.cost);
-    this.el.append(
-      ...[line, this.question.el, this.reasons, this.offer.el, this.facts, this.insight.el]
-    );
+    this.el.append(line, this.question.el, this.reasons, this.facts);
+    this.found.append(this.foundLabel, this.offer.el, this.insight.el);
   }
 
   /** Show the kernel's state. */
@@ -108,6 +110,7 @@ export class LoaderControl {
     // Of one loader alone the radios say enough to those who see them.
     this.label.classList.toggle('km-obvious', name === 'Loader' && state.ended !== true);
     setText(this.label, state.ended && !recorded ? `${name} (ended)` : name);
+    setText(this.foundLabel, named ? state.name : '');
     this.group.hidden = this.reasons.hidden = this.knobs.el.hidden = isOver || isWatched;
     if (isOver) {
       this.question.withdraw();
@@ -160,6 +163,7 @@ export class LoaderControl {
   dispose(): void {
     this.knobs.dispose();
     this.insight.actionsEl.remove();
+    this.found.remove();
     this.el.remove();
   }
 

@@ -82,7 +82,7 @@ export class StripView {
       while (row.cells.length < 4) {
         row.insertCell();
       }
-      [label, number(before), number(after), unit].forEach((text, k) =>
+      [label, number(before), number(after), unit === label ? '' : unit].forEach((text, k) =>
         setText(row.cells[k]!, text)
       );
     });

@@ -1,7 +1,7 @@
 /** Where the time of a loader's steps goes: one line, and opened, why and what to do (its Python half: diagnose/). */
 
 import type { Kind, LiveVerdict } from './analysis.js';
-import { element, setAttribute, setText } from './dom.js';
+import { element, setAttribute, setText, uniqueId } from './dom.js';
 import { isKnown, percent } from './figures.js';
 import { GainList } from './gains.js';
 import { remember } from './opened.js';
@@ -28,7 +28,10 @@ const MARKS: Readonly<Record<Kind, string>> = {
 const SVG = 'http://www.w3.org/2000/svg';
 
 export class VerdictView {
+  /** The line; opened, it shows `body`. */
   readonly el = element('details', 'km-verdict');
+  /** Why and what to do. It stands apart, so that what it says moves no button below the line. */
+  readonly body = element('div', 'km-folded km-verdict-body');
   private readonly mark = document.createElementNS(SVG, 'path');
   private readonly line = element('span', 'km-verdict-line');
   private readonly kind = element('strong');
@@ -47,10 +50,13 @@ export class VerdictView {
     this.line.append(this.kind, this.sentence);
     const summary = element('summary', 'km-disclosure');
     summary.append(svg, this.line);
-    const body = element('div', 'km-folded');
-    body.append(this.shares.el, this.advice, this.gains.el, this.missing);
-    this.el.append(summary, body);
+    this.body.id = uniqueId('km-verdict');
+    summary.setAttribute('aria-controls', this.body.id);
+    this.body.append(this.shares.el, this.advice, this.gains.el, this.missing);
+    this.el.append(summary);
     remember(this.el, 'verdict');
+    this.el.addEventListener('toggle', () => this.fold());
+    this.fold();
   }
 
   /** @param verdict - null: none yet */
@@ -61,6 +67,7 @@ export class VerdictView {
     this.shown = verdict;
     const kind = verdict?.kind ?? 'undetermined';
     setAttribute(this.el, 'data-kind', kind);
+    setAttribute(this.body, 'data-kind', kind);
     setAttribute(this.mark, 'd', kind in MARKS ? MARKS[kind] : MARKS.undetermined);
     const [head, rest] = verdictWords(verdict);
     setText(this.kind, head);
@@ -75,6 +82,15 @@ export class VerdictView {
     const missing = (verdict?.missing ?? []).filter(one => !verdict?.advice.includes(one));
     setText(this.missing, missing.length === 0 ? '' : `To say more: ${missing.join('; ')}`);
     this.missing.hidden = missing.length === 0;
+  }
+
+  set hidden(hidden: boolean) {
+    this.el.hidden = hidden;
+    this.fold();
+  }
+
+  private fold(): void {
+    this.body.hidden = this.el.hidden || !this.el.open;
   }
 }
 

@@ -54,24 +54,26 @@ beforeEach(() => {
 describe('the verdict', () => {
   it('is one line in words, with its parts, advice and gains folded behind it', () => {
     const el = details('.km-verdict');
-    expect(el.open).toBe(false);
+    const body = one('.km-verdict-body');
+    expect([el.open, shown('.km-verdict-body')]).toEqual([false, false]);
+    expect(el.querySelector('summary')!.getAttribute('aria-controls')).toBe(body.id);
     expect(el.querySelector('summary')!.textContent).toBe(
       'Input-bound: the loop waits for data 62 % of each step (48 of 78 ms, 1,204 steps).'
     );
     expect(el.querySelector('svg')!.getAttribute('aria-hidden')).toBe('true');
-    expect([...el.querySelectorAll('.km-shares-legend li')].map(li => li.textContent)).toEqual([
+    expect([...body.querySelectorAll('.km-shares-legend li')].map(li => li.textContent)).toEqual([
       'waits for data 62 %',
       'copies to the device 3 %',
       'computes 30 %',
       'other 5 %'
     ]);
-    expect([...el.querySelectorAll('.km-gains li > :first-child')].map(x => x.textContent)).toEqual(
-      [
-        'dali-cpu: expected 35 to 55 % shorter steps',
-        'A loader that never keeps the step waiting: expected 60 to 62 % shorter steps; measured 61 %'
-      ]
-    );
-    expect(el.textContent).toContain('To say more: phases: monitor.watch(model, optimizer)');
+    expect(
+      [...body.querySelectorAll('.km-gains li > :first-child')].map(x => x.textContent)
+    ).toEqual([
+      'dali-cpu: expected 35 to 55 % shorter steps',
+      'A loader that never keeps the step waiting: expected 60 to 62 % shorter steps; measured 61 %'
+    ]);
+    expect(body.textContent).toContain('To say more: phases: monitor.watch(model, optimizer)');
   });
 
   it('does not say its kind twice, and shows a part that is not known', () => {
@@ -110,7 +112,7 @@ describe('the verdict', () => {
     one('.km-verdict').dispatchEvent(new Event('toggle'));
     await settle();
     mount();
-    expect(details('.km-verdict').open).toBe(true);
+    expect([details('.km-verdict').open, shown('.km-verdict-body')]).toEqual([true, true]);
     expect(details('.km-result').open).toBe(false);
   });
 
