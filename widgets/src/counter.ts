@@ -7,7 +7,8 @@ const NUMBER = new Intl.NumberFormat('en-US');
 
 export class CounterView {
   readonly el = element('div', 'km-counter');
-  private readonly counts = element('span', 'km-counts');
+  private readonly room = element('div', 'km-counts');
+  private readonly counts = element('span');
   private readonly wrong = element('strong', 'km-wrong');
   private readonly skipped = element('details', 'km-skips');
   private readonly summary = element('summary', 'km-disclosure');
@@ -15,11 +16,16 @@ export class CounterView {
 
   constructor() {
     this.skipped.append(this.summary, this.list);
-    this.el.append(this.counts, this.wrong, this.skipped);
+    this.room.append(this.counts);
+    this.el.append(this.room, this.wrong, this.skipped);
   }
 
   update(state: LoaderState): void {
     setText(this.counts, counterText(state));
+    const whole = counterText(atItsEnd(state));
+    if (this.room.dataset.whole !== whole) {
+      this.room.dataset.whole = whole; // Its lines are kept free from the first batch on: nothing below moves.
+    }
     setText(this.wrong, wrongText(state));
     const { skips, skipped } = state;
     this.skipped.hidden = skips.length === 0;
@@ -58,6 +64,20 @@ export function counterText(state: LoaderState): string {
     ...(state.skipped > 0 ? [`${NUMBER.format(state.skipped)} skipped`] : []),
     ...(decoded.length > 0 ? [decoded.join(', ')] : [])
   ].join(' · ');
+}
+
+/** The state that the epoch's last batch leaves, were it all delivered by the engines known now. */
+function atItsEnd(state: LoaderState): LoaderState {
+  const samples = state.planned ?? state.samples;
+  const known = Object.entries(state.decoded).filter(([, count]) => count > 0);
+  const engines =
+    state.backends.length > 0 ? [state.backend, ...known.map(([engine]) => engine)] : [];
+  return {
+    ...state,
+    samples,
+    batch: state.batches ?? state.batch,
+    decoded: Object.fromEntries(engines.map(engine => [engine, samples]))
+  };
 }
 
 /** What must never happen, said loudly; empty when it did not. */

@@ -42,6 +42,26 @@ describe('the counter', () => {
     expect(wrongText(wrong)).toBe('Samples of this epoch: 2 lost, 1 delivered twice.');
   });
 
+  it('keeps free what the line will take at the end of the epoch', () => {
+    const view = new CounterView();
+    const room = view.el.querySelector<HTMLElement>('.km-counts')!;
+    const early = { ...state, backend: 'torchvision', batch: 3, samples: 48 };
+    view.update({ ...early, decoded: { torchvision: 48, 'dali-gpu': 0 } });
+    expect(room.textContent).toContain('48 of 2,048 samples');
+    expect(room.dataset.whole).toBe(
+      'epoch 2 · batch 64 of 64 · 2,048 of 2,048 samples, each once · 2,048 by torchvision'
+    );
+    const whole = room.dataset.whole;
+    view.update({ ...early, batch: 0, samples: 1, decoded: {} });
+    expect(room.dataset.whole).toBe(whole);
+    view.update({ ...early, batches: null, planned: null, decoded: { torchvision: 48 } });
+    expect(room.dataset.whole).toBe(
+      'epoch 2 · batch 3 · 48 samples, each once · 48 by torchvision'
+    );
+    view.update({ ...early, backends: [], decoded: {} });
+    expect(room.dataset.whole).not.toContain(' by ');
+  });
+
   it('lists the last samples that were skipped, as text', () => {
     const view = new CounterView();
     const details = (): HTMLElement => view.el.querySelector<HTMLElement>('.km-skips')!;
