@@ -10,7 +10,8 @@ known    `%load_ext kernel_monitor` was run on this machine before, and the brow
 first    neither: the cell that is timed has `%load_ext`, too; another browser profile and an empty cache each time.
 
 Seconds by the page's own clock, medians with the range. At last, the page load of a notebook with and without the
-extension, in turns: until the kernel is idle.
+extension, in turns: until the kernel is idle, and the CPU time of the page's main thread; medians of the differences
+with their quartiles.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tests.browser.lab import CELL, SIDEBAR, Lab, Server, chromium, server
 
 BARS_S = {("known", "idle"): 1.0, ("known", "filled"): 2.5, ("first", "idle"): 4.0, ("first", "filled"): 6.0}
 BAR_LOAD_S = 0.1
+LOADS = 5  # pairs of page loads for each round: they differ by half a second among themselves
 LOAD = "%load_ext kernel_monitor"
 SETUP = """\
 import torch
@@ -92,16 +94,19 @@ def painted(lab: Lab, name: str, images: Path, place: str, *, first: bool, fille
     return found
 
 
-def page_load(browser: Browser, running: Server) -> float:
-    """Seconds until a plain notebook's kernel is idle."""
+def page_load(browser: Browser, running: Server) -> tuple[float, float]:
+    """Seconds until a plain notebook's kernel is idle, and the CPU seconds of the page's main thread."""
     lab = Lab(browser, running)
     try:
+        session = lab.context.new_cdp_session(lab.page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})  # not what other processes took meanwhile
         path = running.notebook("plain.ipynb", "1 + 1")
         began = time.monotonic()
         lab.open(path)
         took = time.monotonic() - began
+        metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
         lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-        return took
+        return took, metrics["TaskDuration"]
     finally:
         lab.close()
 
@@ -141,28 +146,33 @@ def main() -> None:
                             lab.close()
                     print(line(f"{place}, {state}, {load}", rounds, bar), flush=True)
                 known.close()
-        loads(browser, root, options.rounds)
+        loads(browser, root, LOADS * options.rounds)
 
 
 def loads(browser: Browser, root: Path, rounds: int) -> None:
-    """Print what the extension adds to a page load."""
-    config = root / "config" / "labconfig"
-    config.mkdir(parents=True)
-    (config / "page_config.json").write_text(json.dumps({"disabledExtensions": {"kernel-monitor": True}}))
+    """Print what the extension adds to a page load: pairs of loads, in turns (with, without, without, with)."""
+    for name, disabled in (("with", {}), ("without", {"kernel-monitor": True})):
+        config = root / f"config-{name}" / "labconfig"
+        config.mkdir(parents=True)
+        (config / "page_config.json").write_text(json.dumps({"disabledExtensions": disabled}))
     with (
-        server(root / "with") as one,
-        server(root / "without", JUPYTER_CONFIG_DIR=str(config.parent)) as other,
+        server(root / "with", JUPYTER_CONFIG_DIR=str(root / "config-with")) as one,
+        server(root / "without", JUPYTER_CONFIG_DIR=str(root / "config-without")) as other,
     ):
-        times: dict[str, list[float]] = {"with": [], "without": []}
-        for number in range(2 * rounds + 2):
-            name, running = (("with", one), ("without", other))[number % 2]
-            took = page_load(browser, running)
-            if number > 1:  # the first of each reads from the disk
-                times[name].append(took)
+        arms = [("with", one), ("without", other)]
+        times: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
+        for number in range(rounds + 1):
+            for name, running in arms if number % 2 else reversed(arms):
+                took = page_load(browser, running)
+                if number > 0:  # the first of each reads from the disk
+                    times[name].append(took)
     for name, values in times.items():
-        print(line(f"page load {name} the extension", values, None))
-    more = statistics.median(times["with"]) - statistics.median(times["without"])
-    print(f"the extension adds {1000 * more:+.0f} ms: bar {1000 * BAR_LOAD_S:.0f} ms")
+        print(line(f"page load {name} the extension", [seconds for seconds, _ in values], None))
+    for which, what in enumerate(("the load", "the CPU time of the page's main thread")):
+        more = [with_[which] - without[which] for with_, without in zip(times["with"], times["without"], strict=True)]
+        low, middle, high = (1000 * quartile for quartile in statistics.quantiles(more, method="inclusive"))
+        bar = f": bar {1000 * BAR_LOAD_S:.0f} ms" if which == 0 else ""
+        print(f"the extension adds {middle:+.0f} ms to {what} ({low:+.0f} to {high:+.0f}, {rounds} pairs){bar}")
 
 
 if __name__ == "__main__":

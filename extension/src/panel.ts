@@ -110,6 +110,7 @@ export class MonitorPanel extends Widget {
 
   protected override onAfterShow(): void {
     document.body.dataset.kmSidebar = 'shown';
+    this.mountView();
   }
 
   protected override onAfterHide(): void {
@@ -127,7 +128,6 @@ export class MonitorPanel extends Widget {
   }
 
   private mount(kernel: Kernel.IKernelConnection): void {
-    const context = this._follower!.context;
     const source = new KernelSource(kernel, {
       load: async say => {
         try {
@@ -141,6 +141,18 @@ export class MonitorPanel extends Widget {
     });
     this._source = source;
     this._applier = new SettingsApplier(source, this.settings);
+    if (this.isVisible) {
+      this.mountView();
+    }
+  }
+
+  /** The dashboard of the kernel that is followed. One that nobody has looked at yet does not slow the page's load. */
+  private mountView(): void {
+    const { kernel, _source: source } = this;
+    if (kernel === null || source === null || this._view !== null) {
+      return;
+    }
+    const context = this._follower!.context;
     this._view = mountDashboard(this._body, source, {
       compact: true,
       restart: () => context.restartKernel(),

@@ -74,20 +74,23 @@ export const settingsPlugin: JupyterFrontEndPlugin<IMonitorSettings> = {
   autoStart: true,
   provides: IMonitorSettings,
   optional: [ISettingRegistry],
-  activate: (_: JupyterFrontEnd, registry: ISettingRegistry | null): IMonitorSettings => {
+  activate: (app: JupyterFrontEnd, registry: ISettingRegistry | null): IMonitorSettings => {
     const made = new MonitorSettings();
-    registry?.load(SETTINGS_ID).then(
-      settings => {
-        made.take(settings);
-        settings.changed.connect(() => {
+    // While the page loads, the server has enough to answer: nothing of ours is on the screen before.
+    void app.restored
+      .then(async () => {
+        const settings = await registry?.load(SETTINGS_ID);
+        if (settings !== undefined) {
           made.take(settings);
-        });
-      },
-      (error: unknown) => {
+          settings.changed.connect(() => {
+            made.take(settings);
+          });
+        }
+      })
+      .catch((error: unknown) => {
         const reason = error instanceof Error ? error.message : String(error);
         Notification.warning(`The kernel monitor's settings could not be read: ${reason}`);
-      }
-    );
+      });
     return made;
   }
 };
