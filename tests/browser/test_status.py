@@ -13,15 +13,16 @@ from .lab import CELL, SIDEBAR, Lab, Server, server
 
 LOAD = "%load_ext kernel_monitor\n%monitor"
 SLIDER = "import ipywidgets\nipywidgets.IntSlider()"
-WORK_S = 2.5
+WORK_S = 3.0
 WORK = f"""\
 import time
 print("from", time.time(), flush=True)
 until = time.monotonic() + {WORK_S}
 while time.monotonic() < until: pass
 print("to", time.time())"""
-NEWS_S = 0.5
-"""For which a page may be late with what the kernel tells."""
+NEWS_S = 1.5
+"""A page that is laid out anew on two busy cores shows what the kernel says this much later. An *Idle* of the kind that
+this test is for lasts as long as the cell."""
 
 WATCH = """
 () => {

@@ -152,11 +152,11 @@ def test_diagnose_measures_both_engines_and_goes_back(training: Lab, cell: Locat
         result = dashboard.locator(".km-result", has_text="Diagnose").first
         expect(result).to_be_visible(timeout=DIAGNOSED_MS)
         expect(result.locator("summary")).to_contain_text(re.compile(r"(torchvision|dali-cpu|No engine) .*images/s"))
-        if not result.get_by_role("table", name=TABLE).is_visible():
-            result.locator("summary").click()
         table = result.get_by_role("table", name=TABLE)
-        names = table.get_by_role("rowheader").all_inner_texts()
-        assert names == ["torchvision", "dali-cpu"]
+        if not table.is_visible():
+            # By key: the end of a diagnosis moves what stands here, perhaps from under a pressed mouse button.
+            result.locator("summary").press("Enter")
+        expect(table.get_by_role("rowheader")).to_have_text(["torchvision", "dali-cpu"])
         for row in table.get_by_role("row").all()[-2:]:
             rate, steps = (row.get_by_role("cell").nth(k).inner_text() for k in (0, -1))
             assert float(rate.split()[-1].replace(",", "")) > 0
