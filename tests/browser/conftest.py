@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, expect
 
 from .lab import Lab, Server, chromium, server
 
-expect.set_options(timeout=20_000)  # a busy machine takes longer than Playwright's five seconds
+expect.set_options(timeout=45_000)  # a busy machine takes longer than Playwright's five seconds
 
 
 @pytest.fixture(scope="session")
