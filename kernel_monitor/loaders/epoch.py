@@ -161,14 +161,19 @@ class EpochIterator:
         """
         culprit = self._culprit()
         self._give_back()
-        if not isinstance(error, Exception) or culprit is None:
-            raise error
-        if self._loader.slots.roll_back(culprit, error):
-            return
-        name = culprit.engine.name
-        if name == TORCHVISION:
-            raise error
-        self._board.gave_up(name, error, TORCHVISION)
+        try:
+            if not isinstance(error, Exception) or culprit is None:
+                raise error
+            if self._loader.slots.roll_back(culprit, error):
+                return
+            name = culprit.engine.name
+            if name == TORCHVISION:
+                raise error
+            self._board.gave_up(name, error, TORCHVISION)
+        finally:
+            # The error's traceback refers to this frame: without a cycle the iterator goes when the loop drops it, and
+            # not whenever a collection comes.
+            del error
 
     def _culprit(self) -> Slot | None:
         """The engine that is broken: the incoming one if it did not start, else the one that delivers."""

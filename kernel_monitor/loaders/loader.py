@@ -26,7 +26,7 @@ from .epoch import EpochIterator
 from .knobs import Knobs, checked
 from .orders import Orders
 from .parity import Parity, compare
-from .plan import EpochRecord, Fallback, Skipped
+from .plan import Cursor, EpochRecord, Fallback, Skipped
 from .registry import register
 from .segment import Slot
 from .slots import Slots
@@ -128,18 +128,24 @@ class SwitchableLoader:
         if os.getpid() != self._process:
             raise MonitorError("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
         with self.turn:
-            return self._begin(skipped)
+            self._settle(begins=True)
+            self._keyed.forget()
+            self.slots.renew()
+            self._refresh()
+            self.slots.expect()
+            self.slots.reap()
+            cursor, seeding = self._orders.begin(skipped)
+            self._enter(cursor.record)
+            try:
+                iterator = self._begin(cursor, seeding)
+            except BaseException:  # interrupts too: the epoch is then begun again, from the same state
+                self.left(cursor.record)
+                raise
+            self._orders.begun()
+            return iterator
 
-    def _begin(self, skipped: int) -> EpochIterator:
-        self._settle(begins=True)
-        self._keyed.forget()
-        self.slots.renew()
-        self._refresh()
-        self.slots.expect()
-        self.slots.reap()
+    def _begin(self, cursor: Cursor, seeding: torch.Generator | None) -> EpochIterator:
         engine = self.slot(TORCHVISION).engine
-        cursor, seeding = self._orders.begin(skipped)
-        self._enter(cursor.record)
         if isinstance(engine, WorkersEngine) and seeding is not None:
             engine.generator = seeding  # new workers are then seeded as torch would seed them
         iterator = EpochIterator(self, cursor)
@@ -156,7 +162,6 @@ class SwitchableLoader:
             late = self._take_deferred()
         if late is not None:
             prepare_in_background(self.board, late, partial(self.slot, late.target))
-        self._orders.begun()
         return iterator
 
     # What people use

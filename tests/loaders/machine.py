@@ -28,7 +28,6 @@ from torch.utils.data import (
 from kernel_monitor.errors import MonitorError, SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.engines.synthetic import NAME as SYNTHETIC
-from kernel_monitor.loaders.epoch import EpochIterator
 
 from .schedule import PATIENCE, Batches, Config, PlannedFailure, Run, Saved, Stage, Step, Totals
 
@@ -107,13 +106,14 @@ class Machine:
             expected = loaded.expected
             if not loaded.begun:
                 expected = self.foretell(loaded.torch_state, loaded.own_state)
-            self.epoch = loaded.epoch if loaded.begun else self.epoch
-        iterator: EpochIterator | None = None
+        epoch = loaded.epoch if loaded is not None and loaded.begun else self.epoch
         try:
             with self.stage.asking(beginning=True):
                 iterator = iter(self.loader)
-        except (PlannedFailure, KeyboardInterrupt):
+        except (PlannedFailure, KeyboardInterrupt):  # an iteration that did not begin never was
             self.totals.errors += 1
+            self.loaded = loaded
+            return
         except MonitorError:  # what was drawn between two other iterations' draws cannot be drawn again
             assert loaded is not None
             assert loaded.expected is None
@@ -122,12 +122,11 @@ class Machine:
             return
         record = self.loader._record
         assert record is not None
-        assert record.number == self.epoch
+        assert record.number == epoch
         self.newest = Run(iterator, record, expected, expected, at, raised, rough=rough)
-        self.epoch += 1
-        if iterator is not None:
-            self.runs.append(self.newest)
-            del self.runs[:-2]
+        self.epoch = epoch + 1
+        self.runs.append(self.newest)
+        del self.runs[:-2]
 
     def next(self, which: int, count: int) -> None:
         """Ask a live iteration for some batches."""
@@ -231,7 +230,6 @@ class Machine:
 
     def ask(self, run: Run) -> bool:
         """One `next()`. Returns whether more may come."""
-        assert run.iterator is not None
         for other in self.runs:
             if other is not run and other.undrawn:  # RandomSampler draws once more at its very end
                 other.expected = None

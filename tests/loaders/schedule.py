@@ -74,7 +74,7 @@ class Stage(Protocol):
 class Run:
     """One live iteration and what it has to deliver."""
 
-    iterator: EpochIterator | None  # None where `iter(loader)` itself failed
+    iterator: EpochIterator
     record: EpochRecord
     foretold: Batches | None  # when it began
     expected: Batches | None  # None where another iteration may have drawn from torch's generator in between

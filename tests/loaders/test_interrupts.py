@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import signal
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -60,3 +63,51 @@ def test_an_interrupt_while_an_engine_changes_hands_loses_nothing(make: Make, mo
     assert [label for batch in delivered for label in batch.tolist()] == [labels[index] for index in loader.plan(0)]
     counts = loader.epochs()[0]
     assert (counts["samples"], counts["lost"], counts["doubled"]) == (243, 0, 0)
+
+
+def test_an_epoch_whose_beginning_is_interrupted_is_begun_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = make(shuffle=True, batch_size=16, num_workers=2)
+    first = iter(loader)
+    next(first)
+    state = loader.state_dict()
+    rest = [targets.tolist() for _, targets in first]
+    loader.load_state_dict(state)
+    engine = loader.slot("torchvision").engine
+    kept: list[BaseException] = []  # as IPython keeps the last one, and with it every frame that it went through
+
+    def start(pull: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "start", start)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            iter(loader)
+        kept.append(interrupt.value)
+    monkeypatch.undo()
+    assert [targets.tolist() for _, targets in loader] == rest
+    assert [counts["epoch"] for counts in loader.epochs()] == [0]
+    next(iter(loader))
+    assert [counts["epoch"] for counts in loader.epochs()] == [0, 1]
+
+
+def test_an_iterator_that_was_interrupted_goes_without_a_collection(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = make(batch_size=16, num_workers=0)
+    iterator = iter(loader)
+    engine = loader.slot("torchvision").engine
+
+    def receive() -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "receive", receive)
+    there = weakref.ref(iterator)
+    gc.disable()
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            next(iterator)
+        assert there() is iterator
+        del iterator
+        assert there() is None
+    finally:
+        gc.enable()
