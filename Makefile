@@ -11,25 +11,30 @@ SAY := @printf '\033[1m==> %s\033[0m\n'
 SOURCES := package.json package-lock.json tsconfig.base.json $(wildcard widgets/*.json extension/*.json extension/*.cjs) \
   $(shell find widgets/src widgets/style extension/src extension/style extension/schema -type f 2>/dev/null | grep -v ' ')
 
-.PHONY: help setup demo test test-long soak check dev screenshots build lock format clean
+.PHONY: help setup demo test test-long bench soak check dev docs screenshots build protocol lock format clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo         set up, then open JupyterLab on the quickstart'
 	@echo 'make test         set up, then run every test'
-	@echo 'make test-long    the state machine of the loaders and the comparison with plain torch, many times as long'
+	@echo 'make test-long    the longest schedules: state machine, comparison with plain torch, damaged files, clicks'
+	@echo 'make bench        every benchmark with its bars, one after the other; BENCH="swap page" runs some'
 	@echo 'make soak         an hour beside a notebook: memory of sampler and kernel, samples missed'
 	@echo 'make check        linters, types and layers'
 	@echo 'make dev          rebuild the front end on every change, with JupyterLab beside it'
-	@echo 'make screenshots  write docs/screens'
+	@echo 'make docs         the documentation as a site, with a recorded session in it: build/docs/index.html'
+	@echo 'make screenshots  write build/screens, and those that the documents show to docs/screens'
 	@echo 'make build        wheel and sdist into dist/'
+	@echo 'make protocol     write the types of messages for the page from kernel_monitor/protocol'
 	@echo 'make lock         renew tests/constraints.txt and package-lock.json'
 	@echo 'make format       let ruff and prettier rewrite the sources'
 	@echo 'make clean        remove everything that was built or installed here'
 
 # ---- setting up: each stamp is one step, done again only when what it depends on has changed
 
-setup: $(STAMPS)/front $(STAMPS)/labextension $(STAMPS)/ipykernel6
+# Two at a time: the front end is built while the Python packages come and are compiled.
+setup: $(STAMPS)/venv
+	@$(MAKE) --silent --no-print-directory --jobs=2 $(STAMPS)/front $(STAMPS)/labextension $(STAMPS)/ipykernel6
 
 $(STAMPS)/venv:
 	$(SAY) 'Python environment: .venv'
@@ -58,13 +63,19 @@ $(STAMPS)/front: $(SOURCES) $(STAMPS)/npm
 	@npm run --silent build:prod
 	@touch $@
 
-# The front end is built by the step above; the editable install would only build it again. It writes the labextension's
-# files, and removes those of before, through the link that a later step makes: away with the link first.
-$(STAMPS)/python: pyproject.toml tests/constraints.txt $(STAMPS)/venv | $(STAMPS)/front
+# Every package is pinned there, so that nothing is left to resolve.
+$(STAMPS)/packages: tests/constraints.txt $(STAMPS)/venv
 	$(SAY) 'Python packages (PyTorch and DALI are large: the first time takes minutes)'
+	@$(UV) pip install --python $(PY) --requirements tests/constraints.txt --compile-bytecode
+	@touch $@
+
+# The front end is built by a step above; the editable install would only build it again. It writes the labextension's
+# files, and removes those of before, through the link that a later step makes: away with the link first.
+$(STAMPS)/python: pyproject.toml $(STAMPS)/packages | $(STAMPS)/front
+	$(SAY) 'kernel_monitor, as it lies here'
 	@rm -f .venv/share/jupyter/labextensions/kernel-monitor 2>/dev/null || true
 	@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 $(UV) pip install --python $(PY) --constraints tests/constraints.txt \
-	  --compile-bytecode --editable '.[all]' --group dev
+	  --editable '.[all]' --group dev
 	@touch $@
 
 # An editable install copies the labextension once; a link follows every build.
@@ -77,7 +88,7 @@ $(STAMPS)/labextension: $(STAMPS)/python
 # The older ipykernel that is still supported, as a second kernel of the same environment.
 $(STAMPS)/ipykernel6: $(STAMPS)/python
 	$(SAY) 'second kernel: ipykernel 6.31'
-	@$(UV) pip install --python $(PY) --target .venv/ipykernel6 --no-deps ipykernel==6.31.0 nest-asyncio==1.6.0
+	@$(UV) pip install --python $(PY) --target .venv/ipykernel6 --compile-bytecode --no-deps ipykernel==6.31.0 nest-asyncio==1.6.0
 	@$(PY) -m ipykernel install --sys-prefix --name python3-ipykernel6 --display-name 'Python 3 (ipykernel 6)' \
 	  --env PYTHONPATH "$$PWD/.venv/ipykernel6" >/dev/null
 	@touch $@
@@ -112,16 +123,27 @@ dev: setup
 
 # Compiled once: where PYTHONDONTWRITEBYTECODE is set each of some thousand processes would do it again.
 test: setup browser
-	@$(PY) -m compileall -q kernel_monitor tests
+	@$(PY) -m compileall -q kernel_monitor tests benchmarks
 	$(SAY) 'tests'
 	@$(PY) -m tests.run $(FOLDERS)
 
 # Prints the seeds; SCHEDULES=long:SEED and CASES=long:SEED play the same again.
-test-long: setup
+test-long: setup browser
 	$(SAY) 'state machine: 10,000 schedules with in-process engines, 1,000 on real workers and DALI'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/test_state_machine.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'differential: 10,000 loaders beside plain torch'
 	@CASES=$${CASES:-long} $(PY) -m pytest tests/loaders/test_differential.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'damaged JPEGs: 6,000 beside Pillow'
+	@MUTANTS=$${MUTANTS:-6000} $(PY) -m pytest tests/loaders/test_fuzz.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'thirty clicks in a busy cell'
+	@CLICKS=$${CLICKS:-30} $(PY) -m pytest tests/browser/test_swap.py --quiet
+
+# All of them, so that one run tells every bar that is missed. On a quiet machine.
+BENCH ?= loaders swap diagnose overhead sampler record report page first_minute stalls watch
+bench: setup browser
+	@missed=; for name in $(BENCH); do \
+	  printf '\033[1m==> %s\033[0m\n' "benchmarks.$$name"; $(PY) -m benchmarks.$$name || missed="$$missed $$name"; \
+	done; test -z "$$missed" || { echo "missed a bar, or failed:$$missed"; exit 1; }
 
 # MINUTES=5 for a shorter one.
 soak: setup
@@ -153,8 +175,15 @@ check-tsc:
 	$(SAY) 'tsc'
 	@npm run --silent types
 
+# A training is recorded for the embedded example, once: `make clean` or removing build/example records it anew.
+docs: setup
+	$(SAY) 'example session: build/example'
+	@$(PY) docs/example_session.py build/example
+	$(SAY) 'site: build/docs/index.html'
+	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going --fresh-env docs build/docs
+
 screenshots: setup browser
-	$(SAY) 'screenshots: docs/screens'
+	$(SAY) 'screenshots: build/screens, docs/screens'
 	@$(PY) -m tests.browser.screenshots
 
 build: setup
@@ -163,6 +192,11 @@ build: setup
 	@$(PY) -m build --no-isolation --outdir dist .
 
 # ---- upkeep
+
+protocol: setup
+	$(SAY) "the page's types of messages: widgets/src/stream/protocol.ts"
+	@$(PY) -m tests.wire.schema | node widgets/protocol.mjs > $(STAMPS)/protocol.ts
+	@mv $(STAMPS)/protocol.ts widgets/src/stream/protocol.ts
 
 lock: $(STAMPS)/venv
 	$(SAY) 'tests/constraints.txt'

@@ -99,12 +99,12 @@ def switch_and_settle(loader: SwitchableLoader, backend: str) -> None:
     """
     loader.switch(backend)
     until = time.monotonic() + SETTLED_S
-    while loader.board.waiting is not None:
+    while loader.switch_state.preparing is not None:
         if time.monotonic() > until:
             raise SystemExit(f"{backend} was not ready within {SETTLED_S:g} s")
         time.sleep(0.001)
-    if loader.board.taking != backend:
-        raise SystemExit(loader.board.status)
+    if loader.switch_state.active != backend:
+        raise SystemExit(loader.switch_state.status)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from unittest import mock
 
-from kernel_monitor.sample.system import LINUX
+from kernel_monitor.sample.procfs import LINUX
 
 if TYPE_CHECKING:
     from array import array
@@ -32,7 +32,7 @@ class Window(NamedTuple):
 
 def kernel_monitor(interval: float, seconds: float, *, as_usual: bool = False) -> Window:
     """This project's sampler process, recording, read as a notebook kernel reads it."""
-    from kernel_monitor.sample.client import SamplerClient
+    from kernel_monitor.sample.sampler_client import SamplerClient
 
     stamps: list[float] = []
     reader_cpu: list[float] = []

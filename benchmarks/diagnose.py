@@ -2,19 +2,19 @@
 
     python -m benchmarks.diagnose [--seconds 12] [--steps 30] [--rounds 2] [--swaps pil-1,tensor-2,…]
                                    [--json FILE]
-    python -m benchmarks.diagnose --costs [--again]  (writes kernel_monitor/loaders/transforms/costs.json)
 
 The quickstart's loop on this machine's cores, with N times [horizontal flip, vertical flip, rotation] before the crop,
 on PIL images (`pil-N`) and on tensors (`tensor-N`), which cost torchvision very different amounts. Each swap has a
-process of its own: the loop runs with torchvision, the verdict and the gain of `dali-cpu` are taken from what was
-measured so far, when no other engine has ever run in that process, and only then the loader is switched. The gain is
-the share of the step time that is saved; a negative one is a loss, said before as well.
+process of its own: the loop runs with torchvision, `dali-cpu` is measured on 32 of its files in a process beside it
+(how much processor time that takes, and how much longer the steps are meanwhile, is measured too), the verdict and the
+gain are taken from that when no other engine has ever run in the loop, and only then the loader is switched. The gain
+is the share of the step time that is saved; a negative one is a loss, predicted as well.
 
 What is said is about the engines, and a shared machine may be half as fast a quarter of a minute later. So the loop is
-switched back and to DALI again, and the measured gain is of the steps of all stretches of either engine together. A
+switched back and to DALI again, and the measured gain is of the steps of all segments of either engine together. A
 process beside the loop decodes one image four times a second and reads how much of the processor others were given
-(steal). From both comes a second figure, the gain on a machine of one's own: each stretch's step less the share that
-was stolen, in decodings. A loop in which decoding took a quarter more in one stretch than in another, or that was
+(steal). From both comes a second figure, the gain on a machine of one's own: each segment's step less the share that
+was stolen, in decodings. A loop in which decoding took a quarter more in one segment than in another, or that was
 robbed of more than a twentieth, is measured again; the steadiest counts, whatever it says.
 
 Then *Diagnose* in such a loop, `synthetic` included: how long it takes, and what it says.
@@ -24,10 +24,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import resource
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -36,14 +39,17 @@ from .common import Bar, images, machine, report, versions
 
 SWAPS = "pil-0,pil-1,pil-2,tensor-1,tensor-2,tensor-3,tensor-4,tensor-6,tensor-8,tensor-12"
 DIAGNOSED = "tensor-4"
-BAR_IN, BAR_WIDTH, BAR_DIAGNOSE_S = 8, 0.30, 120.0
+BAR_IN, BAR_WIDTH, BAR_DIAGNOSE_S = 8, 0.40, 120.0
+BAR_CPU_S, BAR_SLOWER = 5.0, 0.05
 LEAD = 12
 """Steps before anything is counted: the first wait for the workers to start."""
 LONGEST_S = 45.0
 STEADY, STOLEN = 1.25, 0.05
 LATER = 0.6
-"""Of the seconds and steps of the first stretch, what each later one has."""
+"""Of the seconds and steps of the first segment, what each later one has."""
 TARGET = "dali-cpu"
+LIMIT_S = 320.0
+"""Longest that a calibration is waited for."""
 
 
 def main() -> int:
@@ -60,16 +66,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data", type=Path, help="a folder for the images, which then stay")
     parser.add_argument("--json", type=Path, help="a file for the figures")
-    parser.add_argument("--costs", action="store_true", help="measure the table of costs anew")
-    parser.add_argument("--again", action="store_true", help="with --costs: the mean with what it says so far")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--whole", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.costs:
-        from .costs import write_costs
-
-        write_costs(again=options.again)
-        return 0
     if options.one:
         print(json.dumps(diagnosis(options) if options.whole else swap(options)))
         return 0
@@ -93,7 +92,7 @@ def in_process(options: argparse.Namespace, name: str, root: Path, *more: str) -
     command = [sys.executable, "-m", "benchmarks.diagnose", "--one", name, f"--data={root}"]
     command += [*more, *(f"--{part}={getattr(options, part)}" for part in ("seconds", "steps", "rounds", "workers"))]
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=False, timeout=4 * LONGEST_S * options.rounds
+        command, stdout=subprocess.PIPE, text=True, check=False, timeout=LIMIT_S + 4 * LONGEST_S * options.rounds
     )
     if done.returncode:
         raise SystemExit(f"the swap {name} failed")
@@ -104,8 +103,8 @@ def in_process(options: argparse.Namespace, name: str, root: Path, *more: str) -
 def swap(options: argparse.Namespace) -> dict[str, Any]:
     """One loop with its switches: what was said before the first, and what they brought."""
     from kernel_monitor import monitor
-    from kernel_monitor.diagnose import analyse
-    from kernel_monitor.diagnose.switches import IN_FLIGHT
+    from kernel_monitor.analysis import analyse
+    from kernel_monitor.analysis.switches import IN_FLIGHT
 
     gauge = Gauge(options.data)
     loader, model, optimizer, loss_of = loop_of(options)
@@ -116,6 +115,7 @@ def swap(options: argparse.Namespace) -> dict[str, Any]:
     targets = [TARGET, *["torchvision", TARGET] * (options.rounds - 1)]
     awaited, left, began, counted = "torchvision", LEAD, 0.0, 0
     seconds, steps, longest = options.seconds, options.steps, LONGEST_S
+    beside: Calibrated | None = None
     for pictures, labels in loader:
         loss = loss_of(model(pictures), labels)
         optimizer.zero_grad()
@@ -131,6 +131,10 @@ def swap(options: argparse.Namespace) -> dict[str, Any]:
         passed = time.monotonic() - began
         if (passed < seconds or counted < steps) and passed < longest:
             continue
+        if said is None:
+            beside = beside or Calibrated(loader, passed / counted)
+            if beside.runs(counted):
+                continue
         windows.append((began, time.monotonic()))
         if said is None:
             time.sleep(1.2)  # until the last second's processor time has been read
@@ -150,12 +154,13 @@ def swap(options: argparse.Namespace) -> dict[str, Any]:
     gains = {one.action: one for one in said.verdict.gains}
     if TARGET not in gains:
         raise SystemExit(f"nothing was said of {TARGET}: {said.verdict}")
-    if len(after.stretches) != len(windows):
-        raise SystemExit(f"{len(after.stretches)} stretches instead of {len(windows)}")
-    pairs = list(zip(after.stretches, seen, strict=True))
+    if len(after.segments) != len(windows):
+        raise SystemExit(f"{len(after.segments)} segments instead of {len(windows)}")
+    pairs = list(zip(after.segments, seen, strict=True))
     before, behind = (pooled([pair for pair in pairs if pair[0].backend == name]) for name in ("torchvision", TARGET))
     return {
         "name": options.one,
+        **({} if beside is None else beside.end()),
         "kind": said.verdict.kind,
         "sentence": said.verdict.sentence,
         "wait": said.verdict.shares.get("wait"),
@@ -172,7 +177,7 @@ def swap(options: argparse.Namespace) -> dict[str, Any]:
         "caveats": [list(one.caveats) for one in after.changes],
         "before": before,
         "after": behind,
-        "stretches": [figures(one) for one in after.stretches],
+        "segments": [figures(one) for one in after.segments],
     }
 
 
@@ -182,19 +187,76 @@ def unrest(one: dict[str, Any]) -> float:
 
 
 def steady(one: dict[str, Any]) -> bool:
-    """Whether it was the same machine in all stretches."""
+    """Whether it was the same machine in all segments."""
     return unrest(one) <= 1
 
 
 def pooled(pairs: list[tuple[Any, tuple[float, float]]]) -> dict[str, Any]:
-    """The mean step of all stretches of an engine: by the clock, and without what others took, in decodings."""
+    """The mean step of all segments of an engine: by the clock, and without what others took, in decodings."""
     steps = sum(one.steps for one, _ in pairs)
     return {
         "steps": steps,
-        "stretches": len(pairs),
+        "segments": len(pairs),
         "step_ms": sum(one.step * one.steps for one, _ in pairs) / steps,
         "decodings": sum(one.step * (1 - stolen) / pace * one.steps for one, (pace, stolen) in pairs) / steps,
     }
+
+
+class Calibrated:
+    """The calibration beside a loop: its processor time, and what it costs the loop.
+
+    Args:
+        loader: of the loop.
+        step: s, the mean step before it.
+    """
+
+    def __init__(self, loader: Any, step: float) -> None:
+        self._loader = loader
+        self._before = step
+        self._began = time.monotonic()
+        self._counted: int | None = None
+        self._cpu = cpu_of_children()
+        self._step = self._seconds = math.nan
+        self._asked = 0.0
+
+    def runs(self, counted: int) -> bool:
+        """Whether it is under way, or begins only now: the loop goes on.
+
+        Args:
+            counted: steps of the loop so far.
+        """
+        from kernel_monitor import monitor
+
+        now = time.monotonic()
+        if self._counted is None:
+            self._counted = counted
+        state = self._loader.state()["calibration"].get(TARGET, {}).get("state")
+        if state is None and now > self._asked + 2:  # as a page asks
+            self._asked = now
+            threading.Thread(target=lambda: monitor.verdict, daemon=True).start()
+        if state in (None, "running") and now < self._began + LIMIT_S:
+            return True
+        if math.isnan(self._step):
+            self._seconds = now - self._began
+            self._step = self._seconds / max(1, counted - self._counted)
+            self._cpu = cpu_of_children() - self._cpu
+        return False
+
+    def end(self) -> dict[str, Any]:
+        """Its figures: `cpu`, s; how long it took, s; `slower`, the share by which a step was longer meanwhile."""
+        found = self._loader.state()["calibration"].get(TARGET, {})
+        return {
+            "calibration": found,
+            "cpu": self._cpu,
+            "took": self._seconds,
+            "slower": self._step / self._before - 1,
+        }
+
+
+def cpu_of_children() -> float:
+    """Processor time of the child processes that have ended, s: here only the calibration."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class Gauge:
@@ -233,7 +295,7 @@ def diagnosis(options: argparse.Namespace) -> dict[str, Any]:
     monitor.start(record=False)
     monitor.watch(model, optimizer)
     asked = 0.0
-    state: dict[str, Any] = {"state": "running"}
+    state: Any = {"state": "running"}
     for number, (pictures, labels) in enumerate(loader):
         loss = loss_of(model(pictures), labels)
         optimizer.zero_grad()
@@ -243,7 +305,7 @@ def diagnosis(options: argparse.Namespace) -> dict[str, Any]:
             asked = time.monotonic()
             monitor.diagnose(confirmed=True, wait=False)
         elif number > LEAD:
-            state = monitor.diagnosing or state
+            state = dict(monitor.diagnosing or state)
             if state["state"] != "running":
                 break
     seconds = time.monotonic() - asked
@@ -262,19 +324,20 @@ def diagnosis(options: argparse.Namespace) -> dict[str, Any]:
     return {"seconds": seconds, "sentence": result["sentence"], "table": "\n".join(table), "result": result}
 
 
-def figures(stretch: Any) -> dict[str, Any]:
-    """A stretch's step with its spread and counts."""
-    step = next((one.values for one in stretch.statistics if one.metric == "step"), None)
+def figures(segment: Any) -> dict[str, Any]:
+    """A segment's step with its spread and counts."""
+    step = next((one.values for one in segment.statistics if one.metric == "step"), None)
     return {
-        "backend": stretch.backend,
-        "steps": stretch.steps,
-        "samples": stretch.samples,
-        "seconds": stretch.seconds,
-        "step_ms": stretch.step,
+        "backend": segment.backend,
+        "steps": segment.steps,
+        "samples": segment.samples,
+        "seconds": segment.seconds,
+        "step_ms": segment.step,
         "step_p50_ms": step.p50 if step else None,
         "step_p95_ms": step.p95 if step else None,
-        "wait_ms": stretch.wait,
-        "cpu_seconds": stretch.cpu_seconds,
+        "wait_ms": segment.wait,
+        "cpu_seconds": segment.cpu_seconds,
+        "workers_cpu_seconds": segment.workers_cpu_seconds,
     }
 
 
@@ -337,14 +400,24 @@ def line(one: dict[str, Any]) -> str:
         f"{100 * one['high']:6.1f}   measured {100 * one['measured']:6.1f} {inside} "
         f"corrected {100 * one['corrected']:6.1f} {corrected}   "
         f"{before['step_ms']:6.1f} ms ({before['steps']} steps) → {after['step_ms']:6.1f} ms ({after['steps']} steps)"
-        f"   pace {one['pace']:.2f}, stolen {100 * one['stolen']:.0f} %"
+        f"   pace {one['pace']:.2f}, stolen {100 * one['stolen']:.0f} %   calibration: {one['cpu']:.1f} s of CPU in "
+        f"{one['took']:.0f} s, steps {100 * one['slower']:+.1f} %, "
+        f"{1e3 * one['calibration']['seconds']:.1f} ms an image, "
+        f"{loaded(one):.1f} in the loop"
     )
+
+
+def loaded(one: dict[str, Any]) -> float:
+    """CPU ms that DALI took for an image in the loop, if training takes as much beside it as before."""
+    before, after = one["segments"][:2]
+    training = (before["cpu_seconds"] - before["workers_cpu_seconds"]) / before["samples"]
+    return 1e3 * float(after["cpu_seconds"] / after["samples"] - training)
 
 
 def show(found: list[dict[str, Any]], whole: dict[str, Any], file: Path | None) -> int:
     """Print the bars."""
     print(
-        "\npoints of the step time saved; corrected: without what others took; pace: decoding in the slowest stretch "
+        "\npoints of the step time saved; corrected: without what others took; pace: decoding in the slowest segment "
         f"over the fastest; each loop in a process of its own; load {os.getloadavg()[0]:.1f} at the end"
     )
     inside, corrected = (
@@ -357,6 +430,13 @@ def show(found: list[dict[str, Any]], whole: dict[str, Any], file: Path | None) 
         Bar(f"measured gain in the interval, of {len(found)}", inside, min(BAR_IN, len(found))),
         Bar(f"the same without what others took, of {len(found)}", corrected, min(BAR_IN, len(found))),
         Bar("widest interval", widest, BAR_WIDTH, at_most=True),
+        Bar("CPU of the calibration", max(one["cpu"] for one in found), BAR_CPU_S, " s", at_most=True),
+        Bar(
+            "steps longer meanwhile, median",
+            statistics.median(one["slower"] for one in found),
+            BAR_SLOWER,
+            at_most=True,
+        ),
         Bar("Diagnose", whole["seconds"], BAR_DIAGNOSE_S, " s", at_most=True),
     ]
     return report(bars, {"swaps": found, "diagnosis": whole}, file)

@@ -65,7 +65,7 @@ def thread_cpu():
                 spent[thread.name] = int(file.read().split()[0]) / 1e9
     return spent
 """
-STRETCH = """
+SEGMENT = """
 before, began = thread_cpu(), time.monotonic()
 rate = train({steps})
 elapsed, after = time.monotonic() - began, thread_cpu()
@@ -73,7 +73,7 @@ result = (rate, elapsed, {{name: after[name] - before.get(name, 0.0) for name in
 """
 
 
-class Stretch(NamedTuple):
+class Segment(NamedTuple):
     """One run of the loop: images/s, its seconds, and the CPU seconds of each of the monitor's threads meanwhile."""
 
     rate: float
@@ -120,7 +120,7 @@ def main() -> int:
     return status
 
 
-def measure(cells: Notebook, count: int, seconds: float) -> list[tuple[Stretch, Stretch]]:
+def measure(cells: Notebook, count: int, seconds: float) -> list[tuple[Segment, Segment]]:
     """(on, off) of each pair."""
     cells.run("%load_ext kernel_monitor")
     cells.run(SETUP)
@@ -129,9 +129,9 @@ def measure(cells: Notebook, count: int, seconds: float) -> list[tuple[Stretch, 
     cells.run(f"train({steps})")
     pairs = []
     for number in range(count):
-        halves: dict[bool, Stretch] = {}
+        halves: dict[bool, Segment] = {}
         for on in (True, False) if number % 2 == 0 else (False, True):
-            halves[on] = stretch(cells, steps, on=on)
+            halves[on] = segment(cells, steps, on=on)
         pairs.append((halves[True], halves[False]))
         ratio = halves[True].rate / halves[False].rate
         print(
@@ -141,29 +141,29 @@ def measure(cells: Notebook, count: int, seconds: float) -> list[tuple[Stretch, 
     return pairs
 
 
-def stretch(cells: Notebook, steps: int, *, on: bool) -> Stretch:
+def segment(cells: Notebook, steps: int, *, on: bool) -> Segment:
     """One half of a pair. A client receives meanwhile if the monitor is on, and must have got frames."""
     if not on:
         cells.run("monitor.stop()")
         time.sleep(SETTLE_S)
-        cells.run(STRETCH.format(steps=steps))
-        return Stretch(*cells.value("result"))
+        cells.run(SEGMENT.format(steps=steps))
+        return Segment(*cells.value("result"))
     cells.run("monitor.start()")
     with receiving(cells.connection_file) as receiver:
         time.sleep(SETTLE_S)
-        cells.run(STRETCH.format(steps=steps))
-        found = Stretch(*cells.value("result"))
+        cells.run(SEGMENT.format(steps=steps))
+        found = Segment(*cells.value("result"))
         received = receiver.finish()
     if received.frames < 5 * found.seconds:
         raise SystemExit(f"the client received only {received.frames} frames in {found.seconds:.1f} s")
     return found
 
 
-def shares(stretches: Sequence[Stretch]) -> dict[str, float]:
-    """Per cent of a core of each thread over all stretches."""
-    total = sum(one.seconds for one in stretches)
-    names = {name for one in stretches for name in one.threads}
-    return {name: 100 * sum(one.threads.get(name, 0.0) for one in stretches) / total for name in names}
+def shares(segments: Sequence[Segment]) -> dict[str, float]:
+    """Per cent of a core of each thread over all segments."""
+    total = sum(one.seconds for one in segments)
+    names = {name for one in segments for name in one.threads}
+    return {name: 100 * sum(one.threads.get(name, 0.0) for one in segments) / total for name in names}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ visible  the dashboard on the screen, from the moment at which it draws.
 hidden   the dashboard's notebook behind another tab of JupyterLab, while another client watches the same kernel, so
          that its messages reach this page, too.
 
-Heap is measured after forced collections, when the visible stretch begins and when it ends. At last the monitor is
+Heap is measured after forced collections, when the visible segment begins and when it ends. At last the monitor is
 stopped, and every row that the kernel has numbered must be accounted for by the page.
 """
 
@@ -63,7 +63,7 @@ facts('last.json', seq=monitor.store.last_seq)
 
 
 class Cost(NamedTuple):
-    """Main thread of a page over a stretch: CPU ms in each second, and of these the scripts' and the layout's."""
+    """Main thread of a page over a segment: CPU ms in each second, and of these the scripts' and the layout's."""
 
     thread: float
     script: float
@@ -169,20 +169,20 @@ def large_machine(directory: Path, cores: int, gpus: int) -> Iterator[Server]:
         yield running
 
 
-def measure(lab: Lab, *, seconds: float, hidden_seconds: float, interval: float) -> Result:
+def measure(lab: Lab, *, seconds: float, hidden_seconds: float, interval: float, settle: float = SETTLE_S) -> Result:
     """Open the notebook, show the dashboard, hide it, stop, and count."""
     files = lab.server.root
     lab.open(lab.server.notebook("page.ipynb", BUSY, SHOW.format(interval=interval), TRAIN))
     meter = Meter(lab)
     lab.run_all()
     connection = _facts(files / "connection.json")["connection"]
-    lab.page.wait_for_timeout(SETTLE_S * 1000)
+    lab.page.wait_for_timeout(settle * 1000)
     bare = meter.over(min(seconds, hidden_seconds))
     (files / "show").touch()
     lab.wait_running(CELL, seconds=120)
     lab.dashboard().scroll_into_view_if_needed()
     lab.page.evaluate(f"() => document.querySelector({CELL!r}).scrollIntoView()")
-    lab.page.wait_for_timeout(SETTLE_S * 1000)
+    lab.page.wait_for_timeout(settle * 1000)
     heap_before = meter.heap()
     drawn = lab.monitor(CELL, "monitor.feed.draws.count")
     visible = meter.over(seconds)
@@ -191,7 +191,7 @@ def measure(lab: Lab, *, seconds: float, hidden_seconds: float, interval: float)
     with receiving(connection) as watcher:
         lab.command("launcher:create")
         lab.page.locator(CELL).first.wait_for(state="hidden")
-        lab.page.wait_for_timeout(SETTLE_S * 1000)
+        lab.page.wait_for_timeout(settle * 1000)
         hidden = meter.over(hidden_seconds)
         # That other client did watch.
         assert watcher.finish().frames > 0
@@ -245,8 +245,8 @@ def run(*, seconds: float, hidden_seconds: float, cores: int, gpus: int, interva
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=600.0, help="of the visible stretch")
-    parser.add_argument("--hidden-seconds", type=float, default=60.0, help="of the hidden stretch")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of the visible segment")
+    parser.add_argument("--hidden-seconds", type=float, default=60.0, help="of the hidden segment")
     parser.add_argument("--cores", type=int, default=256)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between samples")

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from jupyter_client.blocking.client import BlockingKernelClient
 
+from kernel_monitor.protocol.message_types import PROTOCOL
+
 RENEW_S = 5.0
 
 
@@ -103,7 +105,7 @@ def main() -> None:
 def request(command: str, client: BlockingKernelClient) -> None:
     """One request on the control channel, with the answer taken and forgotten."""
     args: dict[str, Any] = {"client": "benchmark"}
-    content = {"protocol": 1, "command": command, "args": args}
+    content = {"protocol": PROTOCOL, "command": command, "args": args}
     client.control_channel.send(client.session.msg("kernel_monitor_request", content))
     until = time.monotonic() + 5
     while time.monotonic() < until:

@@ -19,11 +19,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from kernel_monitor.record import codec, file, writer
-from kernel_monitor.record.file import CHUNK_ROWS
+from kernel_monitor.os_process import request_realtime
+from kernel_monitor.record import codec, session_file, writer
 from kernel_monitor.record.format import size_of
+from kernel_monitor.record.session_file import CHUNK_ROWS
 from kernel_monitor.record.writer import Recorder
-from kernel_monitor.sample.priority import ask_for_punctuality
 
 from .replay import Replay
 
@@ -61,9 +61,9 @@ def write(path: Path, replay: Replay, rows: int) -> dict[str, Any]:
     states: list[dict[str, Any]] = []
     writer.LAST_S = 60.0  # faster than real time, more is left to pack at the end
     begun, before, taken = time.perf_counter(), time.process_time(), 0.0
-    recorder = Recorder(path, session=uuid.uuid4().hex, zero=0.0, origin=time.time(), on_state=states.append)
+    recorder = Recorder(path, session=uuid.uuid4().hex, origin=time.time(), on_state=states.append)
     recorder.start()
-    recorder.hello(replay.hello)
+    recorder.hello(0.0, replay.hello)
     for moment, row in frames:
         at = time.thread_time()
         recorder.frame(moment, 0, row)
@@ -113,21 +113,21 @@ def beside(replay: Replay, seconds: float, *, recording: bool) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         states: list[dict[str, Any]] = []
         path = Path(folder, "a.kmsession")
-        recorder = Recorder(path, session="s", zero=time.monotonic(), origin=time.time(), on_state=states.append)
+        recorder = Recorder(path, session="s", origin=time.time(), on_state=states.append)
         if recording:
-            file.CHUNK_ROWS = 50
+            session_file.CHUNK_ROWS = 50
             recorder.start()
-            recorder.hello({**replay.hello, "interval": 0.05})
-        due = time.monotonic()
+            recorder.hello(0.0, {**replay.hello, "interval": 0.05})
+        began = due = time.monotonic()
         for frame in frames:
             due = max(due + 0.05, time.monotonic())
             select.select([], [], [], max(0.0, due - time.monotonic()))
             late.append(time.monotonic() - due)
             if recording:
-                recorder.frame(time.monotonic(), 0, frame)
+                recorder.frame(time.monotonic() - began, 0, frame)
         recorder.close("the benchmark ended")
         recorder.join()
-        file.CHUNK_ROWS = CHUNK_ROWS
+        session_file.CHUNK_ROWS = CHUNK_ROWS
     return sorted(late)
 
 
@@ -149,7 +149,7 @@ def main() -> int:
         found = read(path)
         found = min((found, read(path)), key=lambda one: one["to_pandas_s"])
     packed = pieces(replay, CHUNK_ROWS)
-    ask_for_punctuality()
+    request_realtime()
     alone, busy = (beside(replay, 30.0, recording=recording) for recording in (False, True))
     hours = rows * options.interval / 3600
     frame_s = found["import_pandas_s"] + found["to_pandas_s"]

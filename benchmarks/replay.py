@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kernel_monitor.sample.metrics import GROUPS, METRICS, ROLES, Metric
+from kernel_monitor.sample.host.processes import ROLES
+
+from .metrics import GROUPS, METRICS, Metric
 
 Floats = npt.NDArray[np.floating[Any]]
 BLOCK = 600  # rows that are made at a time

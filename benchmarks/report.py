@@ -25,7 +25,7 @@ import numpy as np
 
 from kernel_monitor.record import writer
 from kernel_monitor.record.writer import Recorder
-from kernel_monitor.steps.records import WARM_UP, Step
+from kernel_monitor.steps.measured_step import WARM_UP, Step
 
 from .replay import Replay
 
@@ -41,7 +41,7 @@ DRAWN = """() => ({
 
 
 class Part(NamedTuple):
-    """A stretch of the session: its share of the time, the engine, and a step's phases in ms."""
+    """A segment of the session: its share of the time, the engine, and a step's phases in ms."""
 
     share: float
     backend: str
@@ -102,9 +102,9 @@ def record(path: Path, replay: Replay, seconds: float) -> None:
     """
     states: list[dict[str, Any]] = []
     writer.LAST_S = 60.0  # faster than real time, more is left to pack at the end
-    recorder = Recorder(path, session=uuid.uuid4().hex, zero=0.0, origin=time.time() - seconds, on_state=states.append)
+    recorder = Recorder(path, session=uuid.uuid4().hex, origin=time.time() - seconds, on_state=states.append)
     recorder.start()
-    recorder.hello(replay.hello)
+    recorder.hello(0.0, replay.hello)
     recorder.command({"do": "facts", "facts": {"python": "3.12.3", "versions": {"torch": "2.15.0"}}})
     told = list(steps(seconds))
     ends = np.array([one.end for one in told])

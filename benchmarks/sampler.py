@@ -74,7 +74,7 @@ def main() -> int:
     contestants = {
         "kernel_monitor": Contestant(kernel_monitor, 0.1, BAR_ERROR_MS, BAR_CPU),
         "kernel_monitor, 20 Hz": Contestant(kernel_monitor, 0.05, BAR_ERROR_MS),
-        # As it runs for a user who may not have a real-time priority (see kernel_monitor/sample/priority.py).
+        # As it runs for a user who may not have a real-time priority (see kernel_monitor/os_process.py).
         "kernel_monitor, usual priority": Contestant(usual_priority),
         "kernel_monitor, 256 cores, 8 GPUs": Contestant(simulated, 0.1, None, BAR_CPU_SIMULATED),
         "psutil thread": Contestant(psutil_thread),
@@ -129,7 +129,7 @@ def main() -> int:
 
 def real_time_permitted() -> bool:
     """Whether the system gives this user the sampler's real-time priority; tried in a process of its own."""
-    code = "import sys; from kernel_monitor.sample.priority import *; sys.exit(not ask_for_punctuality())"
+    code = "import sys; from kernel_monitor.os_process import *; sys.exit(not request_realtime())"
     return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

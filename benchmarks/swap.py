@@ -198,7 +198,7 @@ class Run:
                 until = time.monotonic() + 60
                 while len(self.loader.history) < number:
                     if time.monotonic() > until:
-                        self._problem = f"swap {number} did not take place: {self.loader.board.status}"
+                        self._problem = f"swap {number} did not take place: {self.loader.switch_state.status}"
                         return
                     time.sleep(0.002)
                 if number in (SETTLED, self._options.swaps) or number % 20 == 0:
@@ -239,7 +239,7 @@ def cold_swap(options: argparse.Namespace, source: str, target: str) -> dict[str
         if number > LEAD + NEAR and len(loader.history) > before and run.got[-1 - NEAR] >= loader.history[-1].first:
             break
         if number > LONGEST_S * 1000 / options.step_ms:
-            raise SystemExit(f"{target} did not come: {loader.board.status}")
+            raise SystemExit(f"{target} did not come: {loader.switch_state.status}")
     swap = run.swaps()[-1]
     loader.release()
     return {"click_ms": 1000 * swap.click, "stall_ms": 1000 * swap.stall}

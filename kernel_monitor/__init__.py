@@ -12,8 +12,8 @@ from ._version import __version__
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from .live import monitor, open_session
     from .loaders import switchable
+    from .runtime import monitor, open_session
     from .steps import watch_loader
 
 __all__ = ["__version__", "errors", "monitor", "open_session", "switchable", "watch_loader"]
@@ -25,11 +25,11 @@ def __getattr__(name: str) -> Any:
 
         return switchable
     if name == "monitor":
-        from .live import monitor, open_session
+        from .runtime import monitor, open_session
 
         return monitor
     if name == "open_session":
-        from .live import open_session
+        from .runtime import open_session
 
         return open_session
     if name == "watch_loader":

@@ -1,8 +1,7 @@
 """The command line: `kernel-monitor COMMAND …`.
 
-Exit status 0: done; 1: done, and what was checked is not as it should be; 2: a sentence on stderr says what to do;
-3: what was to be checked cannot be.
-Each command is one function that adds its parser, listed in COMMANDS, and imports what it needs when it runs.
+Exit status 0: done; 1: done, and a check failed; 2: an error, with a message on stderr; 3: nothing can be checked.
+Each command is a function that adds its parser, listed in COMMANDS; imports are made when it runs.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse without the usage block before an error: one sentence, and where to read more."""
+    """argparse without the usage text before an error."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command (`arguments` without the program's name; those of the process by default)."""
+    """Run one command; `arguments` are without the program's name, by default those of the process."""
     parser = _Parser(prog="kernel-monitor", description="Tools around kernel_monitor, the live monitor for notebooks.")
     parser.add_argument("--version", action="version", version=f"kernel-monitor {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
@@ -51,14 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sentence(error: MonitorError | OSError) -> str:
-    """An error in words; of one that the system gave, without its number."""
+    """An error as a sentence; an OSError without its number."""
     if isinstance(error, MonitorError) or not error.strerror:
         return str(error)
     return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
 
 
 def _name(text: str) -> str:
-    """An argument that names something, as argparse's `type`: an empty one is most often a variable that is not set."""
+    """argparse's `type` for a name: an empty one is most often a shell variable that is not set."""
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty, and must name something")
     return text
@@ -76,7 +75,9 @@ def _demo_data(commands: Commands) -> None:
     parser.add_argument("--classes", metavar="K", type=int, default=10, help="number of classes (default: 10)")
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="equal seeds give equal files (default: 0)")
     parser.add_argument(
-        "--check", action="store_true", help="then time decoding them against photographs; status 1 if they differ"
+        "--check",
+        action="store_true",
+        help="then time decoding them against photographs (in a clone of the sources only)",
     )
     parser.set_defaults(run=_run_demo_data)
 
@@ -88,16 +89,11 @@ def _run_demo_data(options: argparse.Namespace) -> int:
     print(f"{options.images:,} images in {options.classes} classes: {root}")
     if not options.check:
         return 0
-    from .demo.check import compare
-
-    comparison = compare(root)
-    print(comparison)
-    faults = comparison.faults()
-    for fault in faults:
-        print(f"kernel-monitor: the demo set is not like photographs: {fault}", file=sys.stderr)
-    if not faults:
-        print("the demo set decodes like photographs (within 25 %), and every file has the promised size")
-    return 1 if faults else 0
+    try:
+        from benchmarks.demo_decoding import check
+    except ModuleNotFoundError:
+        raise MonitorError("--check is in the project's sources: run it in a clone of them") from None
+    return check(root)
 
 
 def _sessions(commands: Commands) -> None:
@@ -155,7 +151,7 @@ def _report(commands: Commands) -> None:
     )
     parser.add_argument("session", metavar="SESSION", type=_name, help="its file, its id or the beginning of that")
     parser.add_argument("-o", "--output", metavar="FILE", type=_name, help="the file, or - for stdout; needed for HTML")
-    parser.add_argument("--json", action="store_true", help="verdict, stretches, rules, costs … as JSON")
+    parser.add_argument("--json", action="store_true", help="verdict, segments, rules, costs … as JSON")
     _add_price(parser)
     parser.set_defaults(run=_run_report)
 
@@ -179,7 +175,7 @@ def _run_report(options: argparse.Namespace) -> int:
         sys.stdout.buffer.write(text.encode())
     else:
         written = write(options.output, text)
-        # Not into what was asked for.
+        # Not into the output itself.
         print(f"wrote {written}", file=sys.stderr if descriptor(written) == 1 else sys.stdout)
     return 0
 
@@ -187,24 +183,24 @@ def _run_report(options: argparse.Namespace) -> int:
 def _as_html(options: argparse.Namespace) -> str:
     from .report.client import render_in_process
 
-    # The session is read while the process that renders it starts and imports Bokeh.
+    # The session is read while the rendering process starts and imports Bokeh.
     return render_in_process(lambda: _read(options).snapshot)
 
 
 def _as_json(options: argparse.Namespace) -> str:
-    from .diagnose.analysis import analyse
-    from .diagnose.model import plain
+    from .analysis.results import plain
+    from .analysis.session_analysis import analyse
     from .report.privacy import clean
 
     session = _read(options)
     snapshot = clean(session.snapshot)
     label = {key: value for key, value in session.label().items() if key != "path"}
-    said = {"session": session.id, **label, "facts": snapshot.facts, **analyse(snapshot).to_json()}
-    return json.dumps(plain(said), indent=1) + "\n"
+    content = {"session": session.id, **label, "facts": snapshot.facts, **analyse(snapshot).to_json()}
+    return json.dumps(plain(content), indent=1) + "\n"
 
 
 def _read(options: argparse.Namespace) -> RecordedSession:
-    """The session that is meant, at the price that is meant."""
+    """The session, with the price of the command line."""
     from dataclasses import replace
 
     from .recorded import Opened
@@ -218,8 +214,8 @@ def _read(options: argparse.Namespace) -> RecordedSession:
 
 
 def _price(words: str) -> tuple[float | None, str]:
-    """The price of an hour and its currency. Raises MonitorError where it is none."""
-    from .live.settings import Settings
+    """The price of an hour and its currency; MonitorError if it is not a price."""
+    from .runtime.settings import Settings
 
     settings = Settings().changed(price=words)
     return settings.price, settings.currency
@@ -240,12 +236,14 @@ def _compare(commands: Commands) -> None:
     parser.add_argument("--max-slowdown", metavar="5%", type=_share, help="how much longer an image may take")
     parser.add_argument("--loader", metavar="NAME", type=_name, help="only this loader")
     parser.add_argument(
-        "--stretch",
+        "--segment",
+        "--stretch",  # the former name, which scripts may use
+        dest="segment",
         metavar="KEY",
         type=_name,
         action="append",
         default=[],
-        help="a stretch by its key (train/2) in both; given twice, of A and of B",
+        help="a segment by its key (train/2) in both; given twice, of A and of B",
     )
     parser.add_argument("--json", action="store_true", help="as JSON, for other programs")
     _add_price(parser)
@@ -263,24 +261,25 @@ def _share(text: str) -> float:
 
 
 def _run_compare(options: argparse.Namespace) -> int:
-    from .diagnose.compare import Prices, compare, status, table
-    from .diagnose.model import plain
+    from .analysis.results import plain
+    from .analysis.session_comparison import Prices, compare, status, table
     from .recorded import Opened, interpreted
 
-    if len(options.stretch) > 2:
-        raise MonitorError("--stretch is given once, or twice: of A and of B (see kernel-monitor compare --help)")
+    if len(options.segment) > 2:
+        raise MonitorError("--segment is given once, or twice: of A and of B (see kernel-monitor compare --help)")
     price = None if options.price is None else _price(options.price)
     opened = Opened()
-    snapshots = [opened.open(one).snapshot for one in (options.a, options.b)]
-    hours = [price[0] if price is not None else one.facts.get("price") for one in snapshots]
-    currencies = {price[1]} if price is not None else {str(one.facts.get("currency") or "") for one in snapshots}
+    snapshots = [opened.open(session).snapshot for session in (options.a, options.b)]
+    facts = [snapshot.facts for snapshot in snapshots]
+    hours = [price[0]] * 2 if price is not None else [fact.get("price") for fact in facts]
+    currencies = {price[1]} if price is not None else {str(fact.get("currency") or "") for fact in facts}
     if None not in hours and len(currencies) > 1:
         raise MonitorError(f"The prices are in {' and '.join(sorted(currencies))}: say one with --price.")
     with interpreted(f"{options.a} and {options.b}", "a comparison"):
         found = compare(
             *snapshots,
             loader=options.loader,
-            keys=options.stretch,
+            keys=options.segment,
             allowed=options.max_slowdown,
             prices=Prices(hours[0], hours[1]),
         )
@@ -302,7 +301,7 @@ def _warm(commands: Commands) -> None:
 
 
 def _run_warm(_options: argparse.Namespace) -> int:
-    from .stream.documents import cache_folder
+    from .stream.chart_documents import cache_folder
     from .warm import warm
 
     made = warm(cache_folder())

@@ -1,4 +1,4 @@
-"""Every error that kernel_monitor raises on purpose. Each message names the cause and the remedy."""
+"""The exceptions of this package. Each message has cause and remedy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ class MonitorError(Exception):
     """Base of all errors of this package.
 
     Attributes:
-        paths: files that the message may name, in full; a record of the error has their last parts.
+        paths: full paths that the message may contain; recordings keep only their last parts.
     """
 
     paths: tuple[str, ...] = ()
 
 
 class NotSwitchable(MonitorError, TypeError):
-    """`switchable` was given something that it cannot drive; the message says what is missing and what to do."""
+    """`switchable` was given an object that it cannot drive; the message has cause and remedy."""
 
 
 class BackendUnavailable(MonitorError):
@@ -29,7 +29,7 @@ class SampleError(MonitorError):
     """One sample could not be read.
 
     Attributes:
-        path: the file's path as the data set gives it.
+        path: of the file, as in the data set.
         index: the sample's index in the data set.
     """
 

@@ -1,8 +1,8 @@
-"""What a record may say of a file: its name, and no folder that it is in.
+"""Privacy of paths: recordings and reports contain the names of files, but not of their folders.
 
-Recordings and reports are sent to other people, and folders are named after users, clients and projects. A path that is
-known is reduced where it is recorded (`last_part`, `without`, `told`); `searched` finds paths in a text that nobody
-knows them of, and can only guess where one ends.
+Reports are sent to other people, and folders are named after users, clients and projects. Known paths are shortened
+where they are recorded (`last_part`, `without`, `error_text`); `searched` finds unknown paths in a text, and can only
+guess where one ends.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 _SCHEME = re.compile(r"\bfile:/{2}(?=/)")
-# A home is its owner's name: what stands for it says that much and no more.
+# A home folder has its owner's name; it is replaced by `~`.
 _HOME = re.compile(r"(?:/home|/Users|/export/home|[A-Za-z]:[\\/]Users)[\\/]([^\\/]+)")
-# In quotes, as Python writes names: up to the quote that ends it, which no letter follows.
+# Quoted, as Python writes names: up to the closing quote, which no letter follows.
 _QUOTED = re.compile(r"""(["'`])((?:~[\w.-]*|…|\.{1,2})?/|[A-Za-z]:[\\/]|\\\\)((?:\\.|(?!\1(?!\w))[^\n])*)\1(?!\w)""")
-# Elsewhere a folder's name may have spaces, colons and commas inside, but ends before what looks like a file's suffix
+# Unquoted, a folder's name may contain spaces, colons and commas, but ends before what looks like a file's suffix
 # (`cat.jpg: truncated`), an address or a second path.
 _FOLDER = r"""(?!\s)(?:(?!://|\.[A-Za-z]\w{{0,4}}(?:[\s:,;)\]]|$))(?:[^{end}\n'"<>|…]|(?<=\w)['"](?=\w)))+(?<![\s~])"""
 _LAST = r"""[^\s{end}'"<>|:,;)\]]*"""
@@ -40,47 +37,46 @@ _BARE_WINDOWS = re.compile(
 
 
 def last_part(path: str | os.PathLike[str]) -> str:
-    """`cat.jpg` of `/srv/Client A/cat.jpg`, of this system's paths and of Windows'; a name without folders stays."""
+    """`cat.jpg` of `/srv/Client A/cat.jpg`, for paths of this system and of Windows."""
     text = os.fspath(path)
     parts = ntpath if _WINDOWS.match(text) else os.path
     return parts.basename(text.rstrip("/\\" if parts is ntpath else "/")) or text
 
 
 def without(text: str, *known: str) -> str:
-    """`text` with each known path reduced to its last part (`…/cat.jpg`), and the folders that these are in to `…`.
+    """`text` with each known path replaced by its last part (`…/cat.jpg`), and their folders by `…`.
 
-    Paths are found in all the spellings in which messages have them: as they are, as Python, JSON and addresses quote
-    them, absolute, and with links followed.
+    Paths are found as they are, as Python, JSON and URLs quote them, absolute, and with links followed.
     """
     if known and ("/" in text or "\\" in text):
-        found = {place: left for path in known for place, left in _places(path)}
+        found = dict(pair for path in known for pair in _places(path))
         for place in sorted(found, key=len, reverse=True):
             text = _reduced(text, place, found[place])
     return text
 
 
 def private(text: str, *known: str) -> str:
-    """`text` without the folders of known paths, of this process (home, working, temporary) and of what looks so."""
+    """`text` without the folders of known paths, this process's own folders, and anything that looks like a path."""
     if "/" not in text and "\\" not in text:
         return text
     text = without(text, *known)
-    for folder, left in _own_folders(*_here()):
-        text = _reduced(text, folder, left)
+    for folder, short in _own_folders(*_here()):
+        text = _reduced(text, folder, short)
     return searched(text)
 
 
-def told(error: BaseException, *known: str) -> str:
-    """What an exception says, without the folders of the files that it or its causes are of; may be empty.
+def error_text(error: BaseException, *known: str) -> str:
+    """An exception's message without folders; may be empty.
 
     Args:
-        error: of any kind.
-        known: further paths that its message may have.
+        error: the exception; paths in its attributes and in those of its causes are known.
+        known: further paths that its message may contain.
     """
     return private(str(error).strip(), *known, *_named(error))
 
 
 def searched(text: str) -> str:
-    """`text` with what looks like an absolute path cut down to its last part: `…/cat.jpg`."""
+    """`text` with everything that looks like an absolute path replaced by its last part: `…/cat.jpg`."""
     text = _SCHEME.sub("", text)
     text = _QUOTED.sub(lambda found: f"{found[1]}{_cut(found[2] + found[3])}{found[1]}", text)
     for pattern in (_BARE, _BARE_WINDOWS):
@@ -89,7 +85,7 @@ def searched(text: str) -> str:
 
 
 def _cut(path: str) -> str:
-    """A path's last part after `…/`; `~` for a home, `~/x.jpg` for what is in one."""
+    """A path shortened to `…/` and its last part; `~` for a home, `~/x.jpg` for a file in one."""
     home = _HOME.match(path)
     if home is not None:
         path = "~" + path[home.end() :]
@@ -97,33 +93,33 @@ def _cut(path: str) -> str:
     parts = re.split(r"[\\/]+" if windows else "/+", path)
     folders = [part for part in parts[:-1] if part]
     if folders in ([], ["~"], ["…"]):
-        return path  # a file at the root or in a home: no folder's name
+        return path  # at the root or in a home: no folder is named
     return f"…/{parts[-1]}"
 
 
 def _named(error: BaseException) -> Iterator[str]:
-    """The paths that an exception and its causes carry besides their messages."""
+    """The paths in the attributes of an exception and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:  # type: ignore[redundant-expr]
         seen.add(id(error))
         for name in ("paths", "path", "filename", "filename2"):
             value = getattr(error, name, None)
-            for one in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(one, str | bytes | os.PathLike) and one:
-                    yield os.fsdecode(one)
+            for path in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(path, str | bytes | os.PathLike) and path:
+                    yield os.fsdecode(path)
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
 
 
-def _reduced(text: str, place: str, left: str) -> str:
-    """`text` with `left` for a path."""
-    # Letters and digits stand in every spelling: most paths are told from them not to be there.
+def _reduced(text: str, place: str, short: str) -> str:
+    """`text` with `short` in place of a path."""
+    # Letters and digits are the same in every spelling: a quick check that most paths are not in the text.
     plain = max(_PLAIN.findall(last_part(place)), key=len, default="")
-    return _pattern(place, folder=left in ("…", "~")).sub(lambda _: left, text) if plain in text else text
+    return _pattern(place, folder=short in ("…", "~")).sub(lambda _: short, text) if plain in text else text
 
 
 @lru_cache(maxsize=1024)
 def _places(path: str) -> tuple[tuple[str, str], ...]:
-    """A known path, from the root and with links followed too, and the folders that it is in; what is left of each."""
+    """A path in its absolute and resolved forms, and its folders, each with its replacement."""
     found: dict[str, str] = {}
     for place in dict.fromkeys([path, *_from_root(path)]):
         parts = ntpath if _WINDOWS.match(place) else os.path
@@ -131,7 +127,7 @@ def _places(path: str) -> tuple[tuple[str, str], ...]:
         if not folder.strip("/\\"):
             continue  # no folder at all
         found[place] = "…" if os.path.isdir(place) else f"…/{last_part(place)}"  # noqa: PTH112 - any string
-        # A folder at the root says nothing of anybody, and the name of one alone may be any word.
+        # Folders at the root are not private, and their names may be any word.
         while (above := parts.dirname(folder)) not in ("", "/", "\\", folder):
             found.setdefault(folder, "…")
             folder = above
@@ -149,14 +145,14 @@ def _from_root(path: str) -> list[str]:
 
 @lru_cache(maxsize=512)
 def _pattern(path: str, *, folder: bool) -> re.Pattern[str]:
-    """A path as it is and as Python (a text in a text too), JSON, bytes and addresses write it."""
+    """A pattern for a path in all spellings: plain, and as Python, JSON, bytes and URLs write it."""
     written = "".join(map(_written, path))
-    return re.compile(f"{written}(?![\\w-])" if folder else written)  # not the beginning of another folder's name
+    return re.compile(f"{written}(?![\\w-])" if folder else written)  # not a prefix of another folder's name
 
 
 @cache
 def _written(character: str) -> str:
-    """A regular expression of one character of a path, escaped or not."""
+    """A pattern for one character of a path, escaped or not."""
     if character.isalnum() and character.isascii():
         return character
     if character == "/":
@@ -167,7 +163,7 @@ def _written(character: str) -> str:
     raw = character.encode("utf-8", "surrogateescape" if 0xDC80 <= code <= 0xDCFF else "surrogatepass")
     ways = [rf"\\*{re.escape(character)}", "".join(f"%{byte:02x}" for byte in raw)]
     if not (character.isascii() and character.isprintable()):
-        pair = character.encode("utf-16-be", "surrogatepass").hex()  # as JSON writes it
+        pair = character.encode("utf-16-be", "surrogatepass").hex()  # in JSON
         ways += [rf"\\+x{code:02x}", rf"\\+u{code:04x}", rf"\\+u{code:08x}"]
         ways += ["".join(rf"\\+u{pair[at : at + 4]}" for at in range(0, len(pair), 4))]
         ways += ["".join(rf"\\+x{byte:02x}" for byte in raw), "\ufffd+", r"\?"]
@@ -181,17 +177,17 @@ def _fixed_folders() -> tuple[str, ...]:
 
 
 def _here() -> tuple[str, str]:
-    """The home and the working folder; empty where there is none."""
-    home = os.path.expanduser("~")  # noqa: PTH111 - stays as it is where there is none
+    """The home and the working folder; empty if there is none."""
+    home = os.path.expanduser("~")  # noqa: PTH111 - unchanged if there is none
     try:
         return home, os.getcwd()  # noqa: PTH109 - a string
-    except OSError:  # it is gone
+    except OSError:  # it was deleted
         return home, ""
 
 
 @lru_cache(maxsize=4)
 def _own_folders(home: str, working: str) -> list[tuple[str, str]]:
-    """Folders of this process, the longest first, and what stands for them; none that is at the root."""
+    """Folders of this process with their replacements, longest first, without those at the root."""
     found = dict.fromkeys((working, *_fixed_folders()), "…") | {home: "~"}
-    own = [one for one in found.items() if one[0].count("/") + one[0].count("\\") > 1]
-    return sorted(own, key=lambda one: -len(one[0]))
+    own = [pair for pair in found.items() if pair[0].count("/") + pair[0].count("\\") > 1]
+    return sorted(own, key=lambda pair: -len(pair[0]))

@@ -1,4 +1,4 @@
-"""Recorded sessions as people and pages use them: opened, shown in a dashboard, exported."""
+"""Recorded sessions as users and pages see them: opened, shown in a dashboard, exported."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from .diagnose import analyse
-from .diagnose import strip as switch_strip
-from .diagnose.model import plain
+from .analysis import analyse
+from .analysis import strip as switch_strip
+from .analysis.results import plain
 from .errors import MonitorError, SessionError
 from .output import check, write
-from .record import places, reader
+from .record import folders, reader
 from .record import sessions as found
-from .record.when import moment, span
+from .record.sessions import moment_text, span_text
 from .store import Rows, Schema, Snapshot
 from .store.charts import DEFAULT_CHARTS, available, shown_series
-from .stream.render import run_module
+from .stream.render_process import run_module
 from .text import shown, shown_in
 
 if TYPE_CHECKING:
@@ -33,29 +33,31 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from .protocol.analysis_states import VerdictState
+    from .protocol.message_types import RecordedLabel, SessionEntry
+    from .protocol.states import Strip
     from .widgets import Dashboard
 
-KEPT_OPEN = 4
-"""Opened sessions that pages may ask for; older ones are opened again when asked for."""
+KEPT_OPEN = 4  # sessions kept open; others are opened again on request
 
 
 @contextmanager
-def interpreted(name: object, what: str, *, aside: bool = False) -> Iterator[None]:
-    """What fails over the content of a recording is a SessionError: its file may be of any origin.
+def interpreted(name: object, what: str, *, remote: bool = False) -> Iterator[None]:
+    """Turn any failure over the content of a recording into a SessionError: the file may be of any origin.
 
     Args:
         name: of the recording.
-        what: it is made into.
-        aside: in another process, which tells of a failure by a MonitorError.
+        what: is made from it, for the message.
+        remote: the work is done in another process, which reports failures as MonitorError.
     """
     try:
-        # Recorded numbers may be anything; NumPy's warnings on them are no news for a person.
+        # Recorded numbers may be anything; NumPy's warnings about them are not helpful.
         with np.errstate(all="ignore"):
             yield
     except Exception as error:
-        if isinstance(error, SessionError) or (isinstance(error, MonitorError) and not aside):
+        if isinstance(error, SessionError) or (isinstance(error, MonitorError) and not remote):
             raise
-        reason = str(error) if aside else f"{type(error).__name__}: {error}"
+        reason = str(error) if remote else f"{type(error).__name__}: {error}"
         raise SessionError(f"{name} cannot be made into {what} ({reason}).") from error
 
 
@@ -96,16 +98,16 @@ class RecordedSession:
         """Write the session as one HTML file that opens offline.
 
         Raises:
-            MonitorError: rendering failed, or ``path`` cannot be written (what was there is as it was).
+            MonitorError: rendering failed, or `path` cannot be written; an existing file is then unchanged.
         """
         check(path)
         return write(path, self.render())
 
     def render(self) -> str:
-        """The exported page as text, rendered in a process of its own."""
+        """The HTML report, rendered in a separate process."""
         from .report.client import render_in_process
 
-        with interpreted(self.session.path, "a page", aside=True):
+        with interpreted(self.session.path, "a page", remote=True):
             return render_in_process(lambda: self.snapshot)
 
     @cached_property
@@ -125,7 +127,7 @@ class RecordedSession:
 
     @cached_property
     def charts(self) -> tuple[str, ...]:
-        """The charts that have something to show, and the default ones."""
+        """Ids of the charts that have data, and of the default ones."""
         schema = self.snapshot.schema
         with interpreted(self.session.path, "charts"):
             have = [chart["id"] for chart in available(schema) if chart["available"] or chart["default"]]
@@ -133,7 +135,7 @@ class RecordedSession:
 
     @cached_property
     def page_rows(self) -> Rows:
-        """What a page is sent: the rows of the charts' series."""
+        """The rows as sent to a page: only the charts' series."""
         snapshot = self.snapshot
         full = replace(snapshot.schema, charts=self.charts)
         part: Schema = full.restricted(set(shown_series(full, self.charts)))
@@ -142,35 +144,35 @@ class RecordedSession:
 
     @cached_property
     def document(self) -> bytes:
-        """The charts as JSON of a Bokeh document that can be panned and zoomed."""
+        """The chart document (JSON), with tools to pan and zoom."""
         request = {"schema": self.page_rows.schema.to_json(), "interactive": True}
-        with interpreted(self.session.path, "charts", aside=True):
+        with interpreted(self.session.path, "charts", remote=True):
             return run_module("kernel_monitor.views", json.dumps(request).encode())
 
     @cached_property
-    def strip(self) -> dict[str, Any] | None:
+    def strip(self) -> Strip | None:
         snapshot = self.snapshot
         with interpreted(self.session.path, "the strip of a switch"):
             return switch_strip(snapshot, snapshot.events, snapshot.loaders)
 
     @cached_property
-    def verdict(self) -> dict[str, Any] | None:
-        """The verdict on the session as pages take it: `diagnose.model.Verdict` and `loader`; None without a loader."""
-        analysis = analyse(self.snapshot)  # which never raises for what was recorded
-        judged = next((one for one in analysis.stretches if one.key == analysis.verdict.stretch), None)
-        return None if judged is None else {**plain(analysis.verdict), "loader": judged.loader}
+    def verdict(self) -> VerdictState | None:
+        """The verdict on the session for pages: `analysis.results.Verdict` and `loader`; None without a loader."""
+        analysis = analyse(self.snapshot)  # never raises for recorded data
+        judged = next((segment for segment in analysis.segments if segment.key == analysis.verdict.segment), None)
+        return None if judged is None else cast("VerdictState", {**plain(analysis.verdict), "loader": judged.loader})
 
     def words(self) -> str:
-        """One line: when it was, how long, how it ended, and which file."""
+        """One line: date, length, how it ended, and the file."""
         label = self.label()
         end = "still running" if label["live"] else "ended" if label["goodbye"] else "ended without goodbye"
-        when = f"{moment(label['started'])}, {span(label['seconds'])}"
+        when = f"{moment_text(label['started'])}, {span_text(label['seconds'])}"
         return shown(f"Recorded session of {when}, {end}: {label['path']}")
 
     def export_name(self) -> str:
         return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html", time.localtime(self.session.started))
 
-    def label(self) -> dict[str, Any]:
+    def label(self) -> RecordedLabel:
         """`started`, `ended` (both Unix s; `ended` None while live), `live`, `goodbye`, `seconds`, `bin_s`, `path`."""
         session, ended = self.session, self.session.ended
         binned = self.snapshot.facts.get("recorded", {})
@@ -187,10 +189,10 @@ class RecordedSession:
 
 
 class Opened:
-    """The recorded sessions that pages may ask for, by id."""
+    """The opened recorded sessions, by id."""
 
     def __init__(self) -> None:
-        places.anchor()
+        folders.anchor()
         self._lock = threading.Lock()
         self._sessions: OrderedDict[str, RecordedSession] = OrderedDict()
 
@@ -216,35 +218,34 @@ class Opened:
         return session
 
     def get(self, recorded: str) -> RecordedSession:
-        """The opened session of that id; opened again if it was long ago, or in another process.
+        """The session with an id; opened if it is not open.
 
         Raises:
-            SessionError: there is no such session any more.
+            SessionError: there is no such session.
         """
         with self._lock:
             known = self._sessions.get(recorded)
         return known if known is not None else self.open(recorded)
 
-    def listing(self) -> list[dict[str, Any]]:
+    def listing(self) -> list[SessionEntry]:
         """The recorded sessions, newest first.
 
-        Each has `path`, `id`, `started` (Unix s), `seconds`, `bytes`, `live`, `goodbye`, `host`, and `problem`: why it
-        cannot be read, or None; `damaged`: it cannot be read, and not because it is of a later version.
+        Each has `path`, `id`, `started` (Unix s), `seconds`, `bytes`, `live`, `goodbye`, `host`, `problem` (why it is
+        unreadable, or None) and `damaged` (unreadable although its version is supported).
         """
-        return [{**asdict(one), "path": str(one.path)} for one in found.sessions()]
+        return [cast("SessionEntry", {**asdict(entry), "path": str(entry.path)}) for entry in found.sessions()]
 
 
-def table(entries: list[dict[str, Any]]) -> str:
-    """The listing as text: when, how long, how large, how it ended, where."""
+def table(entries: list[SessionEntry]) -> str:
     if not entries:
         return "No session is recorded yet."
     lines = []
-    for one in entries:
-        end = "live" if one["live"] else "ended" if one["goodbye"] else "ended without goodbye"
-        if one["problem"] is not None:
-            end = f"damaged: {one['problem']}" if one["damaged"] else f"not readable here: {one['problem']}"
-        words = [moment(one["started"]), span(one["seconds"]), _size(one["bytes"]), end]
-        lines.append((one["id"][:8], *words, one["path"]))
+    for entry in entries:
+        end = "live" if entry["live"] else "ended" if entry["goodbye"] else "ended without goodbye"
+        if (problem := entry["problem"]) is not None:
+            end = f"damaged: {problem}" if entry["damaged"] else f"not readable here: {problem}"
+        words = [moment_text(entry["started"]), span_text(entry["seconds"]), _size(entry["bytes"]), end]
+        lines.append((entry["id"][:8], *words, entry["path"]))
     widths = [max(len(line[k]) for line in lines) for k in range(5)]
     return shown(
         "\n".join(

@@ -1,4 +1,4 @@
-"""What a recorded session is told by, whatever its name: the header of SQLite and the id of this application in it."""
+"""Recognition of recorded sessions by content: SQLite's file header and the application id in it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ APPLICATION_ID = 0x4B4D5331  # "KMS1"
 
 _SQLITE = b"SQLite format 3\0"
 _TABLES = {"meta", "layouts", "hellos", "tail", "chunks"}
-_BESIDE = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database, by the ends of their names."""
+_BESIDE = ("-wal", "-shm", "-journal")  # suffixes of the files that SQLite keeps beside a database
 
 
 def is_recording(path: Path) -> bool:
-    """Whether the file at `path` is a recorded session, or belongs to one as SQLite's log does.
+    """Whether the file at `path` is a recorded session, or SQLite's log of one.
 
-    Told by its content; by its name too, as a damaged recording may still be read in part.
+    By content or by name, as parts of a damaged recording may still be readable.
 
     Raises:
-        OSError: it is there and cannot be read.
+        OSError: it exists and cannot be read.
     """
     for end in _BESIDE:
-        # Of a log that is not there as well: what stands in its place SQLite takes for the log.
+        # Also if the log does not exist: SQLite would take a file of that name for the log.
         if path.name.endswith(end) and is_recording(path.with_name(path.name.removesuffix(end))):
             return True
     if not path.is_file():
@@ -43,7 +42,7 @@ def is_recording(path: Path) -> bool:
 
 
 def _has_tables(path: Path) -> bool:
-    """Whether a database has the id or the tables of a session, those included that are only in its log yet."""
+    """Whether a database, including its log, has the id or the tables of a session."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]

@@ -1,6 +1,6 @@
-"""`python -m kernel_monitor.warm [FOLDER]`: make the chart documents that this machine is going to need.
+"""`python -m kernel_monitor.warm [FOLDER]`: make the chart documents that sessions on this machine usually need.
 
-Those of the default charts without a loader, with one or two, and with the phases of their steps.
+They show the default charts with no, one or two loaders, without and with phases of steps.
 """
 
 from __future__ import annotations
@@ -14,34 +14,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import MonitorError
-from .sample.client import SamplerClient
+from .sample.sampler_client import SamplerClient
 from .store import Store
 from .store.charts import DEFAULT_CHARTS, PHASED_CHARTS
-from .stream.documents import Documents, cache_folder
+from .stream.chart_documents import Documents, cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .store import Schema
 
-FIRST_S = 20.0
-"""For which the sampler is waited for."""
-SETTLE_S = 1.0
-"""After the first hello: a GPU is found a moment later."""
+FIRST_S = 20.0  # how long to wait for the sampler
+SETTLE_S = 1.0  # how long to wait for a second hello: GPUs are found a moment after the first
 LOADERS: tuple[tuple[bool, ...], ...] = ((False,), (), (True,), (False, False), (True, False))
-"""Of each loader, whether its phases are measured; the usual case first, as somebody may wait for it."""
+"""For each loader, whether its phases are measured; the most usual case first, as a page may wait for it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0."""
     given = sys.argv[1:] if arguments is None else arguments
-    gc.disable()  # a process of some seconds, of which collections would take a tenth
+    gc.disable()  # collections would take a tenth of this short process's time
     warm(Path(given[0]) if given else cache_folder())
     return 0
 
 
 def warm(folder: Path) -> int:
-    """Make the documents of this machine that are not there; returns how many there were.
+    """Make this machine's missing documents; returns their number.
 
     Raises:
         MonitorError: the machine's sampler does not start.
@@ -66,7 +64,7 @@ def _document(schema: Schema) -> dict[str, Any]:
 
 
 def _usual(hello: dict[str, Any]) -> list[Schema]:
-    """The schemas that a session on this machine usually has, the first ones first."""
+    """The schemas that a session on this machine usually has."""
     store = Store()
     store.set_host(hello)
     found = []
@@ -78,7 +76,7 @@ def _usual(hello: dict[str, Any]) -> list[Schema]:
 
 
 def _hellos() -> Iterator[dict[str, Any]]:
-    """What the sampler says of this machine: at once, and what it says otherwise within a second."""
+    """The sampler's first hello, and those within a second after it."""
     heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     client = SamplerClient(
         0.1,
@@ -89,7 +87,7 @@ def _hellos() -> Iterator[dict[str, Any]]:
     )
     client.start()
     try:
-        from . import views  # noqa: F401 - Bokeh takes half a second to import, and the sampler that long to start
+        from . import views  # noqa: F401 - import Bokeh while the sampler starts
 
         try:
             yield heard.get(timeout=FIRST_S)

@@ -1,6 +1,11 @@
 """Run every test, a process for each folder, and add up: ``python -m tests.run [FOLDER …]``.
 
-Folders are kept apart because they leave traces in a process: DALI must not be forked, kernels patch signals.
+Folders are kept apart because they leave traces in a process: DALI must not be forked, kernels patch signals. Several
+run at once, because most of them wait more than they compute. Tests that are marked ``alone``, which measure times or
+the machine itself, run after them, one at a time. TEST_LANES=1 runs one folder after the other.
+
+A test of `AGAIN` that failed beside others is run once more with nothing beside it. When it passes then, it counts as
+passed, and the summary names it: it asks too much of a busy machine, or it has found a race.
 """
 
 from __future__ import annotations
@@ -11,9 +16,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 from .conftest import FREE, has_gpu
 
@@ -23,6 +32,16 @@ ROOT = HERE.parent
 FOLDERS = ("unit", "truth", "record", "wire", "loaders", "packaging", "kernel", "notebooks", "browser")
 PAGE = "widgets (vitest)"
 LIMIT_S = 1800.0
+ALONE = "alone"
+LONGEST_FIRST = ("browser", "loaders", "kernel", "unit", "notebooks", "record")
+"""So that no lane is left with a long folder when the others have finished."""
+LANES = int(os.environ.get("TEST_LANES", "3"))
+PRINTING = threading.Lock()
+AGAIN = ("unit", "record", "kernel", "notebooks", "browser")
+"""Folders whose tests wait for other processes. Not the loaders': what they deliver must never depend on the load."""
+FEW = 3  # of failures: more are no accident
+RUNNING: set[int] = set()
+"""Process groups, to be ended with an interrupted run."""
 
 
 @dataclass
@@ -33,35 +52,66 @@ class Result:
     passed: int = 0
     failed: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
+    again: list[str] = field(default_factory=list)  # those that failed first and then passed alone
     seconds: float = 0.0
+
+    def add(self, other: Result, seconds: float) -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.hidden += other.hidden
+        self.seconds += seconds
 
     @property
     def good(self) -> bool:
         return self.passed > 0 and not self.failed and not self.hidden
 
 
-def run(command: list[str]) -> str | None:
-    """Run a command in a group of its own; returns what is wrong with how it ended, None when it passed."""
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-    try:
-        code = process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return f"did not end within {LIMIT_S:.0f} s"
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return None if code == 0 else f"ended with exit code {code}"
+def run(command: list[str], title: str, *, good: tuple[int, ...] = (0,)) -> str | None:
+    """Run a command in a process group of its own and print its output when it has ended.
+
+    Returns what is wrong with how it ended; None when its exit code is one of the `good` ones.
+    """
+    with PRINTING:
+        print(f"started: {title}", flush=True)
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=output, stderr=subprocess.STDOUT)
+        RUNNING.add(process.pid)
+        try:
+            code = process.wait(LIMIT_S)
+            problem = None if code in good else f"ended with exit code {code}"
+        except subprocess.TimeoutExpired:
+            problem = f"did not end within {LIMIT_S:.0f} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            RUNNING.discard(process.pid)
+        output.seek(0)
+        with PRINTING:
+            print(f"\n--- {title}", output.read().decode(errors="replace"), sep="\n", flush=True)
+    return problem
 
 
-def run_pytest(folder: str, out: Path) -> Result:
+def marked_alone(folder: str) -> list[str]:
+    """The files of a folder that hold tests of this kind."""
+    files = sorted((HERE / folder).glob("test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files if f"mark.{ALONE}" in file.read_text(encoding="utf-8")]
+
+
+def run_pytest(folder: str, out: Path, *, alone: bool) -> Result:
+    """Run a folder's tests: those that are marked as `alone`, or the others."""
     result = Result(folder)
-    counts = out / f"{folder}.json"
+    kind = ALONE if alone else f"not {ALONE}"
+    counts = out / f"{folder}-{kind}.json"
     if not (HERE / folder).is_dir():
         result.failed.append(f"tests/{folder} does not exist")
         return result
-    slowest = ["--durations=10", "--durations-min=5"]
-    problem = run([sys.executable, "-m", "pytest", f"tests/{folder}", "--quiet", *slowest, "--verdict", str(counts)])
+    options = ["--quiet", "--durations=15", "--durations-min=3", "-m", kind, "--verdict", str(counts)]
+    files = marked_alone(folder) if alone else [f"tests/{folder}"]
+    title = f"{folder}, alone" if alone else folder
+    # A folder without a test that passed is a failure by itself; here there may be only tests of the other kind.
+    good = (0, int(pytest.ExitCode.NO_TESTS_COLLECTED))
+    problem = run([sys.executable, "-m", "pytest", *files, *options], title, good=good)
     if counts.exists():
         read = json.loads(counts.read_text(encoding="utf-8"))
         result.passed, result.failed, result.hidden = read["passed"], read["failed"], read["hidden"]
@@ -70,11 +120,28 @@ def run_pytest(folder: str, out: Path) -> Result:
     return result
 
 
+def run_again(result: Result, out: Path) -> None:
+    """Run the few tests that failed beside others once more, with nothing beside them."""
+    tests = list(result.failed)
+    if not 0 < len(tests) <= FEW or any("::" not in test for test in tests):
+        return
+    counts = out / f"{result.name}-again.json"
+    begun = time.monotonic()
+    run([sys.executable, "-m", "pytest", *tests, "--quiet", "--verdict", str(counts)], f"{result.name}, again")
+    result.seconds += time.monotonic() - begun
+    if counts.exists():
+        read = json.loads(counts.read_text(encoding="utf-8"))
+        if read["passed"] + len(read["failed"]) == len(tests):  # each was run
+            result.failed = read["failed"]
+            result.again = [test for test in tests if test not in result.failed]
+            result.passed += len(result.again)
+
+
 def run_vitest(out: Path) -> Result:
     result = Result(PAGE)
     counts = out / "vitest.json"
     report = ["--reporter=default", "--reporter=json", f"--outputFile.json={counts}"]
-    problem = run(["npm", "run", "--silent", "test", "--workspace=widgets", "--", *report])
+    problem = run(["npm", "run", "--silent", "test", "--workspace=widgets", "--", *report], PAGE)
     if counts.exists():
         for file in json.loads(counts.read_text(encoding="utf-8"))["testResults"]:
             for test in file["assertionResults"]:
@@ -97,6 +164,7 @@ def summary(results: list[Result]) -> str:
             f"{result.name:18} {result.passed:5} passed {len(result.failed):4} failed {result.seconds:6.0f} s{mark}"
         )
     for result in results:
+        lines += [f"AGAIN {result.name}: {line} failed beside others and passed alone" for line in result.again]
         lines += [f"FAILED {result.name}: {line}" for line in result.failed]
         lines += [f"HIDDEN {result.name}: {line}" for line in result.hidden]
         if result.passed == 0 and not result.failed:
@@ -114,18 +182,36 @@ def main(names: list[str]) -> int:
         print(f"no folder {', '.join(sorted(unknown))}; there are {', '.join([*known, FREE])}", file=sys.stderr)
         return 2
     gpu = has_gpu()
-    results = []
+    chosen = names or [*known, *([FREE] if gpu else [])]
+    results = {name: Result(PAGE if name == page else name) for name in chosen}
+
+    def run_one(name: str, *, alone: bool) -> None:
+        begun = time.monotonic()
+        found = run_vitest(Path(folder)) if name == page else run_pytest(name, Path(folder), alone=alone)
+        results[name].add(found, time.monotonic() - begun)
+
     with tempfile.TemporaryDirectory() as folder:
-        for name in names or [*known, *([FREE] if gpu else [])]:
-            print(f"\n--- {name}", flush=True)
-            begun = time.monotonic()
-            result = run_vitest(Path(folder)) if name == page else run_pytest(name, Path(folder))
-            result.seconds = time.monotonic() - begun
-            results.append(result)
+        first = [name for name in LONGEST_FIRST if name in chosen]
+        rest = [name for name in chosen if name not in first]
+        with ThreadPoolExecutor(max_workers=LANES) as lanes:
+            try:
+                list(lanes.map(lambda name: run_one(name, alone=False), [*first, *rest]))
+            except KeyboardInterrupt:
+                lanes.shutdown(wait=False, cancel_futures=True)
+                for group in list(RUNNING):
+                    os.killpg(group, signal.SIGKILL)
+                raise
+        # Before those that are marked `alone`: what fails with nothing beside it has failed.
+        for name in chosen:
+            if name in AGAIN:
+                run_again(results[name], Path(folder))
+        for name in chosen:
+            if name != page and marked_alone(name):
+                run_one(name, alone=True)
     if not gpu:
         print("\ntests/gpu was not run: NVML finds no GPU on this machine.")
-    print(summary(results), flush=True)
-    return 0 if all(result.good for result in results) else 1
+    print(summary(list(results.values())), flush=True)
+    return 0 if all(result.good for result in results.values()) else 1
 
 
 if __name__ == "__main__":

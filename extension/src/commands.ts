@@ -4,22 +4,22 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { ICommandPalette, Notification } from '@jupyterlab/apputils';
 import { download, type ConnectionState, type KernelSource } from '@kernel-monitor/widgets';
 
-import { canDiagnose, canInspect, canProfile, diagnose, mark, profile } from './diagnosing.js';
+import { canDiagnose, canInspect, canProfile, diagnose, mark, profile } from './diagnosis.js';
 import { chooseRecorded, openRecorded } from './replay.js';
 import { IMonitorSettings } from './settings.js';
 import { IMonitorSidebar } from './sidebar.js';
-import { BACKENDS, canSwitch, switchLoader } from './switching.js';
+import { BACKENDS, canSwitch, switchLoader } from './loader_switch.js';
 
 const CATEGORY = 'Kernel monitor';
 const NO_ARGUMENTS = { args: { type: 'object', properties: {} } } as const;
-/** How long a sidebar that was just opened may take to hear from its kernel, in ms. */
+/** How long a sidebar that was just opened may wait for its kernel's reply, in ms. */
 const SETTLE_MS = 15_000;
 
 interface Command {
   readonly label: string;
   readonly caption: string;
   readonly action: (source: KernelSource) => Promise<void> | void;
-  /** Whether it can do something now; a kernel that was not asked yet is given the chance. */
+  /** Whether it can do something now; a kernel that was not asked yet counts as able. */
   readonly enabled?: (source: KernelSource) => boolean;
   readonly visible?: (source: KernelSource) => boolean;
 }
@@ -152,7 +152,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       });
     }
 
-    // The palette asks what is enabled and visible when it is told to.
+    // The palette reads what is enabled and visible only when it is notified.
     let heard = '';
     let unlisten = (): void => undefined;
     const listen = (): void => {
@@ -171,7 +171,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         }
       };
       const stop = [source?.connectionChanged.on(look), source?.changed.on(look)];
-      unlisten = () => stop.forEach(one => one?.());
+      unlisten = () => stop.forEach(end => end?.());
       look();
     };
     sidebar.changed.connect(listen);

@@ -1,4 +1,4 @@
-/** One line under the dashboard of a cell, while the sidebar is closed: the sidebar shows the same. */
+/** One line under the dashboard of a cell, while the sidebar is closed: the sidebar shows the same dashboard. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { onCellDashboard } from '@kernel-monitor/widgets';

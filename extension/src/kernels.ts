@@ -1,4 +1,4 @@
-/** Follow the kernel of one notebook: which connection it has, and whether it is one to ask. */
+/** Follow the kernel of one notebook: which connection it has, and whether it is a Python kernel. */
 
 import type { ISessionContext } from '@jupyterlab/apputils';
 import type { Kernel } from '@jupyterlab/services';
@@ -22,7 +22,7 @@ export class KernelFollower implements IDisposable {
     return this._words;
   }
 
-  /** Another connection, or none. Restarts keep the connection: its own signals tell of them. */
+  /** Another connection, or none. Restarts keep the connection: its own signals report them. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }

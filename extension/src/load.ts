@@ -163,8 +163,8 @@ async function installWords(
 }
 
 /**
- * Ask on the control channel. By hand, because JupyterLab's own methods refuse until the main shell has told what the
- * kernel can, which after a page's reload is when the running cell ends.
+ * Ask on the control channel. By hand, because JupyterLab's own methods refuse until the main shell has sent the
+ * kernel's `kernel_info`, which after a page's reload is when the running cell ends.
  */
 async function ask(
   kernel: Kernel.IKernelConnection,

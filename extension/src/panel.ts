@@ -1,4 +1,4 @@
-/** The sidebar's panel: the shared dashboard over the kernel of one notebook, or the words for why there is none. */
+/** The sidebar's panel: the shared dashboard over the kernel of one notebook, or why there is none. */
 
 import { PathExt } from '@jupyterlab/coreutils';
 import type { Kernel } from '@jupyterlab/services';
@@ -6,7 +6,7 @@ import { KernelSource, mountDashboard, type MountedDashboard } from '@kernel-mon
 import { type ISignal, Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
-import { SettingsApplier } from './applying.js';
+import { SettingsApplier } from './settings_applier.js';
 import { monitorIcon } from './icon.js';
 import { KernelFollower } from './kernels.js';
 import { load } from './load.js';
@@ -80,7 +80,7 @@ export class MonitorPanel extends Widget {
     this._follower?.dispose();
     this._follower = null;
     if (notebook === null) {
-      this.tell(
+      this.showHeader(
         '',
         '',
         before === undefined
@@ -173,11 +173,11 @@ export class MonitorPanel extends Widget {
     const follower = this._follower;
     if (follower !== null && !follower.context.isDisposed) {
       const { path, kernelDisplayName } = follower.context;
-      this.tell(path, kernelDisplayName, follower.kernel === null ? follower.words : '');
+      this.showHeader(path, kernelDisplayName, follower.kernel === null ? follower.words : '');
     }
   }
 
-  private tell(path: string, kernel: string, words: string): void {
+  private showHeader(path: string, kernel: string, words: string): void {
     this._notebook.textContent = PathExt.basename(path);
     this._notebook.title = path;
     this._kernel.textContent = kernel;

@@ -10,10 +10,10 @@ import { type ISignal, Signal } from '@lumino/signaling';
 export const SETTINGS_ID = 'kernel-monitor:plugin';
 
 export interface IMonitorSettings {
-  /** What the person set, for a kernel's monitor; what is not set is the notebook's to decide. */
+  /** What the person set, for a kernel's monitor; the notebook decides what is not set. */
   readonly user: Changes;
   readonly statusBar: boolean;
-  /** Emits what a kernel is to be told now: what was set, and the defaults of what was reset. */
+  /** Emits the settings to send to a kernel: what was set, and the defaults of what was reset. */
   readonly changed: ISignal<unknown, Changes>;
   setStatusBar(shown: boolean): Promise<void>;
 }

@@ -73,7 +73,7 @@ class GlanceItem extends Widget {
 
   /** The sidebar shows another kernel, or none. */
   private follow(): void {
-    const { kernel, source } = this.sidebar;
+    const { kernel } = this.sidebar;
     if (kernel !== this._kernel) {
       this._source?.dispose();
       this._source = kernel === null ? null : new GlanceSource(kernel);
@@ -82,7 +82,6 @@ class GlanceItem extends Widget {
       });
       this._kernel = kernel;
     }
-    this._source?.borrow(source);
     this.look();
     this.display();
   }
@@ -106,7 +105,7 @@ class GlanceItem extends Widget {
       const lines = isPaused
         ? ['The monitor is paused: no cell ran for ten minutes. It goes on with the next cell.']
         : parts.map(part => part.meaning);
-      if (glance?.recording?.state === 'stopped') {
+      if (glance?.recording.state === 'stopped') {
         lines.push(recordingText(glance.recording));
       }
       const title = [
@@ -128,7 +127,7 @@ class GlanceItem extends Widget {
     }
   }
 
-  /** The machine, where the sidebar has heard of it. */
+  /** The machine, where the sidebar knows it. */
   private machine(): string[] {
     const host = this.sidebar.source?.schema?.host;
     return host?.cpu_model ? [`${host.cpu_model}, ${String(host.logical_cpus)} logical cores`] : [];

@@ -1,6 +1,6 @@
 /**
- * The button in the toolbar of each notebook that has a Python kernel: it opens the sidebar, tells by a mark what the
- * kernel does, and hears `%monitor sidebar`.
+ * The button in the toolbar of each notebook that has a Python kernel: it opens the sidebar, shows the kernel's state
+ * by a mark, and receives `%monitor sidebar`.
  */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
@@ -82,7 +82,7 @@ class NotebookButton implements IDisposable {
     this._item.dispose();
   }
 
-  /** The notebook has another kernel, or none that could use us. */
+  /** The notebook has another kernel, or none that can be monitored. */
   private follow(): void {
     const { kernel } = this._follower;
     this._source?.dispose();
@@ -106,7 +106,6 @@ class NotebookButton implements IDisposable {
   private meet(): void {
     const { kernel } = this._follower;
     const isMine = kernel !== null && this.sidebar.kernel === kernel;
-    this._source?.borrow(isMine ? this.sidebar.source : null);
     if (isMine && this._isAsked) {
       this._isAsked = false;
       this.sidebar.reveal();

@@ -1,7 +1,7 @@
-"""A demo set on disk: ROOT/<class>/<number>.jpg, as torchvision's ImageFolder reads it.
+"""Makes a demo set on disk: ROOT/<class>/<number>.jpg, as torchvision's ImageFolder reads it.
 
-Picture i is of class i modulo the number of classes and depends on nothing but the seed and i. So whatever is
-missing can be made at any time, by any process, and a set that was interrupted is finished by the same call.
+Picture i is of class i modulo the number of classes and depends on the seed and i alone. So a missing picture can be
+made at any time, by any process, and a set that was interrupted is finished by the same call.
 """
 
 from __future__ import annotations
@@ -9,25 +9,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import site
 import subprocess
 import sys
 import time
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from kernel_monitor.errors import MonitorError
+from kernel_monitor.os_process import child_environment, usable_cores
 from kernel_monitor.output import why, write
 
 from . import scene
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
-MARKER = ".kernel-monitor-demo.json"
-"""The file at the root that records what the set is made of."""
+MARKER = ".kernel-monitor-demo.json"  # the file at the root that records what the set is made of
 
 _WORKER = "kernel_monitor.demo.worker"
 _STALE = 60.0  # seconds after which a temporary file belongs to no living process
@@ -140,11 +137,7 @@ def _claim(root: Path, recipe: Recipe) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, unless it is there.
-
-    Raises:
-        MonitorError: it cannot be made; the message says why.
-    """
+    """Make a folder and its parents. Raises MonitorError with the cause."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -173,7 +166,7 @@ def _sweep(root: Path) -> None:
 
 
 def _fill(root: Path, recipe: Recipe, missing: list[int], progress: bool) -> None:
-    workers = min(_usable_cores(), 16, -(-len(missing) // 16))  # starting one costs as much as a few pictures
+    workers = min(usable_cores(), 16, -(-len(missing) // 16))  # starting a worker costs as much as a few pictures
     made = _alone(root, recipe, missing) if workers < 2 else _together(root, recipe, missing, workers)
     try:
         # closed at once on an interrupt: a kept traceback must not keep the workers
@@ -184,12 +177,6 @@ def _fill(root: Path, recipe: Recipe, missing: list[int], progress: bool) -> Non
         raise MonitorError(f"the demo set in {root} is incomplete: {error}") from error
 
 
-def _usable_cores() -> int:
-    """Cores this process may run on (its affinity where the platform tells)."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def _alone(root: Path, recipe: Recipe, missing: Iterable[int]) -> Generator[int]:
     for index in missing:
         recipe.make(root, index)
@@ -197,7 +184,7 @@ def _alone(root: Path, recipe: Recipe, missing: Iterable[int]) -> Generator[int]
 
 
 def _together(root: Path, recipe: Recipe, missing: list[int], workers: int) -> Generator[int]:
-    """Makes the pictures in `workers` processes and yields each one's number when it is on the disk.
+    """Makes the pictures in `workers` processes and yields each number when its picture is on the disk.
 
     Not multiprocessing: this runs in notebooks, where forking a process with threads is unsafe, spawning one runs
     the user's script again, and its resource tracker would stay behind.
@@ -208,19 +195,19 @@ def _together(root: Path, recipe: Recipe, missing: list[int], workers: int) -> G
     try:
         with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
             try:
-                for part in range(workers):  # appended one by one: if the third cannot start, two are to be ended
+                for part in range(workers):  # appended singly: if the third cannot start, two must be ended
                     processes.append(_start(order | {"indices": missing[part::workers]}, writing))  # noqa: PERF401
             finally:
                 os.close(writing)
-            said = []
+            errors = []
             for line in lines:
                 if line.strip().isdigit():
                     yield int(line)
                 else:
-                    said.append(line.strip())
+                    errors.append(line.strip())
         codes = [process.wait() for process in processes]
         if any(codes):
-            cause = said[-1] if said else f"a worker ended with status {next(code for code in codes if code)}"
+            cause = errors[-1] if errors else f"a worker ended with status {next(code for code in codes if code)}"
             raise RuntimeError(cause)
     finally:  # an error, an interrupt, or an abandoned iterator
         for process in processes:
@@ -235,24 +222,15 @@ def _start(order: dict[str, Any], writing: int) -> subprocess.Popen[str]:
         stdout=writing,
         stderr=subprocess.STDOUT,
         text=True,
-        env=_environment(),
+        env=child_environment(),
         start_new_session=True,  # an interrupt reaches this process, which ends its workers
     )
     try:
         with cast("IO[str]", process.stdin) as stdin:
             stdin.write(json.dumps(order))
     except BrokenPipeError:
-        pass  # it died at once: its exit status and its last words are reported by the reader
+        pass  # it ended at once: the reader reports its exit status and its last line
     return process
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, in which a worker finds this very package, installed or not."""
-    home = str(Path(__file__).resolve().parents[2])
-    if home in {str(Path(folder).resolve()) for folder in (*site.getsitepackages(), site.getusersitepackages())}:
-        return dict(os.environ)
-    given = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{given}{os.pathsep}{home}" if given else home}
 
 
 class _Bar:

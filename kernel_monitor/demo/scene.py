@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import colorsys
 import io
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-VERSION = 1
-"""Grows when the same (seed, index, label) no longer gives the same file."""
+VERSION = 1  # grows when the same (seed, index, label) no longer gives the same file
 
 SMALLEST, LARGEST = 112_640, 150_000
 """Bounds of a file's size in bytes (110 KiB, 150 kB: inside the promised range however a kilobyte is counted)."""
@@ -234,8 +231,8 @@ def _tiles() -> _Tiles:
     def both(tile: Field) -> Field:
         return np.stack([tile, tile.T])  # a turned one that lies in memory as the pictures do is read in half the time
 
-    for slope, stretch in ((0.7, 1.0), (0.9, 4.0), (1.7, 1.0)):
-        radius = np.hypot(down, across * stretch)
+    for slope, segment in ((0.7, 1.0), (0.9, 4.0), (1.7, 1.0)):
+        radius = np.hypot(down, across * segment)
         radius[0, 0] = np.inf  # no mean
         spectrum = np.fft.rfft2(rng.standard_normal((_TILE, _TILE))) / radius**slope
         tile = np.fft.irfft2(spectrum, s=(_TILE, _TILE))

@@ -1,7 +1,7 @@
 """A process that makes some pictures of a demo set: `python -m kernel_monitor.demo.worker`.
 
 It reads one JSON object from stdin (`root`, `recipe`, `indices`) and prints the number of each picture that is on
-the disk. It ends with the pipe it prints to, so it never outlives the process that started it by more than a picture.
+the disk. It ends with the pipe that it prints to, at most a picture after the process that started it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from .generate import Recipe
 
 
 def main() -> int:
-    """Carries out the order on stdin; the exit status says whether all of it."""
+    """Carries out the order on stdin; exit status 0 if all pictures were made."""
     order = json.load(sys.stdin)
     root, recipe = Path(order["root"]), Recipe(**order["recipe"])
     try:
         for index in order["indices"]:
             recipe.make(root, index)
-            _say(str(index))
+            _print(str(index))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python's last flush would fail, loudly
         return 1
     except (MonitorError, OSError) as error:
-        _say(str(error))
+        _print(str(error))
         return 1
     return 0
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     """Writes a line in one system call, also under PYTHONUNBUFFERED (print makes two): the pipe is shared."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

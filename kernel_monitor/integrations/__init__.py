@@ -2,7 +2,7 @@
 
 `distributed` shares the samples out among the ranks of a `torch.distributed` process group; `accelerate` lets
 accelerate's functions, and with them Transformers' Trainer, hand on the loader itself instead of a copy; `samplers`
-is the net beneath: a copy that some other framework makes says so when it is iterated.
+refuses, when it is iterated, a copy that another framework has made.
 
 These know torch and the framework, never a loader: `kernel_monitor.loaders` calls them.
 """

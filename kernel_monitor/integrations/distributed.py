@@ -2,7 +2,7 @@
 
 A DataLoader over a plain sampler gives every rank all samples, in the same order where the ranks are seeded alike.
 Lightning and accelerate replace the sampler of every DataLoader for that reason, and cannot for a switchable loader;
-so it is done here, as they do it, and said.
+so it is done here in the same way, and reported.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _OF_RANKS = ("num_replicas", "num_processes", "num_shards", "world_size", "rank"
 
 
 class RankSampler(DistributedSampler[int]):
-    """A DistributedSampler that is told its epoch by the loader, unless somebody else has told it one."""
+    """A DistributedSampler whose epoch the loader sets, unless the user or a framework has set it."""
 
-    told = False  # by somebody else, for the epoch that begins next
+    epoch_is_set = False  # by others, for the epoch that begins next
 
     def set_epoch(self, epoch: int) -> None:
         """As of DistributedSampler; holds for the epoch that begins next."""
         super().set_epoch(epoch)
-        self.told = True
+        self.epoch_is_set = True
 
     def __iter__(self) -> Iterator[int]:
-        self.told = False
+        self.epoch_is_set = False
         return super().__iter__()
 
 
@@ -40,7 +40,7 @@ class Sharding:
 
     Args:
         loader: whose sampler is replaced, in place.
-        wanted: whether that is wanted; if not, nothing is ever done or said.
+        wanted: if not, nothing is ever done.
     """
 
     def __init__(self, loader: DataLoader[Any], *, wanted: bool) -> None:
@@ -62,27 +62,27 @@ class Sharding:
         self._settled = True
         if any(_shares_out(sampler) for sampler in _inwards(self._loader.batch_sampler)):
             return None
-        said = _shard(self._loader, rank, ranks)
-        log.log(logging.INFO if rank else logging.WARNING, "%s", said)
-        return said
+        notice = _shard(self._loader, rank, ranks)
+        log.log(logging.INFO if rank else logging.WARNING, "%s", notice)
+        return notice
 
 
-def tell_epoch(loader: DataLoader[Any], epoch: int, *, anew: bool = False) -> None:
-    """Tell a sampler of ours its epoch, unless it was told one since the last epoch began.
+def set_sampler_epoch(loader: DataLoader[Any], epoch: int, *, anew: bool = False) -> None:
+    """Set the epoch of a `RankSampler`, unless others have set it since the last epoch began.
 
     Args:
         loader: that may have one.
         epoch: that begins next.
-        anew: whether what it was told before counts for nothing, as where a state has been loaded.
+        anew: whether to set it in any case, as where a state has been loaded.
     """
     sampler = getattr(loader.batch_sampler, "sampler", None)
-    if type(sampler) is RankSampler and (anew or not sampler.told):
+    if type(sampler) is RankSampler and (anew or not sampler.epoch_is_set):
         sampler.set_epoch(epoch)
-        sampler.told = False
+        sampler.epoch_is_set = False
 
 
 def _shard(loader: DataLoader[Any], rank: int, ranks: int) -> str:
-    """Put a sampler for this rank into a loader, if it is known what its own one draws. Returns what to say."""
+    """Put a sampler for this rank into a loader, if it is known what its own sampler draws; returns a notice."""
     batches: Any = loader.batch_sampler
     sampler: Any = batches.sampler if type(batches) is BatchSampler else None
     shuffled = type(sampler) is RandomSampler
@@ -91,7 +91,7 @@ def _shard(loader: DataLoader[Any], rank: int, ranks: int) -> str:
         return (
             f"Each of the {ranks} ranks gets whatever its own {type(unknown).__name__} draws, for how to share that "
             "out is not known: if it does not take the rank into account, give the DataLoader a DistributedSampler; "
-            "switchable(…, shard=False) says that this is meant."
+            "switchable(…, shard=False) if this is meant."
         )
     share = RankSampler(sampler.data_source, ranks, rank, shuffle=shuffled, drop_last=batches.drop_last)
     # Past DataLoader's own refusal of new samplers: nothing of this loader, which is our copy, has been drawn yet.

@@ -1,7 +1,7 @@
 """The batch sampler that a switchable loader shows: the user's own, but not for another DataLoader to iterate.
 
 A framework that makes a DataLoader anew from the attributes of one that it was given gets a plain one, which no
-switch ever reaches and no monitor sees. The order is what it must take from there, so that is where it is told.
+switch reaches and no monitor sees. It must take the order from here, so iterating it raises the error.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from .extension import Extension
 
-_loaded: list[Extension] = []  # one at most
+_loaded: list[Extension] = []  # at most one
 
 
 def load(shell: InteractiveShell) -> None:
@@ -18,9 +18,9 @@ def load(shell: InteractiveShell) -> None:
         return
     documents = None
     if getattr(getattr(shell, "kernel", None), "control_stream", None) is not None:
-        # A kernel with pages; terminal IPython has none, nor has a kernel inside another process. The charts are made
-        # while we import the rest.
-        from ..stream.documents import Documents
+        # Only such a kernel has pages, unlike terminal IPython or an in-process kernel. A process makes the charts
+        # during the imports below.
+        from ..stream.chart_documents import Documents
 
         documents = Documents()
         documents.warm()
@@ -32,6 +32,6 @@ def load(shell: InteractiveShell) -> None:
 
 
 def unload(shell: InteractiveShell) -> None:  # noqa: ARG001 - IPython passes the shell
-    """Take everything back: sampler, threads, handler, magics, events."""
+    """Remove everything: sampler, threads, request handler, magics, events."""
     while _loaded:
         _loaded.pop().unload()

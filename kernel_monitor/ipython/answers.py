@@ -1,4 +1,4 @@
-"""What magics answer later, under the cell in which it is ready, and the verdict in words."""
+"""Text answers of the magics: results that are printed under a later cell, and the verdict."""
 
 from __future__ import annotations
 
@@ -6,50 +6,54 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from ..diagnose.operators import text as operators_text
-from ..live.profiling import READING
+from ..profiler.operator_text import text as operators_text
+from ..profiler.profile_command import READING
 
 if TYPE_CHECKING:
-    from ..diagnose.model import Analysis, Gain
-    from ..live import Monitor
+    from ..analysis.results import Analysis, Gain
+    from ..runtime import Monitor
     from ..store import Snapshot
 
 WIDTH = 100
-READING_S = 5.0
-"""How long a cell's end waits for a trace that is being read."""
+READING_S = 5.0  # how long the end of a cell waits for a trace that is being read
 MOST_FINDINGS = 6
 
 
 class Answers:
-    """What was asked for by magics and not answered yet: a loop in the same cell has to go on meanwhile."""
+    """Results that were requested in a cell and are printed when ready, as the loop runs in the meantime."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
-        self._asked: dict[str, dict[str, Any] | None] = {}  # what, and the state in which it was asked for
+        self._pending: list[str] = []  # names of the monitor's attributes
         self._profiled: dict[str, Any] | None = None
 
     def diagnosis(self) -> str:
-        """A diagnosis was asked for; the words for that."""
-        self._asked["diagnosing"] = None
-        state = self._monitor.diagnosing or {}
-        return f"diagnosing {state.get('name', 'the loader')}: the result stands under the cell in which it is ready"
+        """Remember that a diagnosis was requested; returns what to print."""
+        self._remember("diagnosing")
+        state = self._monitor.diagnosing
+        name = "the loader" if state is None else state["name"]
+        return f"diagnosing {name}: the result stands under the cell in which it is ready"
 
     def profile(self, steps: int) -> str:
-        """A profile was asked for; the words for that."""
-        self._asked["profiling"] = None
-        next_ones = "the next step" if steps == 1 else f"the next {steps} steps"
-        return f"profiling {next_ones}: the result stands under the cell in which it is ready"
+        """Remember that a profile was requested; returns what to print."""
+        self._remember("profiling")
+        which = "the next step" if steps == 1 else f"the next {steps} steps"
+        return f"profiling {which}: the result stands under the cell in which it is ready"
+
+    def _remember(self, what: str) -> None:
+        if what not in self._pending:
+            self._pending.append(what)
 
     def ready(self) -> list[str]:
-        """The answers that are there by now, each once."""
+        """The results that are ready, each returned once."""
         words = []
-        for what in list(self._asked):
+        for what in list(self._pending):
             state = getattr(self._monitor, what)
             if what == "profiling" and state is not None and state["message"] == READING:
-                state = self._monitor.profile_ended(READING_S)
+                state = self._monitor.profiler.ended(READING_S)
             if state is None or state["state"] == "running":
                 continue
-            del self._asked[what]
+            self._pending.remove(what)
             words.append(self._profile(state) if what == "profiling" else self._diagnosis(state))
         return words
 
@@ -62,7 +66,7 @@ class Answers:
         return f"{operators_text(state['result'], before)}\n{state['message']}"
 
     def _diagnosis(self, state: dict[str, Any]) -> str:
-        from ..live.diagnosing import Diagnosis
+        from ..diagnosis.diagnose_command import Diagnosis
 
         result = state["result"]
         found = "" if not result else str(Diagnosis(result))
@@ -72,29 +76,28 @@ class Answers:
 
 
 def verdict_text(snapshot: Snapshot) -> str:
-    """Verdict, why, advice, what to expect, and the rules that fired, of a session."""
-    from ..diagnose.analysis import analyse
+    """The analysis of a session as text: verdict, reason, advice, gains, and the rules that fired."""
+    from ..analysis.session_analysis import analyse
 
     return analysis_text(analyse(snapshot))
 
 
 def analysis_text(analysis: Analysis) -> str:
-    """The same of an analysis."""
     verdict = analysis.verdict
-    of = "" if verdict.stretch is None else f"{verdict.stretch}: "
+    of = "" if verdict.segment is None else f"{verdict.segment}: "
     parts = [("why", verdict.sentence), ("next", verdict.advice)]
     parts += [("gain", _gain(gain)) for gain in verdict.gains]
     if analysis.feeding is not None and analysis.feeding.advice:
         parts.append(("feeding", analysis.feeding.advice))
-    fired = [one for one in analysis.findings if one.state == "fired"]
+    fired = [finding for finding in analysis.findings if finding.state == "fired"]
     for finding in fired[:MOST_FINDINGS]:
         evidence = finding.evidence[0].text if finding.evidence else finding.advice
-        where = "" if finding.stretch in (None, verdict.stretch) else f", {finding.stretch}"
+        where = "" if finding.segment in (None, verdict.segment) else f", {finding.segment}"
         parts.append(("rule", f"{finding.title} ({finding.severity}{where}): {evidence}"))
     if len(fired) > MOST_FINDINGS:
         parts.append(("rules", f"{len(fired) - MOST_FINDINGS} more fired: %monitor export PATH has all of them"))
-    parts += [("missing", one) for one in verdict.missing if one not in verdict.advice]
-    parts += [("cannot", one) for one in analysis.cannot]
+    parts += [("missing", text) for text in verdict.missing if text not in verdict.advice]
+    parts += [("cannot", text) for text in analysis.cannot]
     lines = [f"{of}{verdict.kind}"]
     for label, words in parts:
         if words:
@@ -103,12 +106,12 @@ def analysis_text(analysis: Analysis) -> str:
 
 
 def offer_lines(monitor: Monitor) -> list[str]:
-    """The switches that are offered, with what to type."""
+    """The open offers, each with the command that accepts it."""
     names = {state["id"]: state["name"] for state in monitor.loader_states() if not state["ended"]}
     lines = []
-    for one in monitor.offers:
-        of = f" --loader {shlex.quote(names[one['loader']])}" if len(names) > 1 else ""
-        lines += _wrapped("offer", f"{one['sentence']} %monitor switch {one['engine']}{of}")
+    for offer in monitor.offers:
+        of = f" --loader {shlex.quote(names[offer['loader']])}" if len(names) > 1 else ""
+        lines += _wrapped("offer", f"{offer['sentence']} %monitor switch {offer['engine']}{of}")
     return lines
 
 
@@ -119,6 +122,6 @@ def _wrapped(label: str, words: str) -> list[str]:
 
 def _gain(gain: Gain) -> str:
     what = "no wait for data" if gain.action == "loader" else gain.action
-    low, high = (f"{100 * one:.0f}" for one in (gain.low, gain.high))
+    low, high = (f"{100 * share:.0f}" for share in (gain.low, gain.high))
     span = f"{low} %" if low == high else f"{low} to {high} %"
     return f"{what}: {span} of the step time saved. {gain.basis}".rstrip()

@@ -1,7 +1,7 @@
-"""``%%monitor``: what the machine did while a cell ran, in a few lines under it.
+"""`%%monitor`: a summary under a cell of what the machine did while the cell ran.
 
-IPython runs the cell as it runs any other: the first line is taken out before (`leave_out`), and what is to be known
-stands in the events before and after. So exceptions, `await`, the last expression and line numbers are as without it.
+The cell runs like any other: an input transformer removes its first line (`leave_out`), and hooks before and after the
+cell measure. So exceptions, `await`, the last expression and line numbers are the same as without it.
 """
 
 from __future__ import annotations
@@ -10,93 +10,82 @@ import re
 import threading
 import time
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..diagnose.limits import allowed_cores, limits_note
-from ..diagnose.loops import Loop, beside, of_steps
-from ..steps.records import PROFILED, WARM_UP
+from ..analysis.counted_steps import counted
+from ..analysis.loops import Loop, beside, of_steps
+from ..analysis.machine_limits import allowed_cores, limits_note
 from ..text import line
 
 if TYPE_CHECKING:
-    from ..live import Monitor
+    from ..runtime import Monitor
     from ..store import Rows
 
 FIRST_LINE = re.compile(r"%%monitor(?:[ \t]+(?P<label>.*?))?[ \t]*$")
-MOST_LETTERS = 200
-"""Of what a cell is called."""
-FEWEST_ROWS = 2
-"""Samples that it takes to say how busy the machine was."""
-PROCESSES_S = 2.0
-"""What the kernel's processes take is read once a second: of a shorter cell it says little."""
-LEFT = "text-align: left"
+MAX_LABEL = 200  # characters of a cell's label
+FEWEST_ROWS = 2  # samples needed for the figures of the machine
+PROCESSES_S = 2.0  # shortest cell for which the CPU use of the kernel's processes is shown: it is sampled once a second
 Line = tuple[str, str]
 
 
 def label_of(first_line: str) -> str | None:
-    """What a cell's first line calls it, perhaps nothing; None if it does not begin with `%%monitor`."""
+    """The label in a cell's first line, may be empty; None if the line does not begin with `%%monitor`."""
     found = FIRST_LINE.match(first_line.rstrip("\n"))
     return None if found is None else found["label"] or ""
 
 
 def leave_out(lines: list[str]) -> list[str]:
-    """An input transformer: the cell without its first line if that is ours, each other line where it was."""
+    """Input transformer: comment out a first line `%%monitor`, so that line numbers stay the same."""
     if not lines or label_of(lines[0]) is None:
         return lines
     rest = lines[1:]
-    # A cell magic below it has to come first.
+    # Another cell magic must be on the first line.
     return rest if rest and rest[0].startswith("%%") else [f"# {lines[0]}", *rest]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that runs.
+    """A cell that runs."""
 
-    Attributes:
-        label: what its first line calls it.
-        began: by `time.monotonic()`.
-        images: delivered before, by the loaders' ids.
-    """
-
-    label: str
-    began: float
-    images: dict[str, int]
+    label: str  # from its first line
+    began: float  # `time.monotonic()`
+    images: dict[str, int]  # delivered before the cell, by loader id
 
 
 class Cells:
-    """The cells under way that want a summary: one a thread, as subshells run cells beside each other."""
+    """The running cells that begin with `%%monitor`: one per thread, as subshells run cells concurrently."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._running: dict[int, Cell] = {}
 
     def begin(self, source: str) -> None:
-        """A cell begins; one of ours is remembered, and the monitor started if need be."""
+        """Called before each cell; starts the monitor if the cell begins with `%%monitor`."""
         self._running.pop(threading.get_ident(), None)
         label = label_of(source.lstrip().partition("\n")[0])
         if label is None:
             return
         self._monitor.start()
-        self._running[threading.get_ident()] = Cell(line(label, MOST_LETTERS), time.monotonic(), self._images())
+        self._running[threading.get_ident()] = Cell(line(label, MAX_LABEL), time.monotonic(), self._images())
 
     def end(self) -> list[Line] | None:
-        """The cell of this thread has ended: (label, text) pairs about it; None if it is none of ours."""
+        """Called after each cell; the summary as (label, text) pairs, or None if the cell did not ask for one."""
         cell = self._running.pop(threading.get_ident(), None)
         if cell is None:
             return None
         ended = time.monotonic()
-        sampling = self._monitor._sampling
-        start, end = sampling.session_time(cell.began), sampling.session_time(ended)
+        session = self._monitor.live_session
+        start, end = session.session_time(cell.began), session.session_time(ended)
         if start is None or end is None:
             return [("Cell", f"{_span(ended - cell.began)}; the monitor does not run")]
-        sampling.add_event("cell", end, label=cell.label, began=start, ended=end)
+        session.add_event("cell", end, label=cell.label, began=start, ended=end)
         return self._lines(cell, start, end)
 
     def _lines(self, cell: Cell, start: float, end: float) -> list[Line]:
         monitor = self._monitor
-        monitor._sampling.take_steps()
+        monitor.live_session.take_steps()
         rows = monitor.store.rows(monitor.store.seq_before(start))
         inside = (rows.time > start) & (rows.time <= end)
         lines = [("Time", f"{_span(end - start)}, {int(inside.sum())} samples")]
@@ -116,21 +105,21 @@ class Cells:
         return lines
 
     def _loaders(self, cell: Cell, start: float, end: float) -> list[Line]:
-        """Images of each loader with its steps, and where the time of a step went, if any ended."""
+        """Images, steps and share of waiting of each loader, and the verdict."""
         monitor = self._monitor
         steps = monitor.store.steps.table(start)
         now = self._images()
         lines: list[Line] = []
         for state in monitor.loader_states():
             own = steps.of(state["id"], start, end)
-            gone = state["id"] not in now
-            images = int(own["images"].sum()) if gone else now[state["id"]] - cell.images.get(state["id"], 0)
+            ended = state["id"] not in now
+            images = int(own["images"].sum()) if ended else now[state["id"]] - cell.images.get(state["id"], 0)
             if images == 0 and len(own) == 0:
                 continue
             taken = float(own["step"].sum())
             rate = own["images"].sum() / taken if taken > 0 else images / max(end - start, 1e-9)
             text = f"{images:,} images, {rate:,.0f} images/s, {len(own):,} steps"
-            usual = own[(own["flags"] & (WARM_UP | PROFILED)) == 0]
+            usual = own[counted(own)]
             whole = float(usual["step"].sum())
             if whole > 0 and np.isfinite(usual["wait"]).all():
                 text += f", {100 * float(usual['wait'].sum()) / whole:.0f} % of the step spent waiting for data"
@@ -138,24 +127,26 @@ class Cells:
         return [*lines, *self._verdict(of_steps(steps, start, end))]
 
     def _verdict(self, loops: list[Loop]) -> list[Line]:
-        """On the newest loop that stands beside no other, by its name where there are several."""
+        """The verdict on the newest loop that does not run beside another one."""
         aside = beside(loops)
-        newest = max((one for one in loops if one.loader not in aside), key=lambda one: one.end, default=None)
+        newest = max((loop for loop in loops if loop.loader not in aside), key=lambda loop: loop.end, default=None)
         if newest is None:
             return []
         states = self._monitor.loader_states()
-        verdict = self._monitor._serving.judging.judge(newest.end, states, loader=newest.loader)
+        verdict = self._monitor.publisher.current.judge(newest.end, states, loader=newest.loader)
         if verdict is None:
             return []
-        name = next((f"{one['name']}: " for one in states if one["id"] == newest.loader and len(loops) > 1), "")
+        names = [state["name"] for state in states if state["id"] == newest.loader]
+        name = f"{names[0]}: " if names and len(loops) > 1 else ""
         return [("Verdict", f"{name}{verdict['kind']}: {verdict['sentence']}")]
 
     def _images(self) -> dict[str, int]:
-        return {one.id: one.meter.totals().images for one in self._monitor._sampling.following.sources()}
+        sources = self._monitor.live_session.tracker.sources()
+        return {source.id: source.meter.totals().images for source in sources}
 
 
 def machine(rows: Rows, inside: np.ndarray[Any, Any], *, processes: bool = True) -> list[Line]:
-    """How busy cores, GPUs and memory were in some rows, and what of it this kernel and its children took."""
+    """Use of cores, GPUs and memory in some rows, and the share of this kernel and its child processes."""
     schema, part = rows.schema, rows.values[inside]
 
     def of(name: str) -> np.ndarray[Any, Any]:
@@ -191,21 +182,6 @@ def machine(rows: Rows, inside: np.ndarray[Any, Any], *, processes: bool = True)
     if peaks:
         lines.append(("Memory, most", ", ".join(peaks)))
     return lines
-
-
-def cell_text(lines: list[Line]) -> str:
-    """The lines as text."""
-    width = max(len(label) for label, _ in lines)
-    return "\n".join(["%%monitor", *(f"  {label:<{width}}  {text}" for label, text in lines)])
-
-
-def cell_html(lines: list[Line]) -> str:
-    """The lines as a table without scripts."""
-    body = "".join(
-        f'<tr><th scope="row" style="{LEFT}">{escape(label)}</th><td style="{LEFT}">{escape(text)}</td></tr>'
-        for label, text in lines
-    )
-    return f"<table><caption>This cell</caption><tbody>{body}</tbody></table>"
 
 
 def _span(seconds: float) -> str:

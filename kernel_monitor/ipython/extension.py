@@ -1,4 +1,4 @@
-"""What ``%load_ext`` puts into a shell and ``%unload_ext`` takes out again."""
+"""What `%load_ext` registers in an IPython shell, and `%unload_ext` removes."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..live import monitor
+from ..runtime import monitor
 from .cells import leave_out
 from .magics import MonitorMagics
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from ..stream.documents import Documents
+    from ..stream.chart_documents import Documents
     from ..stream.jupyter import KernelChannels
 
 
 class Extension:
-    """The monitor's hold on one IPython shell.
+    """Magics, cell hooks and the control channel of one IPython shell.
 
     Args:
         shell: the shell.
-        documents: the charts for the pages of its kernel; None where there are no pages to serve.
+        documents: chart documents for the pages of its kernel; None for a shell without pages.
     """
 
     def __init__(self, shell: InteractiveShell, documents: Documents | None) -> None:
@@ -42,26 +42,26 @@ class Extension:
         documents = self._documents
         if documents is None:
             return
-        from ..stream.control import Control
+        from ..requests.control import Control
         from ..stream.jupyter import KernelChannels
 
         threading.Thread(target=_import_widgets, name="kernel-monitor-import", daemon=True).start()
         self._channels = KernelChannels(shell.kernel)
-        self._channels.listen(Control(monitor, documents))
-        monitor.expect(documents.hello)
-        self._channels.before_shutdown(partial(monitor.goodbye, "the kernel was shut down"))
-        monitor.connect(self._channels.publish)
+        self._channels.listen(Control(monitor, documents).handle)
+        monitor.live_session.expected_hello = documents.hello
+        self._channels.before_shutdown(partial(monitor.live_session.goodbye, "the kernel was shut down"))
+        monitor.publisher.connect(self._channels.publish)
         if threading.current_thread() is not threading.main_thread():
-            # The sidebar loaded us on a subshell, which it does only while a cell runs on the main shell.
+            # Loaded by the sidebar on a subshell, which it uses only while a cell runs on the main shell.
             monitor.hub.cell_started()
-        monitor.notify("loaded")
+        monitor.publisher.notify("loaded")
 
     def unload(self) -> None:
         shell: Any = self._shell
         monitor.stop("the extension was unloaded")
-        monitor.notify("unloaded")
+        monitor.publisher.notify("unloaded")
         monitor.hub.clear()
-        monitor.connect(None)
+        monitor.publisher.connect(None)
         if self._channels is not None:
             self._channels.unlisten()
         shell.events.unregister("pre_run_cell", self._before_cell)
@@ -82,6 +82,6 @@ class Extension:
 
 
 def _import_widgets() -> None:
-    """Import what `%monitor` shows, which takes 0.1 s, before somebody waits for it."""
-    with suppress(Exception):  # it is told where it matters: by `%monitor`
+    """Import the widget (0.1 s) before `%monitor` needs it."""
+    with suppress(Exception):  # `%monitor` reports it
         import_module("kernel_monitor.widgets")

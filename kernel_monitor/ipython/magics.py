@@ -1,4 +1,4 @@
-"""``%monitor``: thin, every action is a method of :class:`kernel_monitor.live.Monitor`."""
+"""``%monitor``: thin, every action is a method of :class:`kernel_monitor.runtime.Monitor`."""
 
 from __future__ import annotations
 
@@ -13,26 +13,24 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
 from ..errors import MonitorError
-from ..live.recording import words as recording_words
 from ..recorded import table
+from ..runtime.recorder_state import words as recording_words
 from ..stream.jupyter import page_of_cell
 from ..text import shown
 from .answers import Answers, offer_lines, verdict_text
-from .cells import Cells, cell_html, cell_text
-from .summary import summary_html, summary_text
+from .cells import Cells
+from .summary import html_table, summary_rows, text_table
 from .usage import USAGE, parser
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from ..live import Monitor
+    from ..runtime import Monitor
     from ..widgets import Dashboard
 
-PATIENCE_S = 600.0
-"""How long a profile that was asked for in one cell waits for the loop that another one runs."""
+PATIENCE_S = 600.0  # how long a profile waits for a loop in another cell
 
-SIDEBAR_S = 2.0
-"""How long `%monitor sidebar` waits for the page: one that has a sidebar answers in some 20 ms when nothing is busy."""
+SIDEBAR_S = 2.0  # how long `%monitor sidebar` waits for the page, which usually answers within 20 ms
 SIDEBAR_OPEN = "The sidebar at the right, Kernel monitor, shows this kernel."
 SIDEBAR_ASKED = (
     "No sidebar has answered yet: it opens once JupyterLab's kernel-monitor extension is connected to this kernel. "
@@ -43,7 +41,7 @@ NO_SIDEBAR = "There is no page here that has a sidebar: %monitor shows what is m
 
 @magics_class
 class MonitorMagics(Magics):
-    """The ``%monitor`` line magic, and what stands under cells."""
+    """The `%monitor` magic, and what it prints under cells."""
 
     def __init__(self, shell: InteractiveShell, monitor: Monitor) -> None:
         super().__init__(shell)
@@ -55,8 +53,8 @@ class MonitorMagics(Magics):
 
     @line_cell_magic("monitor")  # type: ignore[arg-type]  # IPython types its decorator as taking nothing
     def monitor(self, line: str, cell: str | None = None) -> None:
-        """Show or steer the monitor."""
-        if cell is not None:  # a cell that begins with it never comes here: see `cells`
+        """Show or control the monitor."""
+        if cell is not None:  # only for a call of the magic: `cells` handles cells that begin with it
             self.shell.run_cell(f"%%monitor {line}\n{cell}").raise_error()  # type: ignore[union-attr]
             return
         try:
@@ -88,33 +86,33 @@ class MonitorMagics(Magics):
         }
         try:
             actions[args.command](args)
-        except MonitorError as exc:  # one sentence with cause and remedy: a traceback would bury it
+        except MonitorError as exc:  # without a traceback: the message has cause and remedy
             raise UsageError(shown(f"{type(exc).__name__}: {exc}")) from exc
 
     def refresh_summaries(self) -> None:
-        """Bring the static summaries up to date: what a headless run or a notebook reopened later shows.
+        """Update the static summaries, which headless runs and reopened notebooks show.
 
-        Only while no page has ever asked for the live charts: an update redraws the output of the cell.
+        Not once a page has asked for live charts: an update would redraw the output of the cell.
         """
         if not self._monitor.hub.ever_subscribed:
             self._update_summaries()
 
     def before_cell(self, source: str) -> None:
-        """A cell begins; `source` is what a person wrote."""
+        """Called before each cell with its source."""
         self._cells.begin(source)
 
     def after_cell(self) -> None:
-        """A cell has ended: what it asked for stands under it."""
-        self._monitor.end_profile_here()
+        """Called after each cell: print results that are ready and the summary."""
+        self._monitor.profiler.end_here()
         for words in self._answers.ready():
             _say(words)
         lines = self._cells.end()
         if lines is None:
             return
         if getattr(self.shell, "kernel", None) is None:
-            _say(cell_text(lines))
+            _say(text_table("%%monitor", lines))
         else:
-            display({"text/plain": cell_text(lines), "text/html": cell_html(lines)}, raw=True)
+            display(_tables("%%monitor", "This cell", lines), raw=True)
 
     def _verdict(self) -> None:
         _say("\n".join([verdict_text(self._monitor.snapshot()), *offer_lines(self._monitor)]))
@@ -160,14 +158,14 @@ class MonitorMagics(Magics):
         self._monitor.start()
         self._say_news()
         if getattr(self.shell, "kernel", None) is None:
-            _say(summary_text(self._monitor))
+            _say(text_table("kernel_monitor", summary_rows(self._monitor)))
             return
         data = self._picture(self._monitor.dashboard(), "", "")
         handle = display(self._with_summary(data), raw=True, display_id=True)
         self._shown = [*self._shown[-3:], (handle, data)]
 
     def _picture(self, dashboard: Dashboard, text: str, html: str) -> dict[str, Any]:
-        """A widget's output, and what stands for it where there are no widgets."""
+        """A widget's output, with text and HTML for front ends without widgets."""
         bundle = dashboard._repr_mimebundle_()
         if bundle is None:
             raise MonitorError("This front end gives widgets no display: use %monitor status and %monitor export.")
@@ -217,9 +215,13 @@ class MonitorMagics(Magics):
             handle.update(self._with_summary(data), raw=True)
 
     def _with_summary(self, data: dict[str, Any]) -> dict[str, Any]:
-        return {**data, "text/plain": summary_text(self._monitor), "text/html": summary_html(self._monitor)}
+        return {**data, **_tables("kernel_monitor", "kernel_monitor", summary_rows(self._monitor))}
+
+
+def _tables(title: str, caption: str, rows: list[tuple[str, str]]) -> dict[str, str]:
+    return {"text/plain": text_table(title, rows), "text/html": html_table(caption, rows)}
 
 
 def _say(text: str) -> None:
-    """Print what may have names of files and of other people's in it."""
+    """Print text that may contain names of files and loaders, made safe."""
     print(shown(text))

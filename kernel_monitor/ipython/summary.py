@@ -1,4 +1,4 @@
-"""The static picture of a session for places without a live page: text, and a small HTML table without scripts."""
+"""The static summary of a session, for places without a live page, and tables as text and as HTML."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from ..live import Monitor
+    from ..runtime import Monitor
 
 LEFT = "text-align: left"
+Rows = list[tuple[str, str]]
 
 
-def summary_rows(monitor: Monitor) -> list[tuple[str, str]]:
-    """(label, text) pairs: duration, CPU, memory, GPUs or the reason there are none, loaders, the last switch."""
+def summary_rows(monitor: Monitor) -> Rows:
+    """(label, text) pairs: duration, CPU, GPUs or why there are none, loaders, the last switch."""
     rows = monitor.store.rows()
     schema = rows.schema
     if len(rows.seq) == 0:
@@ -42,18 +43,19 @@ def summary_rows(monitor: Monitor) -> list[tuple[str, str]]:
     return out
 
 
-def summary_text(monitor: Monitor) -> str:
-    rows = summary_rows(monitor)
+def text_table(title: str, rows: Rows) -> str:
+    """Labels and texts in two columns below a title."""
     width = max(len(label) for label, _ in rows)
-    return "\n".join(["kernel_monitor", *(f"  {label:<{width}}  {text}" for label, text in rows)])
+    return "\n".join([title, *(f"  {label:<{width}}  {text}" for label, text in rows)])
 
 
-def summary_html(monitor: Monitor) -> str:
+def html_table(title: str, rows: Rows) -> str:
+    """The same as HTML without scripts."""
     body = "".join(
         f'<tr><th scope="row" style="{LEFT}">{escape(label)}</th><td style="{LEFT}">{escape(text)}</td></tr>'
-        for label, text in summary_rows(monitor)
+        for label, text in rows
     )
-    return f"<table><caption>kernel_monitor</caption><tbody>{body}</tbody></table>"
+    return f"<table><caption>{title}</caption><tbody>{body}</tbody></table>"
 
 
 def _percentiles(values: np.ndarray) -> str:

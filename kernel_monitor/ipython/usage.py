@@ -1,4 +1,4 @@
-"""The words after ``%monitor``, and what they mean."""
+"""The commands of `%monitor`: usage text and argument parser."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from IPython.core.error import UsageError
 
-from ..stream.requests import KNOBS
+from ..requests.arguments import KNOBS
 
 USAGE = """%monitor                        show the dashboard (starts the monitor if needed)
 %monitor sidebar                open JupyterLab's sidebar, which shows the same (starts the monitor if needed)
@@ -28,7 +28,7 @@ USAGE = """%monitor                        show the dashboard (starts the monito
                                 --yes: synthetic too, which replays batches; the result stands under the cell
 %monitor profile [N] [--loader LOADER]
                                 torch.profiler over the next N steps (default 10); the result stands under the cell
-%monitor mark WORDS             begin a new stretch here, by this name
+%monitor mark WORDS             begin a new segment here, by this name
 %monitor price 2.50€|off        what an hour of this machine costs
 %monitor export PATH            write everything as one HTML file
 %monitor record on|off          go on with the recording, or leave it
@@ -55,41 +55,34 @@ def _knob(text: str) -> tuple[str, int]:
 def parser() -> Parser:
     made = Parser(prog="%monitor", add_help=False)
     commands = made.add_subparsers(dest="command")
-    start = commands.add_parser("start", add_help=False)
+
+    def add(name: str, *, loader: bool = False) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, add_help=False)
+        if loader:
+            command.add_argument("--loader", default=None)
+        return command
+
+    start = add("start")
     start.add_argument("--interval", type=float, default=None)
     start.add_argument("--history", type=float, default=None)
-    start.add_argument("--charts", type=lambda text: [one.strip() for one in text.split(",")], default=None)
+    start.add_argument("--charts", type=lambda text: [chart.strip() for chart in text.split(",")], default=None)
     start.add_argument("--no-record", dest="record", action="store_false", default=None)
-    commands.add_parser("sidebar", add_help=False)
-    commands.add_parser("stop", add_help=False)
-    commands.add_parser("status", add_help=False)
-    switch = commands.add_parser("switch", add_help=False)
+    for name in ("sidebar", "stop", "status", "verdict", "sessions"):
+        add(name)
+    switch = add("switch", loader=True)
     switch.add_argument("backend")
-    switch.add_argument("--loader", default=None)
     switch.add_argument("--yes", action="store_true")
-    knobs = commands.add_parser("set", add_help=False)
+    knobs = add("set", loader=True)
     knobs.add_argument("knobs", nargs="+", type=_knob, metavar="workers=N|prefetch=N|threads=N")
-    knobs.add_argument("--loader", default=None)
-    commands.add_parser("verdict", add_help=False)
-    diagnose = commands.add_parser("diagnose", add_help=False)
-    diagnose.add_argument("--loader", default=None)
+    diagnose = add("diagnose", loader=True)
     diagnose.add_argument("--seconds", type=float, default=8.0)
     diagnose.add_argument("--yes", action="store_true")
     diagnose.add_argument("--cancel", action="store_true")
-    profile = commands.add_parser("profile", add_help=False)
-    profile.add_argument("steps", nargs="?", type=int, default=10, metavar="N")
-    profile.add_argument("--loader", default=None)
-    mark = commands.add_parser("mark", add_help=False)
-    mark.add_argument("words", nargs="+", metavar="WORDS")
-    price = commands.add_parser("price", add_help=False)
-    price.add_argument("price", nargs="+", metavar="2.50€|off")
-    export = commands.add_parser("export", add_help=False)
-    export.add_argument("path")
-    show = commands.add_parser("show", add_help=False)
-    show.add_argument("charts", nargs="+", metavar="CHART")
-    record = commands.add_parser("record", add_help=False)
-    record.add_argument("record", choices=("on", "off"))
-    commands.add_parser("sessions", add_help=False)
-    opened = commands.add_parser("open", add_help=False)
-    opened.add_argument("session", nargs="?", default=None)
+    add("profile", loader=True).add_argument("steps", nargs="?", type=int, default=10, metavar="N")
+    add("mark").add_argument("words", nargs="+", metavar="WORDS")
+    add("price").add_argument("price", nargs="+", metavar="2.50€|off")
+    add("export").add_argument("path")
+    add("show").add_argument("charts", nargs="+", metavar="CHART")
+    add("record").add_argument("record", choices=("on", "off"))
+    add("open").add_argument("session", nargs="?", default=None)
     return made

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from ..steps.meter import Totals
+from ..steps.step_meter import Totals
+from .calibration import stop_calibrations
 from .data.image_files import ImageFiles
 from .engines.backends import Backend
 from .engines.own_pipeline import Sample as DaliSample
@@ -15,19 +16,16 @@ from .loader import SwitchableLoader
 from .parity import Parity
 from .plan import Fallback, Skipped
 from .registry import live
-from .state import EpochCounts, LoaderState
-from .switch import Click, Switch
-from .wrap import switchable
+from .switchable import switchable
+from .switching.switch import Click, Switch
 
 __all__ = [
     "Backend",
     "Click",
     "DaliSample",
-    "EpochCounts",
     "Fallback",
     "ImageFiles",
     "Knobs",
-    "LoaderState",
     "Parity",
     "Skipped",
     "Switch",
@@ -35,5 +33,6 @@ __all__ = [
     "Totals",
     "listen",
     "live",
+    "stop_calibrations",
     "switchable",
 ]

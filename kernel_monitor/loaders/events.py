@@ -1,4 +1,4 @@
-"""What happens to loaders, told to whoever listens. Listeners run on the thread on which it happened."""
+"""Events of loaders, and their listeners, which run on the thread on which the event happened."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def listen(callback: Listener) -> Callable[[], None]:
     (both s, monotonic), waited (batches from `engine-ready` to this first one, itself included), in_flight (batches
     under way at `engine-ready`: `waited` is at most one more) · `switch-failed` target, message ·
     `switch-superseded` target · `switch-cancelled` target (the loader was released or dropped before it took effect) ·
-    `knobs` workers, prefetch, threads, message (the values from the next batch on; with a message, which says why: the
-    old ones again, because an engine did not start with the new ones).
+    `knobs` workers, prefetch, threads, message (the values from the next batch on; with a message, the cause: the old
+    values again, because an engine did not start with the new ones).
     """
     with _lock:
         _listeners.append(callback)
@@ -39,17 +39,16 @@ def listen(callback: Listener) -> Callable[[], None]:
 
 
 def emit(kind: str, loader: str, **fields: Any) -> None:
-    """Tell all listeners. One that fails is logged: a monitor's error must not end the training."""
     with _lock:
         listeners = list(_listeners)
     event = {"kind": kind, "monotonic": time.monotonic(), "loader": loader, **fields}
     for listener in listeners:
         try:
             listener(dict(event))
-        except Exception:
+        except Exception:  # a monitor's error must not end the training
             log.exception("a listener failed on %s", kind)
 
 
 def forget() -> None:
-    """Drop all listeners: a forked child has nobody to tell."""
+    """Drop all listeners: nothing listens in a forked child."""
     _listeners.clear()

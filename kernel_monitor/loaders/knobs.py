@@ -30,7 +30,7 @@ def checked(workers: Any, prefetch: Any, threads: Any) -> dict[str, int]:
     """Return the knobs that are given, by name.
 
     Raises:
-        MonitorError: a value is no whole number or out of range; the message says what is allowed.
+        MonitorError: a value is no whole number or out of range.
     """
     found: dict[str, int] = {}
     for name, value, least in (("workers", workers, 0), ("prefetch", prefetch, 1), ("threads", threads, 1)):

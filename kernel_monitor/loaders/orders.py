@@ -19,13 +19,13 @@ from torch.utils.data import (
 )
 
 from ..errors import MonitorError
-from ..integrations.distributed import tell_epoch
-from .data.keyed import KeyedDataset
+from ..integrations.distributed import set_sampler_epoch
+from .data.keyed_dataset import KeyedDataset
+from .engines.torch_engine import PREFETCH
 from .plan import Cursor, EpochRecord
 from .resume import Order, Origin, Resumption, save
 
 _AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
-_PREFETCH = 2  # batches per worker, where nobody says: torch's own default
 
 
 @dataclass
@@ -42,7 +42,7 @@ class _Before:
 
 
 class Orders:
-    """Begins epochs, and says where the newest one has come to.
+    """Begins epochs, and saves the place in the newest.
 
     Args:
         loader: the user's.
@@ -86,7 +86,7 @@ class Orders:
                 "A state was loaded, from which the next iteration goes on, and batches are to be skipped as well: use "
                 "one of the two (with Transformers' Trainer ignore_data_skip=True keeps the state)."
             )
-        tell_epoch(self._loader, self.next_epoch)
+        set_sampler_epoch(self._loader, self.next_epoch)
         order = Order.new(self._loader, kept=self._keeps_workers) if loaded is None else loaded.begin(self._loader)
         resumed = loaded is not None and loaded.begun
         number = loaded.epoch if loaded is not None and resumed else self.next_epoch
@@ -112,7 +112,7 @@ class Orders:
     def undo(self, record: EpochRecord) -> bool:
         """Forget an epoch of which nothing was delivered, if it is the newest: the next one is numbered as it was.
 
-        What it has drawn is put back, too, unless somebody has drawn from the same generators since.
+        The generators are restored, too, unless others have drawn from them since.
 
         Returns:
             Whether it is forgotten.
@@ -151,8 +151,8 @@ class Orders:
             self._loaded = None
             return
         loaded = Resumption(state, self._loader)
-        loaded.origin.tell_epochs(self._loader)
-        tell_epoch(self._loader, loaded.epoch, anew=True)
+        loaded.origin.set_epochs(self._loader)
+        set_sampler_epoch(self._loader, loaded.epoch, anew=True)
         self._loaded, self.next_epoch = loaded, loaded.epoch
         self._seed, self._seed_given = loaded.seed, loaded.seed_given
 
@@ -163,10 +163,10 @@ class Orders:
 
 
 def lookahead(loader: DataLoader[Any]) -> int | None:
-    """How many batches torch draws from the sampler before the first one is delivered; None where nobody can tell.
+    """How many batches torch draws from the sampler before the first one is delivered; None: any number will do.
 
-    A sampler that is lazy, or is told things by the training, gives other batches if it is asked earlier. Those that
-    draw their whole order when they are first asked do not.
+    A lazy sampler, or one that the training changes, gives other batches if it is asked earlier. Those that draw their
+    whole order at once do not.
     """
     batch_sampler = loader.batch_sampler
     if type(batch_sampler) is BatchSampler and type(batch_sampler.sampler) in _AT_ONCE:
@@ -174,7 +174,7 @@ def lookahead(loader: DataLoader[Any]) -> int | None:
         # This one draws from the user's generator again and again.
         if type(sampler) is not RandomSampler or sampler.generator is None or _one_permutation(sampler):
             return None
-    return loader.num_workers * (loader.prefetch_factor or _PREFETCH)
+    return loader.num_workers * (loader.prefetch_factor or PREFETCH)
 
 
 def _one_permutation(sampler: RandomSampler) -> bool:
@@ -182,7 +182,7 @@ def _one_permutation(sampler: RandomSampler) -> bool:
 
 
 def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:
-    """How many batches and samples an epoch will have; None where the sampler does not tell."""
+    """How many batches and samples an epoch will have; None if the sampler has no length."""
     sampler = loader.batch_sampler
     try:
         batches = len(loader)

@@ -14,10 +14,10 @@ from torch.utils.dlpack import from_dlpack
 from torchvision import transforms as v1
 
 from ..errors import MonitorError
-from .data.files import FileTable, look_bytes
-from .data.sources import FileSource, Located
-from .engines import dali_graph, torch_engine
-from .engines.backends import Setting, gpu
+from .data.file_check import FileTable, look_bytes
+from .data.file_source import FileSource, Located
+from .engines import dali_graph, torch_engine, worker_start
+from .engines.setting import Setting, gpu
 from .transforms.chain import flatten, name_of, operations
 from .transforms.draws import UInt64s, sample_keys
 from .transforms.inject import Injected, as_kind
@@ -52,7 +52,7 @@ class Parity:
         samples: how many were compared.
         skipped: how many were not, because DALI is not given their files.
         mean, greatest: absolute difference of the whole chain, in pixel values 0 to 255.
-        parameters_equal: whether every crop, flip, angle, factor and box that DALI is told was torchvision's.
+        parameters_equal: whether every crop, flip, angle, factor and box that DALI is fed was torchvision's.
         steps: differences after each transform.
         reason: why some transforms run after DALI, a sentence; None where none does.
     """
@@ -84,7 +84,7 @@ class Stage:
         self._pipeline = dali_graph.build(self.program, batch_size=1, threads=1, device=device, encoded=encoded)
         self._injected = Injected(chain)
         rest = len(transforms) if self.program.rest is None else self.program.rest
-        self._directly = sum(operations(one) for one in transforms[:rest])
+        self._directly = sum(operations(transform) for transform in transforms[:rest])
 
     def difference(self, image: Any, file: bytes, keys: UInt64s, size: tuple[int, int]) -> tuple[Pixels, bool]:
         """Return the absolute difference, float64[channels, h, w] in pixel values, and whether parameters were equal.
@@ -97,13 +97,13 @@ class Stage:
         """
         self._injected.begin(keys)
         ours = _array(self._injected.run(image, 0))
-        told = {k: value for k, value in self._injected.drawn().items() if k < self._directly}
+        used = {k: value for k, value in self._injected.drawn().items() if k < self._directly}
         theirs = _array(self._dali(file, keys, size))
         if ours.shape != theirs.shape:
             raise MonitorError(f"The engines' images have different shapes: {ours.shape} and {theirs.shape}.")
         (fed,) = drawn(self.program, keys, np.array([size[0]]), np.array([size[1]]))
         unit = self._unit if np.issubdtype(ours.dtype, np.floating) else 1.0
-        return np.abs(ours.astype(np.float64) - theirs) / unit, told == fed
+        return np.abs(ours.astype(np.float64) - theirs) / unit, used == fed
 
     def _dali(self, file: bytes, keys: UInt64s, size: tuple[int, int]) -> Any:
         self._pipeline.feed_input(self._input, [np.frombuffer(file, dtype=np.uint8)])
@@ -130,7 +130,7 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     """
     if setting.own is not None:
         raise MonitorError("parity() compares translated transforms; this loader has a pipeline of its own (dali=).")
-    torch_engine.note_dali()
+    worker_start.note_dali()
     source = setting.keyed.source
     chain = list(flatten(source.transform))
     device = None
@@ -183,11 +183,14 @@ def _positions(chain: list[Any]) -> list[int]:
     """Where to compare: after each transform that DALI does not merely fuse into its scaling, and at the end."""
     fused = ("ToTensor", "PILToTensor", "ToImage", "ToPureTensor", "ToDtype", "ConvertImageDtype", "Identity")
     last = len(chain) - 1
-    return [position for position, one in enumerate(chain) if position == last or type(one).__name__ not in fused]
+    return [
+        position
+        for position, transform in enumerate(chain)
+        if position == last or type(transform).__name__ not in fused
+    ]
 
 
 def _looked_at(source: FileSource, table: FileTable, located: Located) -> tuple[Any, bytes]:
-    """The facts of a file, and what DALI is fed of it."""
     if located.data is not None:
         return look_bytes(located.data), located.data
     path = source.absolute(located.path)

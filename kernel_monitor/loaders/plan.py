@@ -18,62 +18,44 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..protocol.states import EpochCounts
+
 KEPT = 1000  # fallbacks and skipped samples listed per epoch; the counts go on beyond it
 
 
-class Take(NamedTuple):
-    """One batch of the plan, as an engine receives it.
+class Slot(NamedTuple):
+    """One batch of the plan, as an engine receives it."""
 
-    Attributes:
-        number: of the batch in its epoch, from 0.
-        epoch: number of the epoch.
-        seed: of the augmentation. It travels with the batch, so that workers which exist already learn of a new one.
-        indices: n indices in the data set.
-        occurrences: n counts of how often that index came earlier in the epoch.
-        decoded: images that another engine has made already, for a worker that does the rest; None in the plan.
-    """
-
-    number: int
-    epoch: int
-    seed: int
-    indices: list[int]
-    occurrences: list[int]
+    number: int  # of the batch in its epoch, from 0
+    epoch: int  # number of the epoch
+    seed: int  # of the augmentation. It travels with the batch, so that running workers use a new one
+    indices: list[int]  # n indices in the data set
+    occurrences: list[int]  # n counts of how often that index came earlier in the epoch
+    # images that another engine has made already, for a worker that does the rest; None in the plan
     decoded: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A sample that the engine in use handed to the torchvision path.
+    """A sample that the engine in use handed to the torchvision path."""
 
-    Attributes:
-        index: in the data set.
-        path: of the file, as the data set gives it.
-        reason: why the engine did not decode it.
-    """
-
-    index: int
-    path: str
-    reason: str
+    index: int  # in the data set
+    path: str  # of the file, as the data set gives it
+    reason: str  # why the engine did not decode it
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A sample that was left out of its batch because its file could not be read.
+    """A sample that was left out of its batch because its file could not be read."""
 
-    Attributes:
-        index: in the data set.
-        path: of the file, as the data set gives it.
-        reason: what went wrong.
-    """
-
-    index: int
-    path: str
-    reason: str
+    index: int  # in the data set
+    path: str  # of the file, as the data set gives it
+    reason: str  # what went wrong
 
 
 @dataclass
 class EpochRecord:
-    """What was planned and what was delivered in one epoch; counts are samples unless they say otherwise.
+    """What was planned and what was delivered in one epoch; counts are samples, except where noted.
 
     At the end of an epoch without an error, samples + skipped + replaced == planned, and lost == doubled == 0.
     """
@@ -100,7 +82,7 @@ class EpochRecord:
 
     @property
     def planned(self) -> int:
-        """Samples of the whole epoch; those drawn so far where the sampler does not tell its length."""
+        """Samples of the whole epoch; those drawn so far if the sampler has no length."""
         passed = self.ends[self.passed - 1] if self.passed else 0
         return (len(self.indices) if self.samples_planned is None else self.samples_planned) - passed
 
@@ -108,6 +90,19 @@ class EpochRecord:
     def in_flight(self) -> int:
         """Batches taken and not answered yet."""
         return len(self.ends) - self.answered
+
+    def counts(self) -> EpochCounts:
+        return EpochCounts(
+            epoch=self.number,
+            batches=self.batches,
+            samples=self.samples,
+            planned=self.planned,
+            lost=self.lost,
+            doubled=self.doubled,
+            skipped=self.skipped,
+            replaced=self.replaced,
+            decoded=dict(self.decoded),
+        )
 
     def batch(self, number: int) -> array[int]:
         """Indices of one batch of the plan."""
@@ -134,7 +129,7 @@ class EpochRecord:
         skipped: Mapping[int, Skipped] = MappingProxyType({}),
         replaced: bool = False,
     ) -> None:
-        """Note a delivered batch, checking what the engine says it computed against the plan.
+        """Note a delivered batch, comparing what the engine computed with the plan.
 
         Args:
             number: of the batch.
@@ -211,10 +206,10 @@ class Cursor:
         self.seed = seed
         self._lookahead = lookahead
         self._limit = lookahead  # batches that may be drawn by now
-        self._drawn: deque[Take] = deque()  # not taken yet
+        self._drawn: deque[Slot] = deque()  # not taken yet
         self.failure: Exception | None = None  # raised by the user's sampler; the plan ends there
         self._batches = batches
-        self._returned: deque[Take] = deque()
+        self._returned: deque[Slot] = deque()
         self._seen = np.zeros(length, dtype=np.uint32)
         self._ended = False
 
@@ -223,7 +218,7 @@ class Cursor:
         """Whether nothing is left to take."""
         return self._ended and not self._returned and not self._drawn
 
-    def take(self) -> Take | None:
+    def take(self) -> Slot | None:
         """Return the next batch of the plan; None when there is none left, or none may be drawn yet."""
         if self._returned:
             return self._returned.popleft()
@@ -239,12 +234,12 @@ class Cursor:
     def fill(self) -> None:
         """Draw as far as the wrapped loader would have drawn by now, though no engine takes that much."""
         while self._limit is not None and len(self.record.ends) < self._limit:
-            take = self._draw()
-            if take is None:
+            slot = self._draw()
+            if slot is None:
                 return
-            self._drawn.append(take)
+            self._drawn.append(slot)
 
-    def _draw(self) -> Take | None:
+    def _draw(self) -> Slot | None:
         """Ask the sampler; None where it has ended."""
         if self._ended:
             return None
@@ -259,30 +254,29 @@ class Cursor:
             self._ended, self.failure = True, error
             return None
         record = self.record
-        take = Take(len(record.ends), record.number, self.seed, indices, occurrences)
+        slot = Slot(len(record.ends), record.number, self.seed, indices, occurrences)
         record.indices.extend(indices)
         record.ends.append(len(record.indices))
-        return take
+        return slot
 
-    def give_back(self, takes: Iterable[Take]) -> None:
+    def give_back(self, slots: Iterable[Slot]) -> None:
         """Put batches that were taken and not delivered at the front again, in their order."""
-        self._returned = deque(sorted([*takes, *self._returned], key=lambda take: take.number))
+        self._returned = deque(sorted([*slots, *self._returned], key=lambda slot: slot.number))
 
     def replay(self, drawn: int, answered: int) -> None:
         """Draw the first `drawn` batches of the plan; those from number `answered` on are then taken again."""
         again = []
         for _ in range(drawn):
-            take = self._draw()
-            if take is None:
+            slot = self._draw()
+            if slot is None:
                 break
-            if take.number >= answered:
-                again.append(take)
+            if slot.number >= answered:
+                again.append(slot)
         self.give_back(again)
         if self._lookahead is not None:
             self._limit = self._lookahead + answered
 
     def _count(self, indices: list[int]) -> list[int]:
-        """How often each index came before in this epoch; counts them as seen."""
         if len(set(indices)) == len(indices):
             earlier: list[int] = self._seen[indices].tolist()
             self._seen[indices] += 1

@@ -5,29 +5,26 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING
 
 from . import events
-
-if TYPE_CHECKING:
-    from .loader import SwitchableLoader
+from .loader import SwitchableLoader
 
 _lock = threading.Lock()
-_live: weakref.WeakValueDictionary[int, SwitchableLoader] = weakref.WeakValueDictionary()
+_live: weakref.WeakValueDictionary[str, SwitchableLoader] = weakref.WeakValueDictionary()
 # A child's copies of the parent's loaders: kept, because to destroy them would end threads that it does not have.
 _inherited: list[SwitchableLoader] = []
 
 
-def register(number: int, loader: SwitchableLoader) -> None:
-    """Enter a loader that is whole, by its number (`steps.registry.next_number`): other threads may use it at once."""
+def register(loader: SwitchableLoader) -> None:
+    """Enter a loader that is complete: other threads may use it at once."""
     with _lock:
-        _live[number] = loader
+        _live[loader.id] = loader
 
 
 def live() -> list[SwitchableLoader]:
     """Every loader that is still in use, oldest first."""
     with _lock:
-        return [loader for _, loader in sorted(_live.items())]
+        return list(_live.values())
 
 
 def _in_child() -> None:

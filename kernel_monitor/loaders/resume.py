@@ -1,7 +1,7 @@
 """Save an epoch in its middle and go on from there, by the convention of torchdata's StatefulDataLoader.
 
 A state does not hold the order but what it was drawn from. To resume, the order is drawn again from the generators'
-states of then, no sample is computed, and a digest tells whether it came out as before. The process's own generators
+states of then, no sample is computed, and a digest shows whether it came out as before. The process's own generators
 stay as the training has left them.
 """
 
@@ -17,8 +17,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..errors import MonitorError
-from . import generators
-from .generators import Apart, Defaults, pack, unpack
+from . import order_generators
+from .order_generators import Apart, Defaults, pack, unpack
 from .plan import Cursor, EpochRecord
 
 VERSION = 1
@@ -27,32 +27,23 @@ _COUNTS = ("answered", "batches", "samples", "skipped", "replaced", "lost", "dou
 
 @dataclass(frozen=True)
 class Origin:
-    """What an epoch's order is drawn from, as it was before the first draw.
+    """What an epoch's order is drawn from, as it was before the first draw."""
 
-    Attributes:
-        defaults: states of the process's generators.
-        own: states of the loader's own generators, uint8 tensors, by place.
-        samplers: what the samplers' own `state_dict()` gave, by place.
-        epochs: what the samplers were told by `set_epoch`, by place.
-        seeded: whether the workers' base seed is drawn first, as torch does where it makes workers.
-        twice: whether the sampler's `__iter__` is called twice, as torch does where it has workers.
-    """
-
-    defaults: Defaults
-    own: dict[str, torch.Tensor]
-    samplers: dict[str, Any]
-    epochs: dict[str, int]
-    seeded: bool
-    twice: bool
+    defaults: Defaults  # states of the process's generators
+    own: dict[str, torch.Tensor]  # states of the loader's own generators, uint8 tensors, by place
+    samplers: dict[str, Any]  # what the samplers' own `state_dict()` gave, by place
+    epochs: dict[str, int]  # of the samplers, from `set_epoch`, by place
+    seeded: bool  # whether the workers' base seed is drawn first, as torch does where it makes workers
+    twice: bool  # whether the sampler's `__iter__` is called twice, as torch does where it has workers
 
     @classmethod
     def now(cls, loader: DataLoader[Any], *, kept: bool) -> Origin:
         """As things are. `kept`: the next iteration makes no new workers, so torch would not seed any."""
-        places = dict(generators.samplers(loader))
+        places = dict(order_generators.samplers(loader))
         return cls(
             Defaults.now(),
-            {place: generator.get_state() for place, generator in generators.own(loader).items()},
-            {place: copy.deepcopy(one.state_dict()) for place, one in places.items() if _keeps_state(one)},
+            {place: generator.get_state() for place, generator in order_generators.own(loader).items()},
+            {place: copy.deepcopy(sampler.state_dict()) for place, sampler in places.items() if _keeps_state(sampler)},
             _epochs(loader),
             seeded=not kept,
             twice=loader.num_workers > 0,
@@ -81,23 +72,22 @@ class Origin:
             twice=plain["twice"],
         )
 
-    def tell_epochs(self, loader: DataLoader[Any]) -> None:
-        """Tell the samplers their epoch."""
-        for place, sampler in generators.samplers(loader):
+    def set_epochs(self, loader: DataLoader[Any]) -> None:
+        for place, sampler in order_generators.samplers(loader):
             if place in self.epochs and hasattr(sampler, "set_epoch"):  # it may come with the process group
                 sampler.set_epoch(self.epochs[place])
 
     def restore(self, loader: DataLoader[Any]) -> None:
         """Put the loader's own generators and its samplers into these states; not the process's."""
-        self.tell_epochs(loader)
+        self.set_epochs(loader)
         self.rewind(loader)
 
     def rewind(self, loader: DataLoader[Any]) -> None:
-        """As `restore`, but the samplers keep the epoch that they were told."""
-        for place, generator in generators.own(loader).items():
+        """As `restore`, but the samplers keep their epoch."""
+        for place, generator in order_generators.own(loader).items():
             if place in self.own:
                 generator.set_state(self.own[place])
-        for place, sampler in generators.samplers(loader):
+        for place, sampler in order_generators.samplers(loader):
             if place in self.samplers:
                 sampler.load_state_dict(copy.deepcopy(self.samplers[place]))
 
@@ -112,19 +102,13 @@ class Origin:
 
 @dataclass(frozen=True)
 class Order:
-    """The beginning of an iteration: its batches, drawn as torch draws them.
+    """The beginning of an iteration: its batches, drawn as torch draws them."""
 
-    Attributes:
-        batches: lists of indices.
-        origin: what they are drawn from.
-        seeding: a generator in the state from which torch would seed new workers; None where it would make none.
-        base_seed: the number that torch draws to seed them, 63 bits; None where it draws none.
-    """
-
-    batches: Iterator[Any]
-    origin: Origin
+    batches: Iterator[Any]  # lists of indices
+    origin: Origin  # what they are drawn from
+    # a generator in the state from which torch would seed new workers; None where it would make none
     seeding: torch.Generator | None
-    base_seed: int | None
+    base_seed: int | None  # the number that torch draws to seed them, 63 bits; None where it draws none
 
     @classmethod
     def new(cls, loader: DataLoader[Any], *, kept: bool) -> Order:
@@ -140,7 +124,10 @@ class Resumption:
     """
 
     def __init__(self, state: Any, loader: DataLoader[Any]) -> None:
-        if not isinstance(state, dict) or not {"version", "origin", "digest", *_COUNTS} <= state.keys():
+        if (
+            not isinstance(state, dict)
+            or not {"version", "origin", "digest", "passed", "seed_given", *_COUNTS} <= state.keys()
+        ):
             raise MonitorError(
                 "This is not the state of a switchable loader; give load_state_dict() what state_dict() returned."
             )
@@ -156,10 +143,10 @@ class Resumption:
                     "make the loader as it was, or begin the epoch anew."
                 )
         self.origin = Origin.of(state["origin"])
-        if set(self.origin.own) != set(generators.own(loader)):
+        if set(self.origin.own) != set(order_generators.own(loader)):
             raise MonitorError(
                 f"The state was taken with generators at {_places(self.origin.own)}, and this loader has them at "
-                f"{_places(generators.own(loader))}; make the loader as it was, or begin the epoch anew."
+                f"{_places(order_generators.own(loader))}; make the loader as it was, or begin the epoch anew."
             )
         self.state = copy.deepcopy(state)
 
@@ -170,22 +157,20 @@ class Resumption:
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch."""
         return int(self.state["epoch"])
 
     @property
     def seed(self) -> int:
-        """Of the augmentation."""
         return int(self.state["seed"])
 
     @property
     def seed_given(self) -> bool:
-        """Whether that seed is of all epochs, instead of drawn for each iteration; so it was before this was kept."""
-        return bool(self.state.get("seed_given", True))
+        """Whether that seed is of all epochs, instead of drawn for each iteration."""
+        return bool(self.state["seed_given"])
 
     def begin(self, loader: DataLoader[Any]) -> Order:
         """Begin the order of then again."""
-        # What the samplers have been told since the state was loaded is meant for an epoch that is yet to begin.
+        # An epoch set since the state was loaded is meant for an epoch that is yet to begin.
         origin = self.origin if self.begun else replace(self.origin, epochs=_epochs(loader))
         origin.restore(loader)
         if origin.defaults.same(Defaults.now()):
@@ -203,7 +188,7 @@ class Resumption:
         """
         cursor.replay(self.state["drawn"], self.state["answered"])
         record = cursor.record
-        record.begin_after(self.state.get("passed", 0))
+        record.begin_after(self.state["passed"])
         if digest(record) != self.state["digest"]:
             raise MonitorError(
                 f"Epoch {record.number} cannot be resumed: the sampler does not draw again what it drew before the "
@@ -294,10 +279,10 @@ def _keeps_state(sampler: Any) -> bool:
 
 
 def _epochs(loader: DataLoader[Any]) -> dict[str, int]:
-    """What the samplers that have `set_epoch` were told last."""
+    """The epochs of the samplers that have `set_epoch`."""
     return {
         place: sampler.epoch
-        for place, sampler in generators.samplers(loader)
+        for place, sampler in order_generators.samplers(loader)
         if callable(getattr(sampler, "set_epoch", None)) and type(getattr(sampler, "epoch", None)) is int
     }
 

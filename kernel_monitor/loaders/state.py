@@ -1,74 +1,25 @@
-"""What a loader tells a monitor, as plain data."""
+"""The state of a loader for a monitor, as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
 from ..paths import last_part, private
+from ..protocol.states import EngineState, KnobsState, LoaderState, Skip
 
 if TYPE_CHECKING:
-    from .data.sources import FileSource
+    from .data.file_source import FileSource
     from .engines.backends import Backend
-    from .plan import Skipped
-
-
-class EpochCounts(TypedDict):
-    """What became of one epoch: batches and samples delivered; samples planned, skipped, replaced, lost and doubled."""
-
-    epoch: int
-    batches: int
-    samples: int
-    planned: int
-    lost: int
-    doubled: int
-    skipped: int
-    replaced: int
-    decoded: dict[str, int]
-
-
-class KnobsState(TypedDict):
-    """The knobs as they are set; `threads` is None where no DALI backend can run. See `Knobs`."""
-
-    workers: int
-    prefetch: int
-    threads: int | None
-
-
-class LoaderState(TypedDict):
-    """What a monitor shows of a loader; counts are of its newest epoch. See docs/architecture.md.
-
-    Each of `backends` has name, available, reason (why not), confirm (what to ask a person first, or None) and note
-    (which part of the transforms it leaves to others, or None); `skips` are the last few samples left out, each with
-    index, path (the file's name: states are recorded and sent to others) and reason; `expected` is the CPU time of
-    loading with an engine over that with `torchvision`, by the maker of the processor, where it can be told before that
-    engine has run.
-    """
-
-    id: str
-    name: str
-    backend: str
-    wanted: str | None
-    status: str
-    backends: list[dict[str, Any]]
-    epoch: int
-    batch: int
-    batches: int | None
-    samples: int
-    planned: int
-    lost: int
-    doubled: int
-    skipped: int
-    replaced: int
-    skips: list[dict[str, Any]]
-    knobs: KnobsState
-    decoded: dict[str, int]
-    expected: dict[str, dict[str, float]]
+    from .plan import EpochRecord, Skipped
+    from .switching.engine_pool import EnginePool
+    from .switching.switch import SwitchState
 
 
 KNOWN_FILES = 100
+SKIPS_SHOWN = 5
 
 
 def some_paths(source: FileSource) -> list[str]:
@@ -76,26 +27,51 @@ def some_paths(source: FileSource) -> list[str]:
     step = max(1, len(source) // KNOWN_FILES)
     found: list[str] = []
     for index in range(0, len(source), step):
-        # The user's own code may fail here as well, and it is another error that is told.
-        with suppress(Exception):
+        with suppress(Exception):  # the user's own code; another error is being reported
             located = source.locate(index)
             found += [] if located.data is not None else [source.absolute(located.path)]
     return found
 
 
-def shown_backend(name: str, backend: Backend) -> dict[str, Any]:
+def loader_state(
+    loader: str, name: str, switch_state: SwitchState, pool: EnginePool, record: EpochRecord
+) -> LoaderState:
+    """The state of a loader with this id and name, whose newest epoch has this record."""
+    knobs, source = pool.knobs, pool.setting.keyed.source
+    decoders = [name for name, backend in pool.backends.items() if backend.available and name != "synthetic"]
+    return LoaderState(
+        id=loader,
+        name=name,
+        backend=switch_state.backend,
+        wanted=switch_state.wanted,
+        status=switch_state.status,
+        backends=[_shown_backend(name, backend) for name, backend in pool.backends.items()],
+        epoch=record.number,
+        batch=record.batches,
+        batches=record.batches_planned,
+        samples=record.samples,
+        planned=record.planned,
+        lost=record.lost,
+        doubled=record.doubled,
+        skipped=record.skipped,
+        replaced=record.replaced,
+        skips=[_shown_skip(skip, source.absolute) for skip in record.skips[-SKIPS_SHOWN:]],
+        knobs=KnobsState(workers=knobs.workers, prefetch=knobs.prefetch, threads=knobs.threads),
+        decoded={**dict.fromkeys(decoders, 0), **record.decoded},
+        calibration=pool.calibration,
+    )
+
+
+def _shown_backend(name: str, backend: Backend) -> EngineState:
     """A backend for the state: without folders in its reason, as states are recorded and sent to others."""
     reason = None if backend.reason is None else _private(backend.reason)
-    return {"name": name, **backend._replace(reason=reason)._asdict()}
+    return EngineState(
+        name=name, available=backend.available, reason=reason, confirm=backend.confirm, note=backend.note
+    )
 
 
-def shown_skip(skipped: Skipped, absolute: Callable[[str], str]) -> dict[str, Any]:
-    """A sample left out, for the state: its file by its last part, which the reason has too.
-
-    Args:
-        skipped: as `SwitchableLoader.skipped` gives it, with the whole path.
-        absolute: makes of a path as the data set gives it one from the root.
-    """
+def _shown_skip(skipped: Skipped, absolute: Callable[[str], str]) -> Skip:
+    """A sample left out, for the state: of its file the last part of the path only, in the reason as well."""
     reason = _private(skipped.reason, skipped.path, absolute(skipped.path))
     return {"index": skipped.index, "path": last_part(skipped.path), "reason": reason}
 

@@ -1,6 +1,6 @@
-"""The flight recorder: what is written while sampling, and how it is read after any crash.
+"""The flight recorder: writes a session's file while it is sampled, and reads it after any crash.
 
-`writer` and `places` run in the sampler and import nothing heavy; `reader` has NumPy.
+`format` describes the file. `writer` runs in the sampler process and imports nothing heavy; `reader` needs NumPy.
 """
 
 from __future__ import annotations

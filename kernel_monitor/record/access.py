@@ -1,7 +1,7 @@
-"""How a session's file is opened for reading, whatever became of its writer and wherever the file comes from.
+"""Opens a session's file for reading, whatever became of its writer and wherever the file comes from.
 
 Nothing in the file is run: its schema must be the recorder's tables, letter by letter, before any of them is read, and
-what a question may take of time and memory is bounded (`limits`).
+the time and memory of a statement are bounded (`file_limits`).
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kernel_monitor.errors import SessionError
 
+from .file_limits import INSTRUCTIONS, ROW_BYTES, SCHEMA_INSTRUCTIONS, STATEMENT_BYTES
 from .format import APPLICATION_ID, FORMAT, TABLES, wal_of
-from .limits import INSTRUCTIONS, ROW_BYTES, SCHEMA_INSTRUCTIONS, STATEMENT_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TABLES = {" ".join(statement.split()) for statement in TABLES.split(";") if statement.strip()}
-_AT_A_TIME = 1000  # instructions between two looks at what they have come to
+_STRIDE = 1000  # instructions between two checks of their number
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: ROW_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: STATEMENT_BYTES,
@@ -36,8 +33,8 @@ _LIMITS = {
 _UNREACHABLE = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOERR")
 
 
-class NewerFormat(SessionError):
-    """The session is of a later version of this package: it is not damaged, and cannot be read here."""
+class OtherFormat(SessionError):
+    """The session was written by another version of this package: it is intact, but cannot be read here."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +42,10 @@ class Access:
     """How a session's file can be read here.
 
     Attributes:
-        path: the session's file.
         copy: the folder of a temporary copy, where reading in place is not possible; it goes with this object.
     """
 
-    path: Path
+    path: Path  # the session's file
     copy: str | None = None
 
     def __post_init__(self) -> None:
@@ -58,7 +54,7 @@ class Access:
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection within one read transaction: everything that is read belongs to one moment.
+        """A connection within a read transaction: all reads see the same state.
 
         Raises:
             SessionError: the file cannot be read, and why.
@@ -75,7 +71,7 @@ class Access:
             connection.execute("PRAGMA query_only = ON")
             _examine(connection, self.path)
             restrain(connection)
-        except BaseException:
+        except BaseException:  # an interrupt, too, must leave no open connection
             connection.close()
             raise
         return connection
@@ -87,10 +83,10 @@ class Access:
 
 
 def access(path: Path) -> Access:
-    """Find out how a session's file can be read, and that it is one.
+    """Check that a file is a session, and find out how it can be read.
 
     Raises:
-        SessionError: there is no such file, it is no session, of a newer format, empty or damaged.
+        SessionError: the file is missing, no session, of another format, empty or damaged.
     """
     with _named(path):
         if not path.is_file():
@@ -109,14 +105,14 @@ def access(path: Path) -> Access:
 
 
 def _in_place(path: Path) -> str:
-    """What SQLite is to open: a file without a log has no writer, and nothing beside it is needed or made."""
+    """The URI for SQLite: a file without a log has no writer, and is opened without any file beside it."""
     place = path.resolve()
     written = any(place.with_name(place.name + end).exists() for end in ("-wal", "-journal"))
     return f"{place.as_uri()}?mode=ro" if written else f"{place.as_uri()}?mode=ro&immutable=1"
 
 
 def _elsewhere(path: Path) -> Access:
-    """A temporary copy: on a read-only or full medium SQLite cannot make what reading a log takes."""
+    """A temporary copy: on a read-only or full medium SQLite cannot make the files that reading a log needs."""
     place = path.resolve()
     found = Access(path, tempfile.mkdtemp(prefix="kernel_monitor-"))
     assert found.copy is not None  # noqa: S101 - for the type checker
@@ -128,24 +124,24 @@ def _elsewhere(path: Path) -> Access:
 
 
 def restrain(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -> None:
-    """Bound what the file that `connection` has open can make SQLite do, from now on."""
+    """Bound the time and memory that SQLite spends on the file that `connection` has open."""
     for limit, value in _LIMITS.items():
         connection.setlimit(limit, value)
-    left = instructions // _AT_A_TIME
+    left = instructions // _STRIDE
 
     def spent() -> bool:
         nonlocal left
         left -= 1
         return left < 0
 
-    connection.set_progress_handler(spent, _AT_A_TIME)
+    connection.set_progress_handler(spent, _STRIDE)
     connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
 
 
 def _examine(connection: sqlite3.Connection, path: Path) -> None:
-    """See that this is a session of a known format, with its tables and nothing else.
+    """Check that this is a session of this format, with its tables and nothing else.
 
     Raises:
         SessionError: it is not.
@@ -156,21 +152,21 @@ def _examine(connection: sqlite3.Connection, path: Path) -> None:
     if application != APPLICATION_ID:
         raise SessionError(f"{path} is not a recorded session: it is a database of another program.")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > FORMAT:
-        raise NewerFormat(
-            f"{path} has format {version}; this version of kernel_monitor reads formats up to {FORMAT}. "
-            "Update it: pip install --upgrade kernel-monitor"
+    if version != FORMAT:
+        raise OtherFormat(
+            f"{path} has format {version}; this version of kernel_monitor reads format {FORMAT}. "
+            "The newest version reads the newest format: pip install --upgrade kernel-monitor"
         )
     found = connection.execute("SELECT type, name, sql FROM sqlite_schema LIMIT ?", (len(_TABLES) + 1,)).fetchall()
     strange = [f"{kind} {name!r:.60}" for kind, name, sql in found if " ".join(str(sql).split()) not in _TABLES]
-    if version < 1 or strange or len(found) != len(_TABLES):
+    if strange or len(found) != len(_TABLES):
         what = f"{strange[0]} is none of its own" if strange else "some are missing"
         raise SessionError(f"{path} is damaged: its tables are not those of a recorded session ({what}).")
 
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """SQLite's and the system's errors as errors that name the file, the cause and what can be done."""
+    """Turn SQLite's and the system's errors into a SessionError with the file, the cause and the remedy."""
     try:
         yield
     except sqlite3.Error as error:
@@ -178,7 +174,7 @@ def _named(path: Path) -> Iterator[None]:
         if name == "SQLITE_NOTADB":
             raise SessionError(f"{path} is not a recorded session.") from error
         if name.startswith("SQLITE_CORRUPT"):
-            raise SessionError(f"{path} is damaged: {error}. A copy of it, if there is one, may be whole.") from error
+            raise SessionError(f"{path} is damaged: {error}. A copy of it may be intact.") from error
         if name.startswith(("SQLITE_INTERRUPT", "SQLITE_TOOBIG")):
             raise SessionError(f"{path} is damaged: it holds more than any recording ({error}).") from error
         raise SessionError(f"{path} cannot be read: {error}.") from error

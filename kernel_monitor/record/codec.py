@@ -3,10 +3,10 @@
 A chunk is a zlib stream of `<u4 length><head, JSON><sections>`. The columns are sorted into *families*, the names that
 differ in numbers only (`cpu/<n>/busy`): the members of a family are read at the same moments and take similar values.
 
-* A family that is held over several rows is stored by its changes: a *pattern* of n bytes says in which rows any of its
-  columns changed (the first row counts), and only the values of those rows follow.
-* A family with at most 256 different values has a table of them, sorted, and one byte per value; one with at most
-  4,096, and four times as many values, two bytes; the others are stored as they are.
+* A family that is held over several rows is stored by its changes: a *pattern* of n bytes marks the rows in which any
+  of its columns changed (the first row counts), and only the values of those rows follow.
+* A family with at most 256 different values has a table of them, sorted, and one byte per value; a family with at
+  most 4,096, and four times as many values, two bytes; the others are stored as they are.
 * Numbers of several bytes are stored in planes, all lowest bytes first: neighbours differ least in the highest ones.
 
 Sections: the rows' times (8 planes), the missed deadlines (4 planes), the patterns, then each family's table (4 planes)
@@ -19,12 +19,10 @@ import json
 import struct
 import zlib
 from array import array
+from collections.abc import Generator, Sequence
 from itertools import compress
 from operator import ne
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+from typing import Any
 
 LEVEL = 6
 TABLE_LIMIT = 4096  # different values of a family, beyond which a table is not worth its making
@@ -46,20 +44,17 @@ def families(names: Sequence[str]) -> list[list[int]]:
     return list(found.values())
 
 
-def encode(
-    names: Sequence[str], times: bytes, missed: bytes, values: bytes, level: int = LEVEL
-) -> Generator[None, None, bytes]:
-    """Encode rows piece by piece: what asks for the next piece may do something else in between.
+def encode(names: Sequence[str], times: bytes, missed: bytes, values: bytes) -> Generator[None, None, bytes]:
+    """Encode rows in pieces: a generator, between whose pieces the caller may do other work.
 
     Args:
         names: the series of the m columns.
         times: float64[n], seconds.
         missed: uint32[n].
         values: float32[n, m], row after row.
-        level: zlib's.
 
     Returns:
-        The chunk, by way of the generator's end.
+        The chunk, as the generator's return value.
     """
     rows, width = len(times) // 8, len(names)
     cells = array("I")
@@ -90,19 +85,13 @@ def encode(
                 break
         table = sorted(different)
         count = len(columns) * len(columns[0])
-        if len(table) <= 256:
+        if len(table) <= 256 or (len(table) <= TABLE_LIMIT and 4 * len(table) <= count):
             entry["table"] = len(table)
             where = {value: index for index, value in enumerate(table)}.__getitem__
             body += planes(array("I", table).tobytes(), 4)
             for cell in columns:
-                body.append(bytes(map(where, cell)))
-                yield
-        elif len(table) <= TABLE_LIMIT and 4 * len(table) <= count:
-            entry["table"] = len(table)
-            where = {value: index for index, value in enumerate(table)}.__getitem__
-            body += planes(array("I", table).tobytes(), 4)
-            for cell in columns:
-                body += planes(array("H", map(where, cell)).tobytes(), 2)
+                places = map(where, cell)
+                body += [bytes(places)] if len(table) <= 256 else planes(array("H", places).tobytes(), 2)
                 yield
         else:
             entry["table"] = 0
@@ -111,7 +100,7 @@ def encode(
                 yield
         head.append(entry)
     text = json.dumps({"rows": rows, "patterns": len(patterns), "families": head}, separators=(",", ":")).encode()
-    packer = zlib.compressobj(level)
+    packer = zlib.compressobj(LEVEL)
     out = [packer.compress(struct.pack("<I", len(text)) + text)]
     for part in [*planes(times, 8), *planes(missed, 4), *patterns, *body]:
         out.append(packer.compress(part))

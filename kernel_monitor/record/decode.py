@@ -1,35 +1,28 @@
-"""Reading what `codec` packed, with NumPy: whole families at a time."""
+"""Unpacks the rows that `codec` packed, and steps, with NumPy: whole families of columns at a time."""
 
 from __future__ import annotations
 
 import json
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernel_monitor.steps.records import PHASES
+from kernel_monitor.steps.measured_step import PHASES
+from kernel_monitor.store import STEP as STEP_ROW
 
 from .codec import TABLE_LIMIT
-from .format import FORMAT, STEP, STEP_1
-from .limits import BLOCK_VALUES, SESSION_S, STEPS_BLOCK
+from .file_limits import BLOCK_VALUES, SESSION_S, STEPS_BLOCK
+from .format import STEP
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-STEP_FIELDS = ("end", "epoch", "batch", "images", "wait", "step", *PHASES, "flags")
-_STEP_TYPE = np.dtype([("end", "<f8"), *((one, "<u4") for one in STEP_FIELDS[1:4]),
-                       *((one, "<f4") for one in STEP_FIELDS[4:10]), ("flags", "<u1")])  # fmt: skip
-_STEP_TYPE_1 = np.dtype([(name, _STEP_TYPE[name]) for name in STEP_FIELDS[:6]])
-
-FIRST_PHASED = 2
-"""The first format with phases and flags."""
+_STORED_STEP = np.dtype(STEP_ROW.descr[1:])  # without the loader's number
+STEP_FIELDS = _STORED_STEP.names or ()
+_LONGEST_S = 1e7  # longer than any step, by months
 
 Floats = npt.NDArray[np.float32]
-_LONGEST_S = 1e7
-"""Longer than any step, by months."""
 
 
 class Damaged(ValueError):
@@ -57,7 +50,7 @@ class Chunk:
         try:
             if rows * width > BLOCK_VALUES:
                 raise ValueError(f"{rows:,} rows of {width:,} columns are more than any block has")
-            # The head; times and missed deadlines; for each value itself, its place in a table and in a pattern.
+            # The head; times and missed deadlines; per value: itself, its place in a table and in a pattern.
             text = inflate(data, 4096 + 64 * width + 12 * rows + 9 * rows * width)
             (length,) = struct.unpack_from("<I", text)
             head = json.loads(text[4 : 4 + length])
@@ -73,7 +66,7 @@ class Chunk:
             self.missed = self._planes(1, self._rows, 4, "<u4")[0]
             self._patterns = [self._take(self._rows).astype(bool) for _ in range(_whole(head["patterns"], 0, families))]
         except (zlib.error, struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Damaged(_words(error)) from error
+            raise Damaged(f"{type(error).__name__}: {error}") from error
 
     def fill(self, out: Floats, places: npt.NDArray[np.intp]) -> None:
         """Put the values into `out`, float32[k, n]: column c of the layout into row `places[c]`, none where that is -1.
@@ -87,10 +80,10 @@ class Chunk:
                 wanted = rows >= 0
                 out[rows[wanted]] = values[wanted]
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise Damaged(_words(error)) from error
+            raise Damaged(f"{type(error).__name__}: {error}") from error
 
     def _values(self, places: npt.NDArray[np.intp]) -> Iterator[tuple[npt.NDArray[np.intp], Floats]]:
-        """The columns of each family that has some in demand, and their values float32[columns, n]."""
+        """The columns of each family with a wanted column, and their values float32[columns, n]."""
         for columns, place, table in self._families:
             pattern = self._patterns[place] if place >= 0 else None
             if pattern is not None and not pattern[0]:
@@ -123,7 +116,7 @@ class Chunk:
 
 
 class Tail:
-    """Rows as they came, of `width` columns; the same face as `Chunk`."""
+    """Rows that are not packed, of `width` columns; the same interface as `Chunk`."""
 
     def __init__(self, data: bytes, rows: int, width: int) -> None:
         if len(data) != rows * (12 + 4 * width):
@@ -138,34 +131,30 @@ class Tail:
         out[places[wanted]] = self._values.T[wanted]
 
 
-def steps(data: bytes, rows: int, *, packed: bool, version: int = FORMAT) -> npt.NDArray[Any]:
-    """Steps as a structured array with the fields `STEP_FIELDS`.
+def steps(data: bytes, rows: int, *, packed: bool) -> npt.NDArray[Any]:
+    """Steps as an array of `store.STEP`, with 0 for the loader.
 
     Args:
         data: as the recorder wrote them.
         rows: how many.
         packed: whether they were packed.
-        version: the file's format. Format 1 knew no phases, which are NaN, and no flags.
 
     Raises:
         Damaged: they are not whole.
     """
-    kind, size = (_STEP_TYPE_1, STEP_1.size) if version < FIRST_PHASED else (_STEP_TYPE, STEP.size)
     try:
         if rows > STEPS_BLOCK:
             raise ValueError("more than any block has")
         if packed:
-            planes = np.frombuffer(inflate(data, size * rows), dtype=np.uint8).reshape(size, rows)
+            planes = np.frombuffer(inflate(data, STEP.size * rows), dtype=np.uint8).reshape(STEP.size, rows)
             data = np.ascontiguousarray(planes.T).tobytes()
-        if len(data) != rows * size:
+        if len(data) != rows * STEP.size:
             raise Damaged(f"{len(data)} bytes for {rows} steps")
-        stored = np.frombuffer(data, dtype=kind, count=rows)
+        stored = np.frombuffer(data, dtype=_STORED_STEP, count=rows)
     except (zlib.error, ValueError, TypeError) as error:
-        raise Damaged(_words(error)) from error
-    found = np.zeros(rows, dtype=_STEP_TYPE)
-    for name in PHASES:
-        found[name] = np.nan
-    for name in kind.names or ():
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+    found = np.zeros(rows, dtype=STEP_ROW)
+    for name in STEP_FIELDS:
         found[name] = stored[name]
     for name in ("wait", "step", *PHASES):
         found[name][~(np.abs(found[name]) < _LONGEST_S)] = np.nan
@@ -174,7 +163,7 @@ def steps(data: bytes, rows: int, *, packed: bool, version: int = FORMAT) -> npt
 
 
 def inflate(data: bytes, most: int) -> bytes:
-    """What zlib packed, `most` bytes of it at most.
+    """Unpack a zlib stream of at most `most` bytes.
 
     Raises:
         ValueError, zlib.error: it is not whole, or there is more.
@@ -188,21 +177,17 @@ def inflate(data: bytes, most: int) -> bytes:
     return text
 
 
-def _families(told: Any, width: int) -> list[tuple[npt.NDArray[np.intp], int, int]]:
+def _families(listed: Any, width: int) -> list[tuple[npt.NDArray[np.intp], int, int]]:
     """Columns, place of the pattern (-1: none) and length of the table of each family: every column once."""
     found = []
     left = set(range(width))
-    for one in told:
-        columns = [_whole(column, 0, width - 1) for column in one["columns"]]
+    for family in listed:
+        columns = [_whole(column, 0, width - 1) for column in family["columns"]]
         if not columns or not left.issuperset(columns) or len(set(columns)) < len(columns):
             raise ValueError("a column that is there twice")
         left.difference_update(columns)
-        place = (
-            np.array(columns, dtype=np.intp),
-            _whole(one["pattern"], -1, width),
-            _whole(one["table"], 0, TABLE_LIMIT),
-        )
-        found.append(place)
+        pattern, table = _whole(family["pattern"], -1, width), _whole(family["table"], 0, TABLE_LIMIT)
+        found.append((np.array(columns, dtype=np.intp), pattern, table))
     return found
 
 
@@ -210,7 +195,3 @@ def _whole(value: Any, least: int, most: int) -> int:
     if not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{value!r:.20} is not between {least} and {most}")
     return value
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

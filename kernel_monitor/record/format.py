@@ -1,11 +1,10 @@
-"""The file of a session: what is in it, and whether it is being written.
+"""The file of a session: its tables, and whether it is being written.
 
 An SQLite database, in WAL mode while it is written and a plain file once it is closed. Tables:
 
-* `meta`: facts by name, as JSON: `session`, `origin` (Unix s at session time 0), `created` (Unix s), `writer` (who
-  writes, to tell whether it lives), `ended`, `facts`, `loaders`, `epochs`, `dropped` (the oldest rows, gone for want
-  of room).
-* `layouts`: the series of a kind of rows (`host`, `loaders`), which never change; `hellos`: what the sampler said.
+* `meta`: facts by name, as JSON: `session`, `origin` (Unix s at session time 0), `created` (Unix s), `writer` (the
+  writing process), `ended`, `facts`, `loaders`, `epochs`, `dropped` (the oldest rows, deleted for want of room).
+* `layouts`: the series of a kind of rows (`host`, `loaders`), which never change; `hellos`: the sampler's hellos.
 * `tail`: the newest rows as they came, a batch each: float64 times[n], uint32 missed[n], float32 values[n, m].
 * `chunks`: older rows, packed (`codec`).
 * `events`, and `steps` in batches of `STEP`, packed or not.
@@ -19,26 +18,20 @@ import math
 import os
 import struct
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernel_monitor import signature
-from kernel_monitor.sample import process
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
+from kernel_monitor.os_process import is_alive, start_of
 
 SUFFIX = signature.SUFFIX
 APPLICATION_ID = signature.APPLICATION_ID
 FORMAT = 2
-"""1 knew no phases of a step; its files are read as they are."""
 HOST, LOADERS = "host", "loaders"
 STEP = struct.Struct("<dIII6fB")
-"""One step, as `steps.records.Step` has it: end (session s), counts, durations (s; NaN: not measured), flags."""
-STEP_1 = struct.Struct("<dIIIff")
-"""One step of format 1: up to `step`."""
+"""One step, as `steps.measured_step.Step` has it: end (session s), counts, durations (s; NaN: not measured), flags."""
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -61,9 +54,9 @@ CREATE TABLE steps (
 
 
 def packed_step(row: Sequence[Any]) -> tuple[float, bytes]:
-    """The end and the bytes of a step as the kernel tells it: the fields of `steps.records.Step`, its end in session s.
+    """The end and the bytes of a step that the kernel sent: the fields of `Step`, its end in session s.
 
-    Phases and flags may be left out; what was not measured is None or NaN.
+    Phases and flags may be left out; None or NaN where nothing was measured.
 
     Raises:
         ValueError, TypeError, OverflowError, struct.error: it is no step.
@@ -71,21 +64,21 @@ def packed_step(row: Sequence[Any]) -> tuple[float, bytes]:
     end, epoch, batch, images, *rest = row
     if not math.isfinite(end):
         raise ValueError(f"a step that ended at {end}")
-    times = [math.nan if one is None else float(one) for one in rest[:6]]
+    times = [math.nan if value is None else float(value) for value in rest[:6]]
     times += [math.nan] * (6 - len(times))
     flags = rest[6] if len(rest) > 6 else 0
     return float(end), STEP.pack(end, int(epoch), int(batch), int(images), *times, int(flags))
 
 
 def writer_here() -> dict[str, Any]:
-    """This process, for a reader that asks whether the writer lives."""
-    return {"pid": os.getpid(), "start": process.start_of(os.getpid()), **_machine()}
+    """This process, by which a reader can check whether the writer still runs."""
+    return {"pid": os.getpid(), "start": start_of(os.getpid()), **_machine()}
 
 
 def is_live(writer: dict[str, Any] | None, path: Path) -> bool:
     """Whether the process that wrote `writer` into the session at `path` still runs.
 
-    In another container its number says nothing: then a file that changed within the last ten seconds is live.
+    From another container its number means nothing: then a file that changed within the last ten seconds is live.
     """
     if writer is None or writer.get("start") is None:
         return False
@@ -93,7 +86,7 @@ def is_live(writer: dict[str, Any] | None, path: Path) -> bool:
     if writer.get("boot") != here["boot"]:
         return False
     if writer.get("namespace") == here["namespace"]:
-        return process.is_alive(int(writer["pid"]), float(writer["start"]))
+        return is_alive(int(writer["pid"]), float(writer["start"]))
     return any(_age(file) < 10 for file in (path, wal_of(path)))
 
 
@@ -103,7 +96,7 @@ def wal_of(path: Path) -> Path:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a session on disk, with what SQLite keeps beside it; what goes meanwhile counts for nothing."""
+    """Bytes of a session on disk, with SQLite's files beside it; files deleted meanwhile count 0."""
     return sum(_size(file) for file in files_of(path))
 
 
@@ -128,15 +121,10 @@ def _age(file: Path) -> float:
 
 @cache
 def _machine() -> dict[str, str]:
-    """What tells this boot of this machine, and this container's process numbers, from others."""
+    """Ids of this boot of this machine, and of this container's process numbers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:  # no Linux, or no /proc: process numbers are the machine's
         boot = namespace = ""
     return {"boot": boot, "namespace": namespace}
-
-
-def format_of(connection: sqlite3.Connection) -> int:
-    """The format of the session that `connection` has open."""
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])

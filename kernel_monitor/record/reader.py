@@ -1,4 +1,4 @@
-"""Reading recorded sessions: while they are recorded, and whatever became of the processes that did."""
+"""Reads recorded sessions: live ones, finished ones, and those whose recorder was killed."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.store import LoaderInfo, Rows, Schema, Series, Snapshot
 from kernel_monitor.store.schema import gpus_from_json
 
-from . import steptable
+from . import step_table
 from .access import Access, access, restrain
 from .binned import bin_seconds, binned, drawable
+from .chunk_index import ends
 from .decode import STEP_FIELDS
-from .facts import read_events, read_meta, shown_events, states
+from .file_limits import LOADERS as LOADERS_READ
+from .file_limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
 from .format import HOST, LOADERS, SUFFIX, is_live
-from .limits import LOADERS as LOADERS_READ
-from .limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
-from .runs import ends
+from .row_table import RowTable
+from .session_facts import read_events, read_meta, shown_events, states
 from .sessions import find, identity
-from .table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,21 +45,21 @@ def open_session(path: str | os.PathLike[str] | None = None) -> Session:
             None for the newest of all.
 
     Raises:
-        SessionError: there is none, or it is damaged, empty, of a newer format, or no session at all.
+        SessionError: there is none, or it is damaged, empty, of another format, or no session at all.
     """
     return Session(find(path))
 
 
 class Session:
-    """One recorded session; every answer is of the moment in which it is asked for. Thread-safe.
+    """A recorded session; each answer is of the moment of the call. Thread-safe.
 
-    What is damaged is left out where the rest can be read, with a warning; `check` lists it.
+    Damaged parts are left out, with a warning; `check` lists them.
 
     Attributes:
         path: its file.
-        id: the session.
+        id: the session's id.
         origin: Unix s at session time 0, when the monitor was started.
-        started: the same: Unix s.
+        started: the same.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ class Session:
 
     @property
     def ended(self) -> dict[str, Any] | None:
-        """How it ended: `reason`, `time` (session s), `goodbye` (its kernel ended it as it should); None while live."""
+        """How it ended: `reason`, `time` (session s), `goodbye` (its kernel ended it properly); None while live."""
         with self._access.connect() as connection:
             meta = read_meta(connection, [])
             _, last = ends(connection)
@@ -105,22 +105,22 @@ class Session:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the kernel said of itself: versions and the like."""
+        """Facts about the kernel: versions and the like."""
         return dict(self._meta().get("facts") or {})
 
     @property
     def loaders(self) -> list[dict[str, Any]]:
-        """The loaders' last states (`docs/architecture.md`, *LoaderState*), with the counts of their earlier epochs."""
+        """The loaders' last states (`docs/messages.md`, *LoaderState*), with the counts of their earlier epochs."""
         return states(self._meta(), [])
 
     @property
     def schema(self) -> Schema:
-        """All series that there ever were: those of the newest frame first, the loaders' last."""
+        """All series of the session: those of the newest frame first, the loaders' last."""
         with self._table() as table:
             return self._schema(table)
 
     def events(self) -> list[dict[str, Any]]:
-        """What happened, oldest first; each with its `id`, `kind` and `time` (session s)."""
+        """The events, oldest first; each with its `id`, `kind` and `time` (session s)."""
         with self._reading() as (connection, damage):
             return read_events(connection, damage)
 
@@ -128,16 +128,16 @@ class Session:
         """The steps of all loaders, in the order of their ends: arrays of one length.
 
         `loader` (its id), `end` (session s), `epoch`, `batch`, `images`, `wait` and `step` (s), the phases `copy`,
-        `forward`, `backward`, `optimizer` (s, NaN where they were not measured), `flags` (`steps.records`).
+        `forward`, `backward`, `optimizer` (s, NaN where they were not measured), `flags` (`steps.measured_step`).
 
         Args:
-            most: with more steps a SessionError is raised, before any is read; None: as many as there are.
+            most: with more steps a SessionError is raised before any is read; None: no limit.
         """
         with self._reading() as (connection, damage):
-            count = 0 if most is None else steptable.count(connection)
+            count = 0 if most is None else step_table.count(connection)
             if most is not None and count > most:
                 raise SessionError(f"{self.path} has {count:,} steps, more than {most:,}: steps(most=None) reads them.")
-            found = steptable.read(connection, damage)
+            found = step_table.read(connection, damage)
         names = np.array(found.loaders or ("",))
         return {"loader": names[found.rows["loader"]], **{key: found.rows[key] for key in STEP_FIELDS}}
 
@@ -152,16 +152,16 @@ class Session:
         """The rows in [start, end] (session s; all if not given), as they were measured.
 
         Args:
-            series: the columns wanted, in their order; all if not given. One that never was is a SessionError.
-            most: with more values to be unpacked a SessionError is raised, before any is; None: as many as there are.
+            series: the columns wanted, in their order; all if not given. An unknown series is a SessionError.
+            most: with more values to unpack a SessionError is raised before any is read; None: no limit.
         """
         with self._table() as table:
             schema = self._chosen(self._schema(table), series)
             cost = 0 if most is None else table.cost(len(schema.series), start, end)
             if most is not None and cost > most:
                 raise SessionError(
-                    f"{self.path} has {cost:,} values to unpack, more than {most:,}: name series or a stretch of time, "
-                    "or say most=None."
+                    f"{self.path} has {cost:,} values to unpack, more than {most:,}: name series or a range of time, "
+                    "or pass most=None."
                 )
             numbers, times, values = table.rows(schema.names, start, end)
             gone = read_meta(table.connection, []).get("dropped", {"rows": 0})["rows"]
@@ -170,10 +170,10 @@ class Session:
     def snapshot(self, max_rows: int = 6000) -> Snapshot:
         """The session for the dashboard and the report: at most `max_rows` rows.
 
-        A longer session is given as means over equal bins, a very long one as means of evenly chosen minutes; stretches
-        without rows stay gaps. `facts["recorded"]` says `started` (Unix s), `ended` (as `ended`), `live`, `bin_s` (None
-        if these are the rows themselves), `rows` (that were recorded), `one_in` (of so many stretches one was read; 1:
-        all) and `damaged` (what could not be read).
+        A longer session is given as means over equal bins, a very long one as means of evenly chosen blocks; times
+        without rows stay gaps. `facts["recorded"]` has `started` (Unix s), `ended` (as `ended`), `live`, `bin_s` (None
+        if these are the rows themselves), `rows` (recorded), `one_in` (one block in so many was read) and `damaged`
+        (the parts that could not be read).
         """
         with self._table(warn=False) as table:
             schema = self._schema(table)
@@ -189,25 +189,14 @@ class Session:
                 bin_s = bin_seconds(table, schema.interval, max_rows, one_in)
                 times, values = binned(table, schema.names, bin_s)
                 schema = replace(schema, interval=bin_s)
-            steps = steptable.read(table.connection, table.damage, most=steptable.MOST)
+            steps = step_table.read(table.connection, table.damage, most=step_table.MOST)
             meta = read_meta(table.connection, table.damage)
             loaders = states(meta, table.damage)
-            known = {*steps.loaders, *(one.id for one in schema.loaders), *(state["id"] for state in loaders)}
+            known = {*steps.loaders, *(loader.id for loader in schema.loaders), *(state["id"] for state in loaders)}
             events = shown_events(read_events(table.connection, table.damage), known, table.damage)
-        facts = {
-            **meta.get("facts", {}),
-            "session": self.id,
-            "interval": schema.interval,
-            "recorded": {
-                "started": self.started,
-                "ended": self.ended,
-                "live": self.live,
-                "bin_s": bin_s,
-                "rows": recorded,
-                "one_in": one_in,
-                "damaged": _first(table.damage),
-            },
-        }
+        label: dict[str, Any] = {"started": self.started, "ended": self.ended, "live": self.live}
+        label |= {"bin_s": bin_s, "rows": recorded, "one_in": one_in, "damaged": _first(table.damage)}
+        facts = {**meta.get("facts", {}), "session": self.id, "interval": schema.interval, "recorded": label}
         return Snapshot(
             schema=schema,
             seq=np.arange(1, len(times) + 1, dtype=np.int64),
@@ -220,11 +209,7 @@ class Session:
         )
 
     def to_pandas(self, series: Iterable[str] | None = None, *, most: int | None = VALUES) -> pd.DataFrame:
-        """The rows as a DataFrame: UTC timestamps down, series across, float32, NaN missing.
-
-        Args:
-            series: the columns wanted, in their order; all if not given.
-            most: as for `rows`.
+        """The rows as a DataFrame: UTC timestamps down, series across, float32, NaN missing; arguments as for `rows`.
 
         Raises:
             MonitorError: pandas is not installed.
@@ -240,10 +225,7 @@ class Session:
         return pd.DataFrame(rows.values, index=index, columns=list(rows.schema.names), copy=False)
 
     def check(self) -> list[str]:
-        """What is damaged, in words; nothing if the session is whole.
-
-        Of a very long one evenly chosen blocks are read.
-        """
+        """Descriptions of the damaged parts; none if the session is intact. Of a long session, some blocks are read."""
         with self._access.connect() as connection:
             try:
                 answer = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
@@ -253,7 +235,7 @@ class Session:
         with self._access.connect() as connection:
             states(read_meta(connection, found), found)
             read_events(connection, found)
-            table = Table(connection, found)
+            table = RowTable(connection, found)
             table.thin(SHOWN_VALUES)
             for kind in (HOST, LOADERS):
                 latest = float("-inf")
@@ -261,11 +243,11 @@ class Session:
                     if (np.diff(times, prepend=latest) < 0).any():
                         found.append(f"rows of the {kind} go back in time at {times[0]:.1f} s")
                     latest = max(latest, float(times[-1]))
-            steptable.read(connection, found, most=steptable.MOST)
+            step_table.read(connection, found, most=step_table.MOST)
         return found
 
     def copy(self, destination: str | os.PathLike[str]) -> Path:
-        """Write a whole copy, at any moment, to a file that does not exist yet or into a folder; returns the file.
+        """Write a copy, at any moment, to a new file or into a folder; returns the file.
 
         Raises:
             SessionError: the file exists, or cannot be written.
@@ -304,16 +286,16 @@ class Session:
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[sqlite3.Connection, list[str]]]:
-        """A connection, and a list to be told of what is damaged, of which a warning is given at the end."""
+        """A connection, and a list for descriptions of damaged parts, of which a warning is given at the end."""
         damage: list[str] = []
         with self._access.connect() as connection:
             yield connection, damage
         self._warn(damage)
 
     @contextmanager
-    def _table(self, *, warn: bool = True) -> Iterator[Table]:
+    def _table(self, *, warn: bool = True) -> Iterator[RowTable]:
         with self._access.connect() as connection:
-            table = Table(connection, [])
+            table = RowTable(connection, [])
             yield table
         if warn:
             self._warn(table.damage)
@@ -322,11 +304,11 @@ class Session:
         if damage:
             warnings.warn(f"{self.path} is damaged; missing: {'; '.join(_first(damage))}.", stacklevel=5)
 
-    def _schema(self, table: Table) -> Schema:
+    def _schema(self, table: RowTable) -> Schema:
         layouts = table.layouts
         hello = layouts.hello
         ids = dict.fromkeys(name.split("/")[1] for name in layouts.order if name.startswith("loader/"))
-        called = {state["id"]: state["name"] for state in states(read_meta(table.connection, []), [])}
+        names = {state["id"]: state["name"] for state in states(read_meta(table.connection, []), [])}
         return Schema(
             version=1,
             interval=float(hello["interval"]),
@@ -337,8 +319,10 @@ class Session:
             gpus=gpus_from_json(hello["gpus"]),
             gpu_reason=hello["gpu_reason"],
             loaders=tuple(
-                LoaderInfo(id=one, name=called.get(one) or one, phased=f"loader/{one}/other" in layouts.units)
-                for one in list(ids)[-LOADERS_READ:]
+                LoaderInfo(
+                    id=loader, name=names.get(loader) or loader, phased=f"loader/{loader}/other" in layouts.units
+                )
+                for loader in list(ids)[-LOADERS_READ:]
             ),
             host=hello["host"],
         )
@@ -354,5 +338,5 @@ class Session:
 
 
 def _first(damage: list[str], most: int = 20) -> list[str]:
-    """The first of what is damaged, and how much more there is."""
+    """The first descriptions, and the number of the others."""
     return damage if len(damage) <= most else [*damage[:most], f"{len(damage) - most:,} pieces more"]

@@ -1,4 +1,4 @@
-"""The sessions that were recorded: which there are, and whether the last one ended as it should."""
+"""The recorded sessions: their list, the search for one, and whether the last one ended properly."""
 
 from __future__ import annotations
 
@@ -13,56 +13,42 @@ from typing import Any
 
 from kernel_monitor.errors import SessionError
 
-from . import places
-from .access import NewerFormat, access, restrain
-from .facts import read_hello, read_meta
+from . import folders
+from .access import OtherFormat, access, restrain
+from .chunk_index import ends
 from .format import SUFFIX, is_live, size_of
-from .runs import ends
+from .session_facts import read_hello, read_meta
 
 
 @dataclass(frozen=True)
 class Found:
-    """One session's file, by its own facts.
+    """One session's file, by its own facts."""
 
-    Attributes:
-        path: the file.
-        id: the session; empty where the file cannot be read.
-        started: Unix s at which the monitor started; of a file that cannot be read, when it changed last.
-        seconds: from its first row to its last.
-        bytes: on disk.
-        live: it is being recorded.
-        goodbye: its kernel ended it as it should.
-        host: the machine in a few words.
-        told: somebody was told that it ended without goodbye.
-        problem: why the file cannot be read, in words that follow its name; None if it can.
-        damaged: it cannot be read, and no later version of this package could.
-    """
-
-    path: Path
-    id: str
-    started: float
-    seconds: float
-    bytes: int
-    live: bool
-    goodbye: bool
-    host: str
-    told: bool = False
-    problem: str | None = None
-    damaged: bool = False
+    path: Path  # the file
+    id: str  # the session; empty where the file cannot be read
+    started: float  # Unix s at which the monitor started; of a file that cannot be read, when it changed last
+    seconds: float  # from its first row to its last
+    bytes: int  # on disk
+    live: bool  # it is being recorded
+    goodbye: bool  # its kernel ended it properly
+    host: str  # the machine in a few words
+    told: bool = False  # a user was told that it ended without goodbye (as in the file and in messages)
+    problem: str | None = None  # why the file cannot be read, in words that follow its name; None if it can
+    damaged: bool = False  # it cannot be read, and no other version of this package could
 
 
 def sessions(directory: Path | None = None) -> list[Found]:
     """The sessions in a folder, else in all folders where sessions are kept; the newest first.
 
-    Whatever has a session's ending is listed: with `problem` where it is damaged, or no session at all.
+    Every file with a session's suffix is listed: with `problem` where it is damaged, or no session at all.
     """
-    folders = places.known() if directory is None else [directory]
-    found = [look(path) for folder in folders for path in folder.glob(f"*{SUFFIX}")]
-    return sorted(found, key=lambda one: (one.started, one.path.name), reverse=True)
+    searched = folders.known() if directory is None else [directory]
+    found = [look(path) for folder in searched for path in folder.glob(f"*{SUFFIX}")]
+    return sorted(found, key=lambda session: (session.started, session.path.name), reverse=True)
 
 
 def look(path: Path) -> Found:
-    """A session's facts, without reading what was measured; never an error."""
+    """A session's facts, without its rows; never an error."""
     try:
         with access(path).connect() as connection:
             damage: list[str] = []
@@ -73,18 +59,9 @@ def look(path: Path) -> Found:
     except SessionError as error:
         # The list has the file's name beside it.
         problem = str(error).removeprefix(f"{path} ").removeprefix("is ").removeprefix("damaged: ")
-        return Found(
-            path,
-            "",
-            _changed(path),
-            0.0,
-            size_of(path),
-            live=False,
-            goodbye=False,
-            host="",
-            problem=problem,
-            damaged=not isinstance(error, NewerFormat),
-        )
+        damaged = not isinstance(error, OtherFormat)
+        size, began = size_of(path), _changed(path)
+        return Found(path, "", began, 0.0, size, False, False, "", problem=problem, damaged=damaged)
     ended = meta.get("ended")
     return Found(
         path=path,
@@ -103,16 +80,16 @@ def identity(path: Path, meta: dict[str, Any], damage: list[str]) -> tuple[str, 
     """The id of a session and when it began (Unix s).
 
     Raises:
-        SessionError: its file does not say so.
+        SessionError: its file lacks them.
     """
     if "session" in meta and "origin" in meta:
         return meta["session"], float(meta["origin"])
-    why = next((words for words in damage if words.startswith(("session:", "origin:"))), "it is not there")
+    why = next((part for part in damage if part.startswith(("session:", "origin:"))), "it is not there")
     raise SessionError(f"{path} is damaged: it does not say which session it is ({why}).")
 
 
 def find(path: str | os.PathLike[str] | None) -> Path:
-    """The file of the session that is meant: a file, a folder's newest, the beginning of an id or name, the newest.
+    """The file that `path` names: a file, a folder's newest session, the beginning of an id or name; None: the newest.
 
     Raises:
         SessionError: there is none, or several begin like that.
@@ -125,30 +102,31 @@ def find(path: str | os.PathLike[str] | None) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise SessionError(f"{str(path)[:200]!r} is no name of a file: {error}.") from error
     if place is None or folder:
-        every = sessions(place)
-        found = [one for one in every if one.problem is None]
+        listed = sessions(place)
+        found = [session for session in listed if session.problem is None]
         if not found:
             where = "" if place is None else f" in {place}"
-            unreadable = f" that can be read; {len(every)} cannot: kernel-monitor sessions" if every else ""
+            unreadable = f" that can be read; {len(listed)} cannot: kernel-monitor sessions" if listed else ""
             raise SessionError(f"There is no recorded session{where}{unreadable}.")
         return found[0].path
     beginning = os.fspath(path) if path is not None else ""
-    every = sessions()
     fitting = [
-        one.path for one in every if beginning and (one.id.startswith(beginning) or one.path.name.startswith(beginning))
+        session.path
+        for session in sessions()
+        if beginning and any(name.startswith(beginning) for name in (session.id, session.path.name))
     ]
     if len(fitting) > 1:
-        raise SessionError(f"Several sessions begin with {beginning!r}: {', '.join(one.name for one in fitting)}.")
+        raise SessionError(f"Several sessions begin with {beginning!r}: {', '.join(file.name for file in fitting)}.")
     if not fitting:
-        searched = " and ".join(map(str, places.known())) or str(places.usual())
+        searched = " and ".join(map(str, folders.known())) or str(folders.usual())
         raise SessionError(
-            f"There is no session {beginning!r}: neither a file nor the beginning of one's name or id (in {searched})."
+            f"There is no session {beginning!r}: neither a file nor the beginning of a name or id (in {searched})."
         )
     return fitting[0]
 
 
 def _absolute(path: Path) -> Path:
-    """The same file whatever the working directory becomes: a notebook may change it while the session is open."""
+    """An absolute path: a notebook may change the working directory while the session is open."""
     try:
         return path.absolute()
     except FileNotFoundError:  # the working directory is gone
@@ -156,18 +134,19 @@ def _absolute(path: Path) -> Path:
 
 
 def left_without_goodbye(directory: Path | None = None) -> Found | None:
-    """The newest session that is not live, ended without goodbye, and of which nobody was told yet."""
-    for one in sessions(directory):
-        if one.problem is None and one.seconds > 0 and not (one.live or one.goodbye or one.told):
-            return one
+    """The newest session that is not live, ended without goodbye, and of which no user was told yet."""
+    for session in sessions(directory):
+        known = session.live or session.goodbye or session.told
+        if session.problem is None and session.seconds > 0 and not known:
+            return session
     return None
 
 
 def mark_told(found: Found) -> None:
-    """Note in the session's file that somebody was told how it ended.
+    """Note in the session's file that a user was told how it ended.
 
     Raises:
-        SessionError: the file cannot be written; the next one who asks is told again.
+        SessionError: the file cannot be written; a user will be told again.
     """
     try:
         with closing(sqlite3.connect(found.path, isolation_level=None, timeout=2.0)) as connection:
@@ -186,8 +165,22 @@ def _host(hello: dict[str, Any]) -> str:
 
 
 def _changed(path: Path) -> float:
-    """When a file changed last, Unix s."""
+    """When a file changed last, in Unix s."""
     try:
         return path.lstat().st_mtime
     except OSError:
         return 0.0
+
+
+def moment_text(unix: float) -> str:
+    """`14:02`, with the date where that is not today."""
+    at = time.localtime(unix)
+    return time.strftime("%H:%M" if at[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M", at)
+
+
+def span_text(seconds: float) -> str:
+    """`42 s`, `31 min`, `2 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

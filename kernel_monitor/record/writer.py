@@ -1,4 +1,4 @@
-"""The recorder in the sampler's process: takes what comes, writes it on a thread of its own, and harms nobody."""
+"""The recorder in the sampler's process: queues frames and messages, and writes them on a thread of its own."""
 
 from __future__ import annotations
 
@@ -10,88 +10,69 @@ import threading
 import time
 from array import array
 from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kernel_monitor.sample.clock import SessionClock
-from kernel_monitor.sample.priority import ask_for_punctuality
-from kernel_monitor.steps.records import PHASES
+from kernel_monitor.os_process import request_realtime
+from kernel_monitor.steps.measured_step import PHASES
 
-from . import words
-from .file import Batch, NotOurs, SessionFile
 from .format import packed_step
-from .states import States
-from .upkeep import Upkeep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+from .maintenance import Upkeep
+from .recorder_status import RecorderStatus, stop_message
+from .session_file import Batch, OtherFile, SessionFile
 
 MAX_BYTES = 256 << 20
-COMMIT_S = 0.4
-"""How often what came is written: what a kill of the sampler can cost."""
-WAITING = 4 << 20
-"""Bytes of frames that may wait for the disk."""
+COMMIT_S = 0.4  # how often the queue is written: what a kill of the sampler can cost
+QUEUE_BYTES = 4 << 20  # of frames that may wait for the disk
+QUEUE_COMMANDS = 10_000
 BATCH_ROWS = 100
-WAITING_COMMANDS = 10_000
-PACK_S = 5.0
-"""How often it is looked whether there is enough to pack."""
+PACK_S = 5.0  # how often is checked whether there is enough to pack
 PIECES, PAUSE_S = 4, 0.0002
-"""Without a real-time priority, so many pieces are packed at a stretch: one that sleeps often is run when it asks."""
-NOT_QUIET_S = 0.01
-LAST_S = 1.2
-"""How long the end may take; the kernel kills a sampler that takes two seconds."""
+"""Without a real-time priority, pieces packed between two pauses: a thread that sleeps often is run when it asks."""
+NOT_QUIET_S = 0.01  # how long packing waits while a frame is about to be taken
+LAST_S = 1.2  # how long the end may take; the kernel kills a sampler that takes two seconds
 LOADER_UNITS = dict.fromkeys(("wait", "step", *PHASES, "other"), "ms") | {"images": "images/s"}
 
-
 _writing: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
-"""Turned off and on again, a session has a recorder at its end and one at its beginning: one at a time has the file."""
+"""When recording is turned off and on again, the old recorder still ends while the new one starts: the lock of a file
+lets them write in turn."""
 
 
+@dataclass(eq=False)
 class Recorder:
     """Records one session; started once.
 
     No method raises or waits for the disk; a failure ends the recording and nothing else. The interpreter's end waits
-    for what `close` began, a second or so.
+    until `close` is done, a second or so. A file of the same session is continued; beside a damaged file, or another
+    session's, a new file is made.
 
-    Args:
-        path: the session's file; one of the same session is continued, and beside anything else of that name, or a
-            damaged file, a new one is made.
-        session: the session's id.
-        zero: monotonic time of session time 0, as `SessionClock` takes it in this process.
-        origin: Unix time of the same moment.
-        on_state: called on the recorder's thread with `{"kind": "recorder", "level", "state", "path", "message"}`;
-            `state` is `recording`, `moved` (to another file), `stopped` (it failed) or `off` (it was closed).
-        max_bytes: of the session's file; beyond, the oldest rows go.
+    `on_state` is called on the recorder's thread with `{"kind": "recorder", "level", "state", "path", "message"}`;
+    `state` is `recording`, `moved` (to another file), `stopped` (it failed) or `off` (it was closed).
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        session: str,
-        zero: float,
-        origin: float,
-        on_state: Callable[[dict[str, Any]], None],
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
-        self.path = path
-        self._session = session
-        self._origin = origin
-        self._clock = SessionClock(zero, origin)
-        self._states = States(on_state, path)
-        self._max_bytes = max_bytes
+    path: Path
+    _: KW_ONLY
+    session: str  # the session's id
+    origin: float  # Unix time at session time 0
+    on_state: Callable[[dict[str, Any]], None]
+    max_bytes: int = MAX_BYTES  # of the session's file; beyond, the oldest rows go
+
+    def __post_init__(self) -> None:
+        self._status = RecorderStatus(self.on_state, self.path)
         self._queue: deque[tuple[Any, ...]] = deque()
-        self._taking = True  # until it fails or is closed
-        self._framed = float("-inf")  # when the last frame was taken
+        self._accepting = True  # until it fails or is closed
+        self._framed = float("-inf")  # monotonic time of the last frame
         self._interval = 0.1
-        self._lost = 0  # frames that found the queue full, of which the next stored frame tells
+        self._lost = 0  # frames that found the queue full, which the next stored frame counts as missed
         self._lost_in_all = 0
         self._closing = threading.Event()
         self._goodbye: str | None = None
         self._reason = ""
         # No daemon: the interpreter's end waits for it.
         self._thread = threading.Thread(target=self._run, name="kernel-monitor-record")
-        # The thread's own:
+        # Used by the thread alone:
         self._punctual = False
         self._layout: int | None = None
         self._batches: list[Batch] = []
@@ -104,33 +85,33 @@ class Recorder:
         """Begin; the file is made by the thread."""
         self._thread.start()
 
-    def hello(self, hello: Mapping[str, Any]) -> None:
-        """Take what the sampler says of the frames that follow."""
+    def hello(self, moment: float, hello: Mapping[str, Any]) -> None:
+        """Take the sampler's hello, which describes the frames that follow; `moment` in session s."""
         self._interval = float(hello.get("interval", self._interval))
-        self._put(self._take_hello, self._clock.time(time.monotonic()), dict(hello))
+        self._put(self._take_hello, moment, dict(hello))
 
-    def frame(self, monotonic: float, missed: int, values: Sequence[float] | bytes) -> None:
-        """Take a frame: when it was taken, deadlines missed before it, a float32 per series of the last hello.
+    def frame(self, moment: float, missed: int, values: Sequence[float] | bytes) -> None:
+        """Take a frame: its session time (s), deadlines missed before it, a float32 per series of the last hello.
 
         Bytes are taken as they are (little-endian); any other sequence may be used again by the caller.
         """
-        if not self._taking:
+        if not self._accepting:
             return
         if not isinstance(values, bytes):
             cells = array("f", values)
             if sys.byteorder == "big":
                 cells.byteswap()
             values = cells.tobytes()
-        if len(self._queue) * (len(values) + 100) > WAITING:
+        if len(self._queue) * (len(values) + 100) > QUEUE_BYTES:
             self._lost += 1
             self._lost_in_all += 1
             return
         self._framed = time.monotonic()
-        self._queue.append((self._take_frame, self._clock.time(monotonic), missed + self._lost, values))
+        self._queue.append((self._take_frame, moment, missed + self._lost, values))
         self._lost = 0
 
     def command(self, command: Mapping[str, Any]) -> None:
-        """Take a line of the kernel's: `event`, `values`, `steps`, `loaders`, `epochs`, `facts` or `goodbye`."""
+        """Take a message of the kernel: `event`, `values`, `steps`, `loaders`, `epochs`, `facts` or `goodbye`."""
         if command.get("do") == "goodbye":
             self._goodbye = str(command.get("reason", "stopped"))
         else:
@@ -141,14 +122,14 @@ class Recorder:
 
         Args:
             reason: why, unless the kernel said goodbye with a reason of its own.
-            goodbye: whether it ended as it should; by default, whether the kernel said goodbye.
+            goodbye: whether it ended properly; by default, whether the kernel said goodbye.
         """
         if self._closing.is_set():
             return
         if goodbye and self._goodbye is None:
             self._goodbye = reason
         self._reason = reason
-        self._taking = False
+        self._accepting = False
         self._closing.set()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -158,7 +139,7 @@ class Recorder:
         return not self._thread.is_alive()
 
     def _put(self, take: Callable[..., None], *what: Any) -> None:
-        if self._taking and len(self._queue) < WAITING_COMMANDS:
+        if self._accepting and len(self._queue) < QUEUE_COMMANDS:
             self._queue.append((take, *what))
 
     # -- the recorder's thread --------------------------------------------------------------------------------------
@@ -170,48 +151,48 @@ class Recorder:
     def _record(self) -> None:
         file: SessionFile | None = None
         upkeep: Upkeep | None = None
-        # While it packs it holds the interpreter, which the clock's thread wants back in time: beside busy processes
-        # (two cores, load 15, 256 cores' rows) a clock's p99 was 157 ms with the usual priority and 0.1 ms with this.
-        self._punctual = ask_for_punctuality()
+        # While it packs, this thread holds the GIL, which the clock's thread needs in time: beside busy processes (two
+        # cores, load 15, 256 cores' rows) a clock's p99 was 157 ms with the usual priority and 0.1 ms with this.
+        self._punctual = request_realtime()
         try:
             file = self._opened()
-            upkeep = Upkeep(file.path, lambda message: self._states.complain("upkeep", message))
+            upkeep = Upkeep(file.path, lambda message: self._status.complain("upkeep", message))
             self._write_on(file)
             upkeep.stop(0.1)
             self._finish(file)
-        except Exception as error:  # noqa: BLE001 - whatever fails here must not end the sampling
-            self._taking = False
+        except Exception as error:  # noqa: BLE001 - a failed recording must not end the sampling: it is reported
+            self._accepting = False
             self._queue.clear()
             if upkeep is not None:
                 upkeep.stop(0.0)
             if file is not None:
-                with contextlib.suppress(sqlite3.Error):  # it failed before; what matters is told
+                with contextlib.suppress(sqlite3.Error):  # the first error is the one to report
                     file.abandon()
-            self._states.tell("stopped", "error", words.stopped(error, self.path, time.time()))
+            self._status.report("stopped", "error", stop_message(error, self.path, time.time()))
         else:
-            self._states.tell("off", "info", f"Recording ended: {self._goodbye or self._reason}.")
+            self._status.report("off", "info", f"Recording ended: {self._goodbye or self._reason}.")
 
     def _opened(self) -> SessionFile:
-        """The file, or one beside it where that name is taken by something else."""
+        """The file, or a new one beside it where the name is taken by another session or a damaged file."""
         wanted = self.path
         for number in range(2, 100):
             try:
-                file = SessionFile(self.path, session=self._session, origin=self._origin, max_bytes=self._max_bytes)
+                file = SessionFile(self.path, session=self.session, origin=self.origin, max_bytes=self.max_bytes)
                 file.prove_room()
-            except (NotOurs, sqlite3.DatabaseError) as error:
+            except (OtherFile, sqlite3.DatabaseError) as error:
                 damaged = getattr(error, "sqlite_errorname", "SQLITE_NOTADB").split("_")[1] in ("NOTADB", "CORRUPT")
                 if not damaged:
                     raise
-                self.path = self._states.path = wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}")
+                self.path = self._status.path = wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}")
                 continue
             if self.path == wanted:
-                self._states.tell("recording", "info", "")
+                self._status.report("recording", "info", "")
             else:
-                self._states.tell(
+                self._status.report(
                     "moved", "warning", f"{wanted} is damaged or another session's: recorded in {self.path}."
                 )
             return file
-        raise NotOurs(f"there are a hundred files like {wanted}, and none is this session's")
+        raise OtherFile(f"there are a hundred files like {wanted}, and none is this session's")
 
     def _write_on(self, file: SessionFile) -> None:
         due = time.monotonic()
@@ -230,8 +211,8 @@ class Recorder:
                 pack_due = now + PACK_S
                 packing = file.pack()
             pause = due - now
-            # Packing goes on in small pieces, in the first half of the time between two frames: whoever has the
-            # interpreter when a frame is due, and is not run, holds up the clock.
+            # Packing goes on in small pieces, in the first half of the time between two frames: a thread that holds
+            # the GIL when a frame is due, and is not run, delays the clock.
             if packing is not None and not self._is_quiet(now):
                 pause = NOT_QUIET_S
             elif packing is not None:
@@ -251,18 +232,17 @@ class Recorder:
         until = time.monotonic() + LAST_S
         self._write(file)
         file.begin()
-        said = self._goodbye
-        file.note("ended", {"reason": said or self._reason, "time": self._last, "goodbye": said is not None})
+        goodbye = self._goodbye
+        file.note("ended", {"reason": goodbye or self._reason, "time": self._last, "goodbye": goodbye is not None})
         file.commit()
         for _ in file.pack(everything=True):
             if time.monotonic() > until:
-                break  # unpacked rows are read as well
+                break  # unpacked rows can be read, too
         else:
             file.shrink()
         file.close()
 
     def _write(self, file: SessionFile) -> None:
-        """Write what waits."""
         if not file.is_there():
             raise FileNotFoundError(2, "removed", str(file.path))
         if not self._queue:
@@ -277,19 +257,19 @@ class Recorder:
             for loader, (rows, dropped) in self._steps.items():
                 file.add_steps(loader, rows, dropped)
             file.commit()
-        except BaseException:
+        except BaseException:  # an interrupt, too, must leave no open transaction
             file.roll_back()
             raise
         self._batches.clear()
         self._steps.clear()
-        self._states.lost(self._lost_in_all)
+        self._status.lost(self._lost_in_all)
 
     def _take_hello(self, file: SessionFile, moment: float, hello: dict[str, Any]) -> None:
         self._layout = file.add_hello(moment, hello)
 
     def _take_frame(self, _file: SessionFile, moment: float, missed: int, values: bytes) -> None:
         if self._layout is None:
-            return  # no hello yet: nobody knows what the values are
+            return  # before the hello the values have no names
         self._add(self._layout, moment, missed, values)
 
     def _add(self, layout: int, moment: float, missed: int, values: bytes) -> None:
@@ -320,10 +300,10 @@ class Recorder:
             elif do in ("loaders", "epochs", "facts"):
                 file.note(do, command[do])
             else:
-                self._states.complain(str(do), f"The recorder knows no such thing: {do!r:.80}.")
+                self._status.complain(str(do), f"The recorder knows no such message: {do!r:.80}.")
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, struct.error) as error:
             what = command.get("do")
-            self._states.complain(
+            self._status.complain(
                 str(what), f"Not recorded: {what!r:.80} from the kernel ({type(error).__name__}: {error})."
             )
 

@@ -13,7 +13,11 @@ def main() -> int:
     """Exit status 0, or 2 and one line on stderr when stdin is not a snapshot."""
     # Hundreds of thousands of models and strings, none of them garbage before the process ends.
     gc.disable()
-    from .page import render  # what takes longest is imported before the bytes are there
+    # What takes longest comes before the bytes are there: whoever sends them is still reading the session.
+    from .page import render
+    from .sections import compile_templates
+
+    compile_templates()
 
     try:
         snapshot = Snapshot.from_bytes(sys.stdin.buffer.read())

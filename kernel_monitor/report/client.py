@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..stream.render import TIMEOUT_S, run_module
+from ..stream.render_process import TIMEOUT_S, run_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable

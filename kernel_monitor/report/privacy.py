@@ -2,8 +2,8 @@
 
 And what a file in UTF-8 cannot hold: the lone surrogates with which Python spells odd file names, control characters.
 
-Records have no folders in them (`kernel_monitor.paths`); those of older versions have, so that what is known to be a
-path is reduced here once more, and what looks like one is searched for.
+Records have no folders in them (`kernel_monitor.paths`), but the user's own messages may: what is known to be a path is
+reduced here once more, and what looks like one is searched for.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def _clean(value: Any, text: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return text(value)
     if isinstance(value, list):
-        return [_clean(one, text) for one in value]
+        return [_clean(item, text) for item in value]
     if isinstance(value, dict):
         return {
-            key: text(last_part(one)) if key == "path" and isinstance(one, str) else _clean(one, text)
-            for key, one in value.items()
+            key: text(last_part(item)) if key == "path" and isinstance(item, str) else _clean(item, text)
+            for key, item in value.items()
         }
     return value

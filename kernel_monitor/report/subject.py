@@ -1,81 +1,95 @@
-"""What a report is about: the session, what was found in it, and the two stretches that its first screen compares."""
+"""What a report is about: the session, what was found in it, and the two segments that its first screen compares."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..diagnose.loops import beside, of_stretches
+from ..analysis.loops import beside, of_segments
+from .formats import clock
 
 if TYPE_CHECKING:
     from datetime import timezone
 
-    from ..diagnose.model import Analysis, Change, Statistic, Stretch, Verdict
+    from ..analysis.results import Analysis, Change, Segment, Statistic, Verdict
     from ..store import Snapshot
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A session with its analysis.
+    """A session with its analysis."""
 
-    Attributes:
-        snapshot: freed of what must not be sent to anybody (`privacy.clean`).
-        analysis: of this snapshot.
-        where: the zone of the times that people read.
-    """
+    snapshot: Snapshot  # freed of what must not be sent to anybody (`privacy.clean`)
+    analysis: Analysis  # of this snapshot
+    where: timezone  # the zone of the times that people read
 
-    snapshot: Snapshot
-    analysis: Analysis
-    where: timezone
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What the recording says of itself; empty for a live session."""
+        found = self.snapshot.facts.get("recorded")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def bin_s(self) -> float | None:
+        """Seconds of the bins whose means a recording's rows are; None where they are as they were measured."""
+        return float(self.recorded["bin_s"]) if self.recorded.get("bin_s") else None
 
     @cached_property
-    def stretches(self) -> dict[str, Stretch]:
+    def segments(self) -> dict[str, Segment]:
         """By their keys."""
-        return {one.key: one for one in self.analysis.stretches}
+        return {segment.key: segment for segment in self.analysis.segments}
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
-        """By the keys of the stretches that they are of."""
-        return {one.stretch: one for one in self.analysis.verdicts if one.stretch is not None}
+        """By the keys of the segments that they are of."""
+        return {found.segment: found for found in self.analysis.verdicts if found.segment is not None}
 
     @cached_property
     def change(self) -> Change | None:
-        """The change that the report is about: the newest switch, or whatever else divides two stretches.
+        """The change that the report is about: the newest switch, or whatever else divides two segments.
 
         One of a loop that stands beside no other comes first: a mark divides the evaluation, too.
         """
-        known = [one for one in self.analysis.changes if one.before in self.stretches and one.after in self.stretches]
+        known = [
+            change
+            for change in self.analysis.changes
+            if change.before in self.segments and change.after in self.segments
+        ]
         if not known:
             return None
 
-        aside = beside(of_stretches(self.analysis.stretches))
+        aside = beside(of_segments(self.analysis.segments))
 
-        def weight(one: Change) -> tuple[bool, bool, float]:
-            after = self.stretches[one.after]
+        def weight(change: Change) -> tuple[bool, bool, float]:
+            after = self.segments[change.after]
             return after.began_by == "switch", after.loader not in aside, after.start
 
         return max(known, key=weight)
 
     @cached_property
-    def pair(self) -> tuple[Stretch, ...]:
-        """Both sides of that change; the stretch that the verdict is of where nothing changed; none without any."""
+    def pair(self) -> tuple[Segment, ...]:
+        """Both sides of that change; the segment that the verdict is of where nothing changed; none without any."""
         if self.change is not None:
-            return self.stretches[self.change.before], self.stretches[self.change.after]
-        key = self.analysis.verdict.stretch
-        if key in self.stretches:
-            return (self.stretches[str(key)],)
-        return self.analysis.stretches[-1:]
+            return self.segments[self.change.before], self.segments[self.change.after]
+        key = self.analysis.verdict.segment
+        if key in self.segments:
+            return (self.segments[str(key)],)
+        return self.analysis.segments[-1:]
+
+    def clock(self, time: float) -> str:
+        """A session time as people read it: `19:07:31.4`."""
+        return clock(self.snapshot.schema.origin + float(time), self.where)
 
     def called(self, key: str | None) -> str:
-        """`train/2 · dali-cpu`, with the words of the mark that began it; the key where there is no such stretch."""
-        one = self.stretches.get(str(key))
-        if one is None:
+        """`train/2 · dali-cpu`, with the words of the mark that began it; the key where there is no such segment."""
+        segment = self.segments.get(str(key))
+        if segment is None:
             return "the session" if key is None else key
-        label = f" “{one.label}”" if one.label else ""
-        return f"{one.key} · {one.backend}{label}"
+        label = f" “{segment.label}”" if segment.label else ""
+        return f"{segment.key} · {segment.backend}{label}"
 
 
-def statistic(stretch: Stretch, metric: str) -> Statistic | None:
+def statistic(segment: Segment, metric: str) -> Statistic | None:
     """The spread of one metric; None where it was not measured."""
-    return next((one for one in stretch.statistics if one.metric == metric), None)
+    return next((found for found in segment.statistics if found.metric == metric), None)

@@ -1,7 +1,7 @@
-"""What is measured of the machine, by a process of its own.
+"""The measurements of the machine, by a process of its own: the sampler.
 
-`python -m kernel_monitor.sample` is that process; `kernel_monitor.sample.client` is the kernel's half. They share the
-messages of `wire` and nothing else.
+`python -m kernel_monitor.sample` is that process (`loop` keeps its deadlines, `host/` and `gpu/` are its probes);
+`sampler_client` is the kernel's half. They share `messages` and nothing else.
 """
 
 from __future__ import annotations

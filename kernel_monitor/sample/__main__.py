@@ -1,7 +1,7 @@
 """The sampler process: `python -m kernel_monitor.sample --interval 0.1 --parent PID --parent-start T`.
 
-Frames go to stdout (see `wire`), commands come by stdin (see `commands`); the process ends when its stdin ends or its
-parent does.
+Frames go to stdout (see `messages`), commands come by stdin (see `loop`); the process ends with its stdin or its
+parent.
 """
 
 from __future__ import annotations
@@ -15,42 +15,39 @@ import time
 from pathlib import Path
 
 SWITCH_S = 0.0005
-"""The clock's thread shares the interpreter with those that read slowly moving metrics, ask the driver and record. One
-that computes gives way after this long; Python's own 5 ms would be the clock's error."""
+"""The clock's thread shares the interpreter with those that read slow metrics, query NVML and record. A thread that
+computes gives way after this long; Python's own 5 ms would be the clock's error."""
 
 
 def main() -> int:
     """Sample until the kernel has gone; returns the exit status."""
-    # An interrupt is meant for the user's cell, never for the sampler.
+    # An interrupt is meant for the user's cell, not for the sampler.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_S)
     options = _options()
 
-    from .background import Background
+    # Imported here, after the interrupt is ignored.
+    from ..os_process import request_realtime
     from .clock import SessionClock
-    from .commands import Commands
-    from .frames import Frames
+    from .frame_builder import FrameBuilder
     from .gpu.gpus import Gpus
-    from .host import facts as host
     from .host.container import Container
     from .host.cpu import cpu
-    from .host.disk import Disk
+    from .host.facts import Topology, facts
     from .host.frequency import Frequency
-    from .host.limits import Limits
-    from .host.load import Load
-    from .host.memory import Memory
-    from .host.network import Network
-    from .host.pressure import Pressure
+    from .host.host_memory import Memory
+    from .host.load import Load, Pressure
+    from .host.process_limits import Limits
     from .host.processes import ProcessTree
-    from .host.topology import Topology
-    from .loop import Loop, Notices, Parent
+    from .host.traffic import Disk, Network
+    from .loop import Commands, Loop, Notices, Parent
     from .pipes import Input, Output
-    from .priority import ask_for_punctuality
-    from .recording import Recording
+    from .recorder_link import RecorderLink
+    from .slow_probes import Background
 
     interval, clock, notices = options.interval, SessionClock(options.zero, options.origin), Notices()
     kernel = os.getppid() if options.parent is None else options.parent
-    recording = Recording(options.session, clock, notices.recorder)
+    recording = RecorderLink(options.session, clock, notices.recorder)
     cores, tree, gpus = cpu(), ProcessTree(kernel), Gpus(interval)
     background = Background(
         [Load(), Memory(), Disk(), Network(), Pressure(), Container(kernel), tree, Frequency(lambda: cores.cores)],
@@ -62,11 +59,11 @@ def main() -> int:
     background.start()
     gpus.set_processes(tree.pids)
     gpus.start()
-    frames = Frames(
+    frames = FrameBuilder(
         [cores, cores.split],
         background,
         gpus,
-        {"host": host.facts()},
+        {"host": facts()},
         lambda: cores.cores,
         notices.complain,
         interval,
@@ -86,8 +83,8 @@ def main() -> int:
     loop.on_replan(background.replan)
     if options.record is not None:
         recording.start(options.record)
-    ask_for_punctuality()  # this thread only: those that wait for the driver or a disk keep their priority
-    # What was made up to here stays: without it a collection takes less than 0.1 ms, with it several.
+    request_realtime()  # for this thread only: those that wait for the driver or a disk keep their priority
+    # These objects live until the end: without them a collection takes less than 0.1 ms, with them several.
     gc.collect()
     gc.freeze()
     try:
@@ -105,9 +102,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--zero", type=float, default=0.0, help="monotonic time at which the session began")
     parser.add_argument("--origin", type=float, help="Unix time of that moment")
     parser.add_argument("--session", default="", help="the session's name")
-    parser.add_argument("--record", type=Path, help="the file to record the session to; without it there is none")
-    parser.add_argument("--parent", type=int, help="the process whose end ends this one")
-    parser.add_argument("--parent-start", type=float, help="when it began (kernel_monitor.sample.process.start_of)")
+    parser.add_argument("--record", type=Path, help="the file to record the session to; none by default")
+    parser.add_argument("--parent", type=int, help="the process with which this one ends")
+    parser.add_argument("--parent-start", type=float, help="when it began (kernel_monitor.os_process.start_of)")
     options = parser.parse_args()
     if not 0.01 <= options.interval <= 60:
         parser.error(f"the interval is {options.interval:g} s; it must lie between 0.01 and 60 s")

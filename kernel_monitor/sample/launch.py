@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import site
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 
-from kernel_monitor.errors import MonitorError
+from ..errors import MonitorError
+from ..os_process import child_environment, start_of
 
-from .process import start_of
-
-# A fork between the making of the pipes and the closing of the sampler's ends of them would leave these open in the
-# forked child, and the end of the sampler would go unseen while it lives. Forks wait for this lock.
 forking = RLock()
-
-
-PIPE_BYTES = 1 << 20
-"""As much as Linux gives an unprivileged user's pipe."""
+"""Held while a sampler is started. A child forked between the making of the pipes and the closing of the sampler's ends
+would keep these open, and the sampler's end would go unnoticed while the child lives. Forks wait for this lock."""
+PIPE_BYTES = 1 << 20  # the most that Linux gives an unprivileged user's pipe
 
 
 def spawn(
@@ -33,12 +28,7 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a sampler with pipes for stdin, stdout and stderr, in a session of its own.
 
-    Args:
-        interval: seconds between samples.
-        zero: the session's beginning by `time.monotonic()`, earlier by what the machine has slept since.
-        origin: Unix time of that moment.
-        session: the session's name.
-        record: the file to record to; None for no recording.
+    The arguments are those of `SamplerClient`; `zero` is earlier by the time that the machine has slept since.
 
     Raises:
         MonitorError: this interpreter does not know its own path.
@@ -66,7 +56,7 @@ def spawn(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env=child_environment(),
             start_new_session=True,  # signals to the kernel's group, an interrupt above all, are not for the sampler
             creationflags=_creation_flags(),
         )
@@ -78,25 +68,14 @@ def spawn(
 def _widen(pipe: int) -> None:
     """Give the pipe room for ten seconds of a large host's frames, where Linux lets this user.
 
-    Of 256 cores and 8 GPUs one frame has 7 kB and the hello 70 kB; a kernel whose reader waits long for the GIL would
-    otherwise lose frames.
+    With 256 cores and 8 GPUs a frame has 7 kB and the hello 70 kB; without this room a kernel whose reader waits long
+    for the GIL would lose frames.
     """
     if sys.platform == "linux":
         import fcntl
 
         with suppress(OSError):  # all of this user's pipes together have a limit
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-
-
-def _environment() -> dict[str, str]:
-    """The kernel's environment, in which the new process finds this very package."""
-    environment = dict(os.environ)
-    root = str(Path(__file__).resolve().parents[2])
-    installed = {str(Path(folder).resolve()) for folder in (*site.getsitepackages(), site.getusersitepackages())}
-    if root not in installed:
-        before = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = f"{before}{os.pathsep}{root}" if before else root
-    return environment
 
 
 def _creation_flags() -> int:

@@ -1,150 +1,164 @@
-"""The sampler's clock: absolute deadlines, one frame each, and the end when the kernel has gone."""
+"""The sampler's loop: a frame at each deadline, the kernel's commands between them, the end with the kernel."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import process, wire
+from ..os_process import is_alive
+from . import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .clock import SessionClock
-    from .commands import Commands
-    from .frames import Frames
+    from .frame_builder import FrameBuilder
     from .gpu.gpus import Gpus
     from .pipes import Input, Output
-    from .recording import Recording
+    from .recorder_link import RecorderLink
 
-CHECK_S = 1.0
-"""How often the sampler looks whether its parent still runs."""
-QUIET_S = 0.002
-"""Commands that arrive this short before a deadline are read after it."""
+RECORDED = ("event", "values", "steps", "loaders", "epochs", "facts", "goodbye")
+CHECK_S = 1.0  # how often the sampler checks that its parent still runs
+QUIET_S = 0.002  # commands that arrive this short before a deadline are read after it
 
 
 class Parent(NamedTuple):
-    """The process that the sampler lives for: its number and when it began (`process.start_of`)."""
+    """The process that the sampler lives for: its number and when it began (`os_process.start_of`)."""
 
     pid: int
     start: float
 
 
 class Notices:
-    """What is to be told to people. May be called on any thread; the clock's thread sends it."""
+    """Notices for people. They may come from any thread; the clock's thread sends them."""
 
     def __init__(self) -> None:
         self.waiting: deque[dict[str, Any]] = deque(maxlen=1000)
         self._complaints: set[tuple[str, str]] = set()
 
-    def tell(self, level: str, message: str, **more: object) -> None:
-        self.waiting.append({"level": level, "message": message, **more})
+    def add(self, level: str, message: str) -> None:
+        self.waiting.append({"level": level, "message": message})
 
     def warn(self, message: str) -> None:
-        self.tell("warning", message)
+        self.add("warning", message)
 
     def recorder(self, state: dict[str, Any]) -> None:
-        """Tell what the recorder does: `{"state", "path", "message"}`, and its level where it is more than news."""
+        """The recorder's state: `{"state", "path", "message"}`, and its level where that is not `info`."""
         self.waiting.append({"level": "info", **state, "kind": "recorder"})
 
     def complain(self, name: str, error: Exception) -> None:
-        """Tell once about each kind of failure of a probe."""
+        """Report each kind of failure of a probe once."""
         kind = type(error).__name__
         if (name, kind) not in self._complaints:
             self._complaints.add((name, kind))
-            self.tell("warning", f"{name} cannot be measured: {kind}: {error}")
+            self.warn(f"{name} cannot be measured: {kind}: {error}")
 
 
+@dataclass(eq=False)
+class Commands:
+    """Carries out the kernel's messages."""
+
+    on_interval: Callable[[float], None]  # called with the new interval in seconds
+    on_workers: Callable[[list[int]], None]  # called with the numbers of the loaders' worker processes
+    recording: RecorderLink  # gets everything that belongs into the session's file
+    warn: Callable[[str], None]  # called with a sentence for each message that cannot be understood
+
+    def run(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            try:
+                self._run(json.loads(line))
+            except (ValueError, TypeError, KeyError) as error:
+                self.warn(f"the sampler does not understand {line[:80]!r}: {type(error).__name__}: {error}")
+
+    def _run(self, command: dict[str, Any]) -> None:
+        """Raises ValueError, TypeError or KeyError for a malformed message."""
+        do = command["do"]
+        if do in RECORDED:
+            self.recording.command(command)
+        elif do == "interval":
+            self.on_interval(messages.check_interval(float(command["seconds"])))
+        elif do == "roles":
+            self.on_workers([int(pid) for pid in command["workers"]])
+        elif do != "record":
+            self.warn(f"the sampler knows no such command: {str(do)[:80]!r}")
+        elif command["path"] is None:
+            self.recording.stop()
+        else:
+            self.recording.start(Path(command["path"]))
+
+
+@dataclass(eq=False)
 class Loop:
     """Samples until its end.
 
     Deadline k is at session time `(k + 1/2) * interval`: in the middle of a heatmap's column, so that a sample a little
     early or late stays in its own, after a restart too. A frame that cannot be taken within half an interval of its
-    deadline is not taken: the next one says how many were missed, and no two come closer than half an interval. After
+    deadline is skipped: the next frame carries the number missed, and no two come closer than half an interval. After
     a change of the interval, or a sleep of the machine, the next frame is taken at the first deadline of the new grid.
-
-    Args:
-        interval: seconds between deadlines.
-        clock: the session's clock.
-        source: the pipe from the kernel; its end ends the loop.
-        sink: the pipe to the kernel.
-        frames: what is measured.
-        gpus: the GPUs, whose changes are told.
-        tree: gives the numbers of the kernel's processes, whose share of the GPUs is told.
-        recording: is given every hello and frame.
-        notices: what others want to be told.
-        parent: whose end ends the loop; None for nobody's.
     """
 
-    def __init__(
-        self,
-        interval: float,
-        clock: SessionClock,
-        source: Input,
-        sink: Output,
-        frames: Frames,
-        gpus: Gpus,
-        tree: Callable[[], Iterable[int]],
-        recording: Recording,
-        notices: Notices,
-        parent: Parent | None,
-    ) -> None:
-        self._interval = interval
-        self._clock = clock
-        self._slept = clock.suspended
-        self._source = source
-        self._sink = sink
-        self._frames = frames
-        self._gpus = gpus
-        self._tree = tree
-        self._recording = recording
-        self._notices = notices
-        self._parent = parent
+    interval: float  # seconds between deadlines
+    clock: SessionClock  # the session's clock
+    source: Input  # the pipe from the kernel; its end ends the loop
+    sink: Output  # the pipe to the kernel
+    frames: FrameBuilder  # the contents of the frames
+    gpus: Gpus  # the GPUs, whose changes are reported
+    # Gives the numbers of the kernel's processes, whose share of the GPUs is measured.
+    tree: Callable[[], Iterable[int]]
+    recording: RecorderLink  # gets every hello and frame
+    notices: Notices  # sent between the frames
+    parent: Parent | None  # whose end ends the loop; None for none
+
+    def __post_init__(self) -> None:
+        self._slept = self.clock.suspended
         self._replanned: list[Callable[[float, float], None]] = []
         self._earliest = 0.0  # monotonic time before which no frame may be taken
         self._last = -math.inf
         self._other_grid = False
-        self._encoder = wire.FrameEncoder(0)
+        self._encoder = messages.FrameEncoder(0)
         self._hello: bytes | None = None  # until it is sent
         self._check_due = 0.0
         self._missed = 0
-        self._unsent = 0  # deadlines that the kernel knows nothing of: the pipe was full
+        self._unsent = 0  # deadlines whose frames were not sent: the pipe was full
 
     @property
     def base(self) -> float:
         """Monotonic time from which the deadlines are counted: session time 0, had the machine never slept."""
-        return self._clock.zero - self._slept
+        return self.clock.zero - self._slept
 
     def on_replan(self, callback: Callable[[float, float], None]) -> None:
         """Have `callback(interval, base)` called after each change of the grid."""
         self._replanned.append(callback)
 
     def set_interval(self, seconds: float) -> None:
-        """Sample every `seconds` from now on; a hello says so before the next frame."""
-        if seconds == self._interval:
+        """Sample every `seconds` from now on; the hello is sent again before the next frame."""
+        if seconds == self.interval:
             return
-        self._earliest = self._last + 0.5 * min(self._interval, seconds)
-        self._interval = seconds
+        self._earliest = self._last + 0.5 * min(self.interval, seconds)
+        self.interval = seconds
         self._other_grid = True
 
     def run(self, commands: Commands) -> str:
-        """Sample until the kernel has gone; returns how that was seen."""
+        """Sample until the kernel has gone; returns how that was noticed."""
         try:
             return self._run(commands)
         except BrokenPipeError:
-            # The kernel closed its end of the frames first: its last words may wait in the other pipe.
-            while self._source.wait(0.0) and (lines := self._source.lines()):
+            # The kernel closed its end of the frames first: its last messages may wait in the other pipe.
+            while self.source.wait(0.0) and (lines := self.source.lines()):
                 commands.run(lines)
             return "nobody reads the frames"
 
     def _run(self, commands: Commands) -> str:
-        self._greet()
+        self._send_hello()
         now = time.monotonic()
-        self._frames.prime(now)
+        self.frames.prime(now)
         # Half an interval at least before the first deadline: a rate over less is mostly noise.
-        tick = self._tick_from(now + 0.5 * self._interval)
+        tick = self._tick_from(now + 0.5 * self.interval)
         while True:
             ended = self._sleep_until(self._deadline(tick), commands)
             if ended:
@@ -152,7 +166,7 @@ class Loop:
             if self._other_grid:
                 tick = self._replan()
                 continue
-            late = round((time.monotonic() - self._deadline(tick)) / self._interval)
+            late = round((time.monotonic() - self._deadline(tick)) / self.interval)
             if late > 0:
                 self._missed += late
                 tick += late
@@ -164,24 +178,24 @@ class Loop:
                 tick += 1
 
     def _deadline(self, tick: int) -> float:
-        return self.base + (tick + 0.5) * self._interval
+        return self.base + (tick + 0.5) * self.interval
 
     def _tick_from(self, moment: float) -> int:
         """The first deadline at `moment` or later."""
-        return math.ceil((moment - self.base) / self._interval - 0.5 - 1e-9)
+        return math.ceil((moment - self.base) / self.interval - 0.5 - 1e-9)
 
     def _replan(self) -> int:
         """Go over to the new grid; its first deadline."""
         self._other_grid = False
-        self._frames.set_interval(self._interval)
-        self._gpus.set_interval(self._interval)
+        self.frames.set_interval(self.interval)
+        self.gpus.set_interval(self.interval)
         for callback in self._replanned:
-            callback(self._interval, self.base)
-        self._greet()
+            callback(self.interval, self.base)
+        self._send_hello()
         return self._tick_from(max(time.monotonic(), self._earliest))
 
     def _sleep_until(self, deadline: float, commands: Commands) -> str:
-        """Sleep, look after the parent and the commands meanwhile; why it is time to end, or nothing.
+        """Sleep, and meanwhile check the parent and run commands; returns why the loop must end, or nothing.
 
         Returns early if there is another grid.
         """
@@ -189,60 +203,60 @@ class Loop:
             now = time.monotonic()
             if now >= self._check_due:
                 self._check_due = now + CHECK_S
-                self._gpus.set_processes(self._tree())
-                if self._parent is not None and not process.is_alive(self._parent.pid, self._parent.start):
+                self.gpus.set_processes(self.tree())
+                if self.parent is not None and not is_alive(self.parent.pid, self.parent.start):
                     return "the parent has ended"
-            self._look_at_the_clock()
+            self._check_clock()
             if deadline - now > QUIET_S:
-                commands.run(self._source.lines())
-                self._say()
+                commands.run(self.source.lines())
+                self._send_notices()
                 now = time.monotonic()
             left = deadline - now
             if left <= 0 or self._other_grid:
                 return ""
-            if not self._source.wait(min(left, CHECK_S)):
-                commands.run(self._source.lines())
+            if not self.source.wait(min(left, CHECK_S)):
+                commands.run(self.source.lines())
                 return "the pipe has ended"
 
-    def _look_at_the_clock(self) -> None:
-        slept = self._clock.suspended
+    def _check_clock(self) -> None:
+        slept = self.clock.suspended
         if slept != self._slept:
-            self._notices.tell("info", f"the machine slept for {slept - self._slept:.1f} s")
+            self.notices.add("info", f"the machine slept for {slept - self._slept:.1f} s")
             self._slept = slept
-            self._earliest = self._last + 0.5 * self._interval
+            self._earliest = self._last + 0.5 * self.interval
             self._other_grid = True
 
     def _sample(self) -> None:
         stamp = self._last = time.monotonic()
-        other = self._frames.read(stamp)
-        changes = self._gpus.refresh(stamp)
+        other = self.frames.read(stamp)
+        changes = self.gpus.refresh(stamp)
         for change in changes:
-            self._notices.warn(change)
-        self._notices.waiting.extend(self._gpus.notices())
-        if other or changes or self._frames.news(stamp):
-            self._greet()
-        message = self._encoder.encode(stamp, self._missed + self._unsent, self._frames.values(stamp))
-        self._recording.frame(stamp, self._missed, message[wire.VALUES_AT :])
-        sent = self._greeted() and self._sink.send(message)
+            self.notices.warn(change)
+        self.notices.waiting.extend(self.gpus.notices())
+        if other or changes or self.frames.news(stamp):
+            self._send_hello()
+        message = self._encoder.encode(stamp, self._missed + self._unsent, self.frames.values(stamp))
+        self.recording.frame(stamp, self._missed, message[messages.VALUES_AT :])
+        sent = self._hello_sent() and self.sink.send(message)
         self._unsent = 0 if sent else self._unsent + self._missed + 1
         self._missed = 0
-        self._say()
+        self._send_notices()
 
-    def _say(self) -> None:
-        while self._notices.waiting:
-            self._sink.send(wire.encode_json(wire.NOTICE, self._notices.waiting.popleft()), keep=True)
+    def _send_notices(self) -> None:
+        while self.notices.waiting:
+            self.sink.send(messages.encode_json(messages.NOTICE, self.notices.waiting.popleft()), keep=True)
 
-    def _greet(self) -> None:
-        """Lay out the frames by the series that there are, and say so."""
-        self._frames.lay_out()
-        self._encoder = wire.FrameEncoder(len(self._frames.series))
-        hello = self._frames.hello()
-        self._recording.hello(hello)
-        self._hello = wire.encode_json(wire.HELLO, hello)
-        self._greeted()
+    def _send_hello(self) -> None:
+        """Lay out the frames by the present series, and send the hello."""
+        self.frames.lay_out()
+        self._encoder = messages.FrameEncoder(len(self.frames.series))
+        hello = self.frames.hello()
+        self.recording.hello(hello)
+        self._hello = messages.encode_json(messages.HELLO, hello)
+        self._hello_sent()
 
-    def _greeted(self) -> bool:
-        """Send the hello, if the last one waits for room in the pipe; whether the kernel knows the layout."""
-        if self._hello is not None and self._sink.send(self._hello):
+    def _hello_sent(self) -> bool:
+        """Send the hello if it still waits for room in the pipe; whether the kernel knows the layout."""
+        if self._hello is not None and self.sink.send(self._hello):
             self._hello = None
         return self._hello is None

@@ -1,4 +1,4 @@
-"""What the kernel tells the sampler: lines that wait here until the pipe has room, so that nobody who sends waits."""
+"""The kernel's queue of messages to the sampler: lines wait here until the pipe has room, so that no caller waits."""
 
 from __future__ import annotations
 
@@ -11,32 +11,26 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 BACKLOG = 1 << 20
-"""Bytes that may wait for a sampler that does not read; beyond, what there is plenty of is dropped, oldest first."""
-PLENTY = ("values", "steps")
-FULL_S = 0.05
-"""How long the thread waits when the pipe is full before it tries again."""
-ENDS_S = 1.0
-"""How long its end is waited for: it is at work for an instant, or in the write of a pipe that can only wait."""
+"""Bytes that may wait for a sampler that does not read; beyond, the oldest `FREQUENT` lines are dropped first."""
+FREQUENT = ("values", "steps")
+FULL_S = 0.05  # how long the thread waits before it tries a full pipe again
+JOIN_S = 1.0  # how long `close` waits for the thread, which may be blocked in a write (Windows)
 
 
 class _Line(NamedTuple):
     data: bytes
-    plenty: bool = False
-    written: threading.Event | None = None
-    """Set when this line's turn has come."""
+    frequent: bool = False
+    written: threading.Event | None = None  # set when this line's turn has come
 
 
 class Outbox:
     """Sends messages down the pipe to the sampler, from a thread of its own (`kernel-monitor-send`).
 
     The thread writes, never the caller: an interrupt in the middle of a cell's own write would leave half a line.
-
-    Attributes:
-        dropped: messages that were dropped because the backlog was full.
     """
 
     def __init__(self) -> None:
-        self.dropped = 0
+        self.dropped = 0  # messages that were dropped because the backlog was full
         self._arrived: SimpleQueue[_Line | None] = SimpleQueue()
         self._waiting: deque[_Line] = deque()
         self._size = 0
@@ -56,7 +50,7 @@ class Outbox:
         Raises:
             TypeError, ValueError: it is not JSON (NaN is: the sampler reads it as Python does).
         """
-        line = _Line(json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n", message.get("do") in PLENTY)
+        line = _Line(json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n", message.get("do") in FREQUENT)
         if self._closed or len(line.data) > BACKLOG:
             return False
         self._arrived.put(line)
@@ -64,7 +58,7 @@ class Outbox:
 
     def connect(self, pipe: int | None) -> None:
         """Write to `pipe` from now on, None for nowhere; a line that was begun is written again as a whole."""
-        if pipe is not None and sys.platform != "win32":  # pipes there know no such mode: the thread waits
+        if pipe is not None and sys.platform != "win32":  # pipes there are always blocking: the thread waits
             os.set_blocking(pipe, False)
         with self._lock:
             self._pipe = pipe
@@ -78,11 +72,10 @@ class Outbox:
         return written.wait(seconds)
 
     def close(self) -> None:
-        """End the thread."""
         self._closed = True
         self._arrived.put(None)
         if self._thread is not None and self._thread.is_alive():
-            self._thread.join(ENDS_S)
+            self._thread.join(JOIN_S)
 
     def _run(self) -> None:
         full = False
@@ -108,15 +101,15 @@ class Outbox:
                 self.dropped += 1
 
     def _droppable(self) -> int:
-        """The oldest line that there is plenty of, else the oldest; never one that was begun."""
+        """The oldest frequent line, else the oldest; never a line that was begun."""
         first = 1 if self._done else 0
         for at in range(first, len(self._waiting)):
-            if self._waiting[at].plenty:
+            if self._waiting[at].frequent:
                 return at
         return first
 
     def _write(self) -> bool:
-        """Write what there is; False if the pipe is full."""
+        """Write all lines; False if the pipe is full."""
         with self._lock:
             while self._waiting and self._pipe is not None:
                 line = self._waiting[0]
@@ -125,7 +118,7 @@ class Outbox:
                 except BlockingIOError:
                     return False
                 except OSError:
-                    self._pipe, self._done = None, 0  # that sampler has ended; the next one is given the line
+                    self._pipe, self._done = None, 0  # that sampler has ended; the next one gets the line
                     return True
                 if self._done == len(line.data):
                     self._waiting.popleft()

@@ -14,18 +14,14 @@ _MOST_KEPT = 1 << 20  # bytes: a kernel that was stopped for a day must not fill
 
 
 class Input:
-    """Lines that arrive on a pipe; waiting for them is how the sampler sleeps.
-
-    Args:
-        fd: the pipe's descriptor.
-    """
+    """Lines that arrive on the pipe `fd`; waiting for them is how the sampler sleeps."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._buffer = b""
         self._lines: list[bytes] = []
         self._chunks: queue.SimpleQueue[bytes] | None = None
-        if sys.platform == "win32":  # select() knows no pipes there: a thread reads
+        if sys.platform == "win32":  # select() takes no pipes there: a thread reads
             self._chunks = queue.SimpleQueue()
             threading.Thread(target=self._read, args=(self._chunks,), name="stdin", daemon=True).start()
 
@@ -64,13 +60,10 @@ class Input:
 
 
 class Output:
-    """Whole messages into a pipe; what it has no room for is kept for later or dropped, but never waited for.
+    """Writes whole messages into the pipe `fd`; without room, a message is kept for later or dropped, never waited for.
 
-    A reader that stands still would otherwise stop the sampler, and with it the look at whether the reader still lives.
-    (On Windows, whose pipes know no such mode, writing waits.)
-
-    Args:
-        fd: the pipe's descriptor.
+    A reader that stands still would otherwise block the sampler, which then would not notice the reader's end.
+    (On Windows, whose pipes are always blocking, writing waits.)
     """
 
     def __init__(self, fd: int) -> None:
@@ -83,7 +76,7 @@ class Output:
         """Send `message`, now or, if it is to be kept, as soon as there is room; False if it was dropped.
 
         Raises:
-            OSError: the pipe is broken: nobody has its other end open any more.
+            OSError: the pipe is broken: no process has its other end open any more.
         """
         while self._rest:
             head = self._rest[0]

@@ -1,79 +1,89 @@
-"""What everything that is measured has in common."""
+"""What all probes have in common: how they are read, and the newest reading of each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 NAN = float("nan")
 
-SLOW_PERIOD_S = 0.5
-"""How often the metrics that move slowly are read; their values are held in between."""
+SLOW_PERIOD_S = 0.5  # how often slowly changing metrics are read; their values are held in between
 
 
-class Probe(Protocol):
-    """What is read together, at one moment.
+class Probe:
+    """Metrics of the host that are read together, at one moment.
 
     Attributes:
-        group: its name (`metrics.GROUPS`); frames carry `sample/<group>/age` and `/window`. The window is the time
+        group: its name (docs/metrics.md); frames carry `sample/<group>/age` and `/window`. The window is the time
             between two reads: what the rates of a read cover.
         period: seconds between two reads.
         series: (name, unit) of each value, in order. A read may change it, by setting a new one.
         reasons: why a metric, or the whole group, is absent: {name: words}. A read may change it, by setting a new one.
     """
 
-    @property
-    def group(self) -> str: ...
-
-    @property
-    def period(self) -> float: ...
-
-    @property
-    def series(self) -> Sequence[tuple[str, str]]: ...
-
-    @property
-    def reasons(self) -> Mapping[str, str]: ...
+    group: str
+    period: float
+    series: Sequence[tuple[str, str]] = ()
+    reasons: Mapping[str, str] = MappingProxyType({})
 
     def read(self, now: float, /) -> Sequence[float]:
         """The values at `now` (`time.monotonic()`), one per series, NaN where there is none.
 
         Rates are over the time since the last read; the first read has none. The sequence may be used again by the
-        next read. An exception makes the group's values missing and is told once.
+        next read. An exception makes the group's values missing and is reported once.
         """
-        ...
+        raise NotImplementedError
 
 
-class Fact(Protocol):
-    """What the hello says about the host and what may change meanwhile: a container's limits, the cores' places.
+class Fact:
+    """A fact of the hello about the host that may change: a container's limits, the cores' places."""
 
-    Attributes:
-        key: its name in the hello's `host`.
-        period: seconds between two reads.
-        reasons: why it, or a part of it, is unknown: {name: words}, for `host["reasons"]`.
-    """
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def period(self) -> float: ...
-
-    @property
-    def reasons(self) -> Mapping[str, str]: ...
+    key: str  # its name in the hello's `host`
+    period: float  # seconds between two reads
+    reasons: Mapping[str, str] = MappingProxyType({})  # why it, or a part of it, is unknown: {name: words}
 
     def read(self) -> object:
-        """What the hello is to say, as JSON knows it; a hello is sent again when it differs from the last one."""
-        ...
+        """The fact, JSON-able; a hello is sent again when it differs from the last one."""
+        raise NotImplementedError
+
+
+class Reading(NamedTuple):
+    """The result of one read of a probe, which never changes: other threads may look at it."""
+
+    series: Sequence[tuple[str, str]]  # (name, unit) of each value
+    values: Sequence[float]  # one per series
+    stamp: float  # `time.monotonic()` when it was read
+    window: float  # seconds since the read before; NaN for the first
+
+
+class ProbeReader:
+    """A probe, its newest reading, and when it is to be read next.
+
+    Args:
+        probe: the probe.
+        complain: called with each failure, (name, error).
+    """
+
+    def __init__(self, probe: Probe, complain: Callable[[str, Exception], None]) -> None:
+        self.probe = probe
+        self.due = 0.0
+        self.every = 1  # frames between two reads, for a probe that is read with the frames
+        self.newest = Reading(probe.series, [NAN] * len(probe.series), NAN, NAN)
+        self._complain = complain
+
+    def read(self, now: float) -> None:
+        """Read the probe at `now` (`time.monotonic()`)."""
+        try:
+            values = self.probe.read(now)
+        except Exception as error:  # noqa: BLE001 - a metric that cannot be measured must not end the others
+            values = [NAN] * len(self.probe.series)
+            self._complain(self.probe.group, error)
+        self.newest = Reading(self.probe.series, list(values), now, now - self.newest.stamp)
 
 
 class Rates:
-    """Growth per second of counters that only grow.
-
-    Args:
-        count: how many counters.
-    """
+    """Growth per second of `count` counters that only grow."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -8,24 +8,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .by_hand import phase, step
-    from .iterables import watch_loader
-    from .watching import watch
+    from .manual_steps import phase, step
+    from .model_watch import watch
+    from .watched_loader import watch_loader
 
 __all__ = ["phase", "step", "watch", "watch_loader"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "watch_loader":
-        from .iterables import watch_loader
+        from .watched_loader import watch_loader
 
         return watch_loader
     if name == "watch":
-        from .watching import watch
+        from .model_watch import watch
 
         return watch
     if name in ("phase", "step"):
-        from . import by_hand
+        from . import manual_steps
 
-        return getattr(by_hand, name)
+        return getattr(manual_steps, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

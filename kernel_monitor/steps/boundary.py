@@ -1,95 +1,86 @@
-"""Calls that a loop makes between two of its steps, on its own thread: for what must begin and end there."""
+"""Calls between two steps of a loop, on the loop's own thread."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass
 class BoundaryInfo:
-    """Where a loop is when it makes the call.
+    """Where a loop is when it makes the call."""
 
-    Attributes:
-        loader_id: of the source whose step ended.
-        steps: that ended in it so far.
-        flags: what `flag` has set.
-    """
-
-    loader_id: str
-    steps: int
-    flags: int = field(default=0)
+    loader_id: str  # of the source whose step ended
+    steps: int  # that ended in it so far
+    flags: int = 0  # of the step that begins now (see `Step`)
 
     def flag(self, flags: int) -> None:
-        """Set flags (`steps.records`) for the step that begins now."""
+        """Set flags of the step that begins now."""
         self.flags |= flags
 
 
 Call = Callable[[BoundaryInfo], bool]
 
-problems: list[str] = []
-"""What calls raised, newest last, for people."""
-PROBLEMS_KEPT = 20
-
+log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _waiting: tuple[tuple[str | None, Call], ...] = ()
 
 
-class Waiting:
-    """Whether anything is to be called: one attribute, which is all that a step looks at."""
+class Pending:
+    """Whether anything is to be called: a single attribute, so that a step without calls costs nothing."""
 
-    anything = False
+    any = False
 
 
 def at_boundary(loader_id: str | None, call: Call) -> Callable[[], None]:
-    """Have a call made at each boundary of a source's steps until it returns False; returns what ends it sooner.
+    """Call a function at each boundary of a source's steps until it returns False; returns a function that cancels it.
 
-    It runs on the loop's own thread when the next batch is asked for, and its time counts into no step. What it raises
-    ends it and goes to `problems`; only KeyboardInterrupt and its like reach the loop.
+    It runs on the loop's own thread when the next batch is asked for, and its time counts into no step. An exception is
+    logged and cancels it; only KeyboardInterrupt and its like reach the loop.
 
     Args:
-        loader_id: of the source; None: whichever steps.
-        call: is given where the loop is, and returns whether it wants to be called again.
+        loader_id: of the source; None: any source.
+        call: returns whether it wants to be called again.
     """
-    one = (loader_id, call)
-    _change(add=one)
-    return lambda: _change(remove=one)
+    entry = (loader_id, call)
+    _change(add=entry)
+    return lambda: _change(remove=entry)
 
 
 def run(loader_id: str, steps: int) -> int:
     """Make the calls of a source's boundary; returns the flags of the step that begins."""
     info = BoundaryInfo(loader_id, steps)
-    for one in _waiting:
-        wanted, call = one
+    for entry in _waiting:
+        wanted, call = entry
         if wanted not in (None, loader_id):
             continue
         again = False
         try:
             again = call(info)
-        except Exception as error:  # noqa: BLE001 - the training goes on; whoever asked reads the problem
-            problems.append(f"{type(error).__name__}: {error}")
-            del problems[:-PROBLEMS_KEPT]
+        except Exception:  # the monitor's own work must not end the training
+            log.exception("a call between two steps failed")
         finally:
             if not again:
-                _change(remove=one)
+                _change(remove=entry)
     return info.flags
 
 
 def _change(*, add: tuple[str | None, Call] | None = None, remove: tuple[str | None, Call] | None = None) -> None:
     global _waiting  # noqa: PLW0603 - replaced as a whole, so that a loop reads it without the lock
     with _lock:
-        kept = tuple(one for one in _waiting if one is not remove)
+        kept = tuple(entry for entry in _waiting if entry is not remove)
         _waiting = kept if add is None else (*kept, add)
-        Waiting.anything = bool(_waiting)
+        Pending.any = bool(_waiting)
 
 
 def _in_child() -> None:
     global _lock, _waiting  # noqa: PLW0603 - in a forked child nothing of ours goes on
     _lock = threading.Lock()
     _waiting = ()
-    Waiting.anything = False
+    Pending.any = False
 
 
 if hasattr(os, "register_at_fork"):

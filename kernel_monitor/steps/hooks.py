@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from . import device
-from .book import BACKWARD, COPY, FORWARD, OPTIMIZER, here, watched
+from . import cuda_times
+from .phases import BACKWARD, COPY, FORWARD, OPTIMIZER, thread_phases, watched
 
 _compiling = torch.compiler.is_compiling
 
@@ -27,21 +27,21 @@ class Hook:
     """A hook that stays behind, without effect, where its module is copied or pickled."""
 
     def __reduce__(self) -> Any:
-        # Takes any arguments and returns None; whoever unpickles the module need not have this package.
+        # Takes any arguments and returns None; the module can be unpickled without this package.
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def begins(module: Any, code: CodeType | None = None) -> None:
     """A watched module's forward begins; on a GPU its thread's steps are timed there from the next one on."""
-    book = here()
-    if not book.on_device and device.possible():
+    phases = thread_phases()
+    if not phases.on_device and cuda_times.possible():
         first = next(module.parameters(), None)
-        if first is not None and device.holds(first):
-            device.use_cuda()
-            book.on_device = True
-    if book.on_device:
+        if first is not None and cuda_times.holds(first):
+            cuda_times.use_cuda()
+            phases.on_device = True
+    if phases.on_device:
         watch_copies()
-    book.enter(FORWARD, code)
+    phases.enter(FORWARD, code)
 
 
 class ForwardBegins(Hook):
@@ -57,19 +57,19 @@ class ForwardEnds(Hook):
 
     def __call__(self, *_: Any) -> None:
         if not _compiling() and watched.models:
-            here().leave(FORWARD)
+            thread_phases().leave(FORWARD)
 
 
 def optimizer_begins(*_: Any) -> None:
     """Before an optimizer's step."""
     if not _compiling() and watched.models:
-        here().enter(OPTIMIZER, sys._getframe(1).f_code)
+        thread_phases().enter(OPTIMIZER, sys._getframe(1).f_code)
 
 
 def optimizer_ends(*_: Any) -> None:
     """After it; not called when it raises."""
     if not _compiling() and watched.models:
-        here().leave(OPTIMIZER)
+        thread_phases().leave(OPTIMIZER)
 
 
 class Compiled:
@@ -93,7 +93,7 @@ class Compiled:
             try:
                 return original(*args, **kwargs)
             finally:
-                here().leave(FORWARD)
+                thread_phases().leave(FORWARD)
 
         module_of = weakref.ref(module)
         self._original, self._ours = original, call
@@ -109,7 +109,7 @@ class Compiled:
 class Wrapped:
     """A function of torch that is replaced while anything is watched.
 
-    If somebody wrapped ours in the meantime it cannot be taken out again: then it stays, and only passes on.
+    If our function has been wrapped meanwhile it cannot be removed: then it stays, and only passes calls on.
     """
 
     def __init__(self, owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -141,12 +141,12 @@ def _around_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     def backward(*args: Any, **kwargs: Any) -> Any:
         if _compiling() or not watched.models:
             return original(*args, **kwargs)
-        book = here()
-        book.enter(BACKWARD)
+        phases = thread_phases()
+        phases.enter(BACKWARD)
         try:
             return original(*args, **kwargs)
         finally:
-            book.leave(BACKWARD)
+            phases.leave(BACKWARD)
 
     return backward
 
@@ -154,10 +154,10 @@ def _around_backward(original: Callable[..., Any]) -> Callable[..., Any]:
 def _around_to(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _compiling() or not watched.models or device.holds(self):
+        if _compiling() or not watched.models or cuda_times.holds(self):
             return original(self, *args, **kwargs)
         target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
-        return _copy(self, original, args, kwargs) if device.means(target) else original(self, *args, **kwargs)
+        return _copy(self, original, args, kwargs) if cuda_times.means(target) else original(self, *args, **kwargs)
 
     return to
 
@@ -165,7 +165,7 @@ def _around_to(original: Callable[..., Any]) -> Callable[..., Any]:
 def _around_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _compiling() or not watched.models or device.holds(self):
+        if _compiling() or not watched.models or cuda_times.holds(self):
             return original(self, *args, **kwargs)
         return _copy(self, original, args, kwargs)
 
@@ -174,14 +174,14 @@ def _around_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _copy(tensor: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A tensor's way to the GPU, as a phase where it is not part of another one."""
-    book = here()
-    if not book.idle:
+    phases = thread_phases()
+    if not phases.idle:
         return original(tensor, *args, **kwargs)
-    book.enter(COPY)
+    phases.enter(COPY)
     try:
         return original(tensor, *args, **kwargs)
     finally:
-        book.leave(COPY)
+        phases.leave(COPY)
 
 
 _backward = Wrapped(torch.autograd, "backward", _around_backward)
@@ -195,11 +195,11 @@ def watch_backward() -> None:
 
 def watch_copies() -> None:
     """See every copy from the host to a GPU from here on."""
-    for one in _copies:
-        one.put()
+    for function in _copies:
+        function.put()
 
 
 def let_go() -> None:
     """Put torch's own functions back."""
-    for one in (_backward, *_copies):
-        one.take()
+    for function in (_backward, *_copies):
+        function.take()

@@ -1,11 +1,10 @@
-"""What was measured and what happened, in bounded memory, for any number of readers."""
+"""The measurements and events of a session, in bounded memory, for any number of readers. Open `store` first."""
 
 from __future__ import annotations
 
 from .schema import Gpu, LoaderInfo, Schema, Series
 from .snapshot import Rows, Snapshot
-from .steplog import StepLog
-from .steps import STEP, StepTable
+from .steps import STEP, StepLog, StepTable
 from .store import Store
 
 __all__ = ["STEP", "Gpu", "LoaderInfo", "Rows", "Schema", "Series", "Snapshot", "StepLog", "StepTable", "Store"]

@@ -1,4 +1,4 @@
-"""Which charts there are and which series each of them draws; how they look is `kernel_monitor.views`.
+"""The list of charts and the series that each draws; how they look is `kernel_monitor.views`.
 
 Kept apart from Bokeh: the kernel sends a page only the columns of the charts that the page shows.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .schema import PHASE_SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..protocol.states import ChartState
     from .schema import Schema
 
 
@@ -23,17 +24,14 @@ class ChartInfo:
     """One chart.
 
     Attributes:
-        id: its name in settings and commands.
-        title: what a person calls it.
         series: patterns of the series that it draws; `*` stands for one part of a name, so never for a `/`.
-        default: whether it is shown unless somebody chose otherwise.
-        group: the keys of `host["reasons"]` that say why its series are missing.
+        group: the keys of `host["reasons"]` under which the reasons stand why its series are missing.
     """
 
-    id: str
-    title: str
+    id: str  # its name in settings and commands
+    title: str  # as shown
     series: tuple[str, ...]
-    default: bool = False
+    default: bool = False  # whether it is shown by default
     group: tuple[str, ...] = ()
 
 
@@ -79,7 +77,7 @@ CHARTS: tuple[ChartInfo, ...] = (
 CHART_IDS: tuple[str, ...] = tuple(chart.id for chart in CHARTS)
 DEFAULT_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.default)
 PHASED_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.default or chart.id == "phases")
-"""The default ones as soon as phases of steps are measured: that chart is shown without having been chosen."""
+"""The default ones as soon as phases of steps are measured: that chart is then shown by default."""
 ALWAYS = ("sample/interval", "memory/*", "gpu/*/utilisation", "gpu/*/memory*", "loader/*/*")
 """Series that every page is sent: the strip, the gaps and the status bar need them."""
 _BY_ID = {chart.id: chart for chart in CHARTS}
@@ -103,7 +101,7 @@ def chart_ids(wanted: Iterable[str] | None = None) -> tuple[str, ...]:
             chosen.update(CHART_IDS if word == "all" else DEFAULT_CHARTS)
         else:
             raise ValueError(f"there is no chart {word!r}; the charts are {', '.join(CHART_IDS)}")
-    return tuple(one for one in CHART_IDS if one in chosen)
+    return tuple(chart for chart in CHART_IDS if chart in chosen)
 
 
 def chart_series(schema: Schema, chart: str) -> tuple[str, ...]:
@@ -112,27 +110,27 @@ def chart_series(schema: Schema, chart: str) -> tuple[str, ...]:
 
 
 def shown_series(schema: Schema, ids: Iterable[str]) -> tuple[str, ...]:
-    """What a page with these charts is sent: their series and `ALWAYS`, in the schema's order."""
-    return _matching(schema, (*ALWAYS, *(pattern for one in ids for pattern in _BY_ID[one].series)))
+    """The series that a page with these charts is sent: theirs and `ALWAYS`, in the schema's order."""
+    return _matching(schema, (*ALWAYS, *(pattern for chart in ids for pattern in _BY_ID[chart].series)))
 
 
-def available(schema: Schema) -> list[dict[str, Any]]:
+def available(schema: Schema) -> list[ChartState]:
     """Every chart: `{"id", "title", "available", "default", "reason"}`.
 
     `available`: the schema has a series of it. `reason`: why not, for people; None where there is one.
     """
-    found = []
+    found: list[ChartState] = []
     for chart in CHARTS:
         there = bool(chart_series(schema, chart.id))
-        why = None if there else missing_reason(schema, chart.id)
+        reason = None if there else missing_reason(schema, chart.id)
         found.append(
-            {"id": chart.id, "title": chart.title, "available": there, "default": chart.default, "reason": why}
+            {"id": chart.id, "title": chart.title, "available": there, "default": chart.default, "reason": reason}
         )
     return found
 
 
 def missing_reason(schema: Schema, chart: str) -> str:
-    """Why the schema has no series for this chart, in the words of who knows: NVML, the sampler, or nobody yet."""
+    """Why the schema has no series for this chart, in words of NVML or the sampler where they gave any."""
     info = _BY_ID[chart]
     if chart in ("images", "wait"):
         return "no loader yet: wrap one with kernel_monitor.switchable"
@@ -148,9 +146,9 @@ def missing_reason(schema: Schema, chart: str) -> str:
 def _gpu_reason(schema: Schema, parts: set[str]) -> str:
     if not schema.gpus:
         return schema.gpu_reason or "not known yet"
-    # The same words for eight GPUs are said once.
-    told = {why: None for gpu in schema.gpus for part, why in gpu.reasons.items() if part in parts}
-    return "; ".join(told) or "not measured by this sampler"
+    # The same words for eight GPUs are shown once.
+    reasons = {why: None for gpu in schema.gpus for part, why in gpu.reasons.items() if part in parts}
+    return "; ".join(reasons) or "not measured by this sampler"
 
 
 def _matching(schema: Schema, patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -161,4 +159,4 @@ def _matching(schema: Schema, patterns: tuple[str, ...]) -> tuple[str, ...]:
 @cache
 def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
     each = ("[^/]*".join(re.escape(piece) for piece in pattern.split("*")) for pattern in patterns)
-    return re.compile("|".join(f"(?:{one})" for one in each))
+    return re.compile("|".join(f"(?:{pattern})" for pattern in each))

@@ -1,14 +1,11 @@
-"""A bounded ring of rows over named columns. Not thread-safe: the store guards it."""
+"""A bounded ring of rows over named columns. Not thread-safe: the store locks it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Ring:
@@ -31,7 +28,6 @@ class Ring:
 
     @property
     def width(self) -> int:
-        """The number of columns."""
         return len(self._names)
 
     @property

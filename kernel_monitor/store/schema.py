@@ -1,26 +1,29 @@
-"""What the columns of the store are: names and units, and the machine and loaders that they describe.
+"""The meaning of the store's columns: names and units, and the machine and loaders that they describe.
 
-The JSON form is the one in `docs/architecture.md`; it travels to pages, snapshots and recorded sessions.
+The JSON form is the one in `docs/messages.md`; it travels to pages, snapshots and recorded sessions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
+
+    from ..protocol.states import SchemaState
 
 LOADER_SERIES = (("images", "images/s"), ("wait", "ms"), ("step", "ms"))
-"""What every loader contributes: the last part of the series' name, and its unit."""
+"""The series of every loader: the last part of the name, and the unit."""
 PHASE_SERIES = tuple((part, "ms") for part in ("copy", "forward", "backward", "optimizer", "other"))
-"""What a loader contributes besides, once phases of its steps were measured."""
+"""The further series of a loader whose steps' phases were measured."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One column: `name` such as `cpu/0/busy`, `unit` such as `%`."""
+    """A column: `name` such as `cpu/0/busy`, `unit` such as `%`."""
 
     name: str
     unit: str
@@ -31,19 +34,16 @@ class Gpu:
     """One GPU as NVML names it.
 
     Attributes:
-        index: NVML's index, the `<i>` of `gpu/<i>/…`.
-        name: the product's name.
-        memory_total: bytes, or None where NVML does not tell.
         reasons: for each metric that this GPU does not give now, NVML's own words, for example
             `{"power": "Not Supported"}`; keys are the last parts of the series' names.
         mig: its MIG instances, each `{"index", "name", "memory_total"}`; none where MIG is off.
-        throttle: why it is slowed down now, in words. They come and go every second and are no part of equality: a
-            page is not made to load everything again for them.
+        throttle: why it is slowed down now, in words. They may change every second and are no part of equality, so
+            that pages need not load everything again for them.
     """
 
-    index: int
-    name: str
-    memory_total: int | None
+    index: int  # NVML's index, the `<i>` of `gpu/<i>/…`
+    name: str  # the product's name
+    memory_total: int | None  # bytes, or None where NVML does not give it
     reasons: Mapping[str, str] = field(default_factory=dict)
     mig: tuple[Mapping[str, Any], ...] = ()
     throttle: tuple[str, ...] = field(default=(), compare=False)
@@ -51,17 +51,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class LoaderInfo:
-    """A loader that has columns.
+    """A loader that has columns."""
 
-    Attributes:
-        id: the `<id>` of `loader/<id>/…`.
-        name: what people see.
-        phased: whether phases of its steps were measured, so that it has `PHASE_SERIES`, too.
-    """
-
-    id: str
-    name: str
-    phased: bool = False
+    id: str  # the `<id>` of `loader/<id>/…`
+    name: str  # as shown
+    phased: bool = False  # whether phases of its steps were measured, so that it has `PHASE_SERIES`, too
 
 
 @dataclass(frozen=True)
@@ -69,35 +63,24 @@ class Schema:
     """The meaning of a table's columns at one moment; immutable, a change makes a new one.
 
     Attributes:
-        version: grows with every change.
-        interval: seconds between two rows, as the sampler was told.
-        origin: wall clock (Unix seconds) at `time == 0`.
-        capacity: the most rows that the store keeps.
-        series: the columns in order, the host's first.
-        cpus: logical cores, in the order of their numbers.
-        gpus: the GPUs that NVML lists.
-        gpu_reason: why there is none, in NVML's words; None when there are some.
-        loaders: the loaders that have columns.
         host: facts about the machine: `cpu_model`, `logical_cpus`, `memory_total` (bytes), `platform`, and where the
-            sampler gives them `topology`, `limits` and `reasons` (docs/architecture.md).
-        charts: ids of the charts to draw (`store.charts`); the default ones if empty.
+            sampler gives them `topology`, `limits` and `reasons` (docs/messages.md).
     """
 
-    version: int
-    interval: float
-    origin: float
-    capacity: int
-    series: tuple[Series, ...] = ()
-    cpus: tuple[int, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
-    gpu_reason: str | None = None
-    loaders: tuple[LoaderInfo, ...] = ()
+    version: int  # grows with every change
+    interval: float  # seconds between two rows, nominally
+    origin: float  # wall clock (Unix seconds) at `time == 0`
+    capacity: int  # the most rows that the store keeps
+    series: tuple[Series, ...] = ()  # the columns in order, the host's first
+    cpus: tuple[int, ...] = ()  # logical cores, in the order of their numbers
+    gpus: tuple[Gpu, ...] = ()  # the GPUs that NVML lists
+    gpu_reason: str | None = None  # why there is none, in NVML's words; None when there are some
+    loaders: tuple[LoaderInfo, ...] = ()  # the loaders that have columns
     host: Mapping[str, Any] = field(default_factory=dict)
-    charts: tuple[str, ...] = ()
+    charts: tuple[str, ...] = ()  # ids of the charts to draw (`store.charts`); the default ones if empty
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The columns' names in order."""
         return tuple(series.name for series in self.series)
 
     @cached_property
@@ -109,38 +92,17 @@ class Schema:
         """The same schema, of the same version, with only the series of these names, in the order that they have."""
         return replace(self, series=tuple(series for series in self.series if series.name in names))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> SchemaState:
         """The schema as plain lists, dicts, strings and numbers, ready for `json.dumps`."""
-        return {
-            "version": self.version,
-            "interval": self.interval,
-            "origin": self.origin,
-            "capacity": self.capacity,
-            "series": [{"name": series.name, "unit": series.unit} for series in self.series],
-            "cpus": list(self.cpus),
-            "gpus": [
-                {
-                    "index": gpu.index,
-                    "name": gpu.name,
-                    "memory_total": gpu.memory_total,
-                    "reasons": dict(gpu.reasons),
-                    "mig": [dict(instance) for instance in gpu.mig],
-                    "throttle": list(gpu.throttle),
-                }
-                for gpu in self.gpus
-            ],
-            "gpu_reason": self.gpu_reason,
-            "loaders": [{"id": loader.id, "name": loader.name, "phased": loader.phased} for loader in self.loaders],
-            "host": dict(self.host),
-            "charts": list(self.charts),
-        }
+        found: SchemaState = _plain(self)
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
-        """The inverse of `to_json`; recorded sessions may be of before `charts`, `mig` and `throttle`.
+        """The inverse of `to_json`.
 
         Raises:
-            KeyError: another field is missing.
+            KeyError: a field is missing.
         """
         return cls(
             version=int(data["version"]),
@@ -153,8 +115,16 @@ class Schema:
             gpu_reason=data["gpu_reason"],
             loaders=loaders_from_json(data["loaders"]),
             host=dict(data["host"]),
-            charts=tuple(data.get("charts", ())),
+            charts=tuple(data["charts"]),
         )
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def series_from_json(entries: list[Mapping[str, str]]) -> tuple[Series, ...]:

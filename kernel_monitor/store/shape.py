@@ -1,7 +1,7 @@
-"""What the charts of a schema depend on: the machine's shape and the choice of charts, and not which session it is.
+"""The part of a schema that its chart document depends on: the machine's shape and the choice of charts.
 
-Sessions with equal shapes share one chart document. Loaders stand in it under names of ours, for which each session
-puts its own.
+Sessions with equal shapes share one chart document. It has placeholders for the loaders' ids and names, which each
+session replaces.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from .schema import LoaderInfo
 if TYPE_CHECKING:
     from .schema import Schema
 
-_HOST = ("topology", "limits", "reasons")
-"""The facts of the host that charts show."""
-_STANDS_FOR = re.compile(rb"kmloader(\d+)(id|name)kmend")
+_HOST = ("topology", "limits", "reasons")  # the facts of the host that charts show
+_PLACEHOLDER = re.compile(rb"kmloader(\d+)(id|name)kmend")
 
 
 def shape(schema: Schema) -> Schema:
-    """The schema without what differs from session to session; documents are made from it alone."""
+    """The schema without the parts that differ from session to session; documents are made from it alone."""
     loaders = tuple(
         LoaderInfo(id=f"kmloader{k}idkmend", name=f"kmloader{k}namekmend", phased=loader.phased)
         for k, loader in enumerate(schema.loaders)
     )
     ids = {loader.id: ours.id for loader, ours in zip(schema.loaders, loaders, strict=True)}
-    series = tuple(replace(one, name=_renamed(one.name, ids)) for one in schema.series)
+    renamed = tuple(replace(series, name=_renamed(series.name, ids)) for series in schema.series)
     host = {key: schema.host[key] for key in _HOST if key in schema.host}
     gpus = tuple(replace(gpu, throttle=()) for gpu in schema.gpus)
     return replace(
@@ -37,7 +36,7 @@ def shape(schema: Schema) -> Schema:
         interval=1.0,
         origin=0.0,
         capacity=1,
-        series=series,
+        series=renamed,
         loaders=loaders,
         host=host,
         gpus=gpus,
@@ -47,7 +46,7 @@ def shape(schema: Schema) -> Schema:
 def filled(document: bytes, schema: Schema) -> bytes:
     """The JSON document of `shape(schema)` with the loaders of the schema."""
     words = [{b"id": _escaped(loader.id), b"name": _escaped(loader.name)} for loader in schema.loaders]
-    return _STANDS_FOR.sub(lambda found: words[int(found[1])][found[2]], document)
+    return _PLACEHOLDER.sub(lambda found: words[int(found[1])][found[2]], document)
 
 
 def _renamed(series: str, ids: dict[str, str]) -> str:
@@ -57,5 +56,5 @@ def _renamed(series: str, ids: dict[str, str]) -> str:
 
 
 def _escaped(text: str) -> bytes:
-    """As it stands inside a JSON string."""
+    """As inside a JSON string."""
     return json.dumps(text)[1:-1].encode()

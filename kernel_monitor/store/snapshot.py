@@ -1,7 +1,7 @@
-"""A copy of everything that a report needs, and its form as bytes.
+"""Runs of rows, and snapshots: immutable copies of the store at one moment, with their form as bytes.
 
 The form is NumPy's npz with no pickle in it: rows and steps as arrays, and one array of bytes that holds the rest as
-JSON, so that no name or message, whatever characters it holds, can be anything but text.
+JSON, so that any characters in a name or message remain text.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,6 @@ from kernel_monitor.errors import SessionError
 from .schema import Schema
 from .steps import STEP, StepTable
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 FORMAT = 2
 
 
@@ -31,44 +29,26 @@ class Rows:
     """A run of rows, oldest first.
 
     Attributes:
-        schema: the meaning of the columns.
         seq: int64[n], the rows' numbers, ascending; a jump means that older rows had been overwritten.
-        time: float64[n], seconds since the session began.
-        values: float32[n, m] with `m == len(schema.series)`; NaN is missing.
     """
 
-    schema: Schema
+    schema: Schema  # the meaning of the columns
     seq: npt.NDArray[np.int64]
-    time: npt.NDArray[np.float64]
-    values: npt.NDArray[np.float32]
+    time: npt.NDArray[np.float64]  # float64[n], seconds since the session began
+    values: npt.NDArray[np.float32]  # float32[n, m] with `m == len(schema.series)`; NaN is missing
 
     def __len__(self) -> int:
         return len(self.seq)
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot:
-    """The store at one moment, with the loaders' states and facts about the session.
+class Snapshot(Rows):
+    """The store at one moment: all its rows, with the loaders' states and facts about the session."""
 
-    Attributes:
-        schema: the meaning of the columns.
-        seq: int64[n], the rows' numbers, ascending.
-        time: float64[n], seconds since the session began.
-        values: float32[n, m] with `m == len(schema.series)`; NaN is missing.
-        events: as `Store.events` gives them, oldest first.
-        loaders: a `LoaderState` of each loader (see `docs/architecture.md`).
-        facts: whatever the report says about the session; JSON-able.
-        steps: the loaders' steps, as far as they are kept.
-    """
-
-    schema: Schema
-    seq: npt.NDArray[np.int64]
-    time: npt.NDArray[np.float64]
-    values: npt.NDArray[np.float32]
-    events: list[dict[str, Any]]
-    loaders: list[dict[str, Any]]
-    facts: Mapping[str, Any]
-    steps: StepTable = field(default_factory=StepTable)
+    events: list[dict[str, Any]]  # as `Store.events` gives them, oldest first
+    loaders: list[dict[str, Any]]  # a `LoaderState` of each loader (see `docs/messages.md`)
+    facts: Mapping[str, Any]  # facts of the session for the report; JSON-able
+    steps: StepTable = field(default_factory=StepTable)  # the loaders' steps, as far as they are kept
 
     def to_bytes(self) -> bytes:
         """The snapshot as an npz archive.

@@ -1,14 +1,20 @@
-"""The steps of all loaders, as a table."""
+"""The steps of all loaders: a table of them, and the log that keeps the newest in bounded memory."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
+
+    from kernel_monitor.steps.measured_step import Step
 
 STEP = np.dtype(
     [
@@ -26,7 +32,8 @@ STEP = np.dtype(
         ("flags", "<u1"),
     ]
 )
-"""`steps.records.Step` with `loader` before it: the place of the loader's id in `StepTable.loaders`."""
+"""`steps.measured_step.Step` with `loader` before it: the index of the loader's id in `StepTable.loaders`."""
+MOST = 200_000  # steps that a log keeps: 10 MB, and a quarter of an hour at 200 steps a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +41,12 @@ class StepTable:
     """Steps in the order of their ends.
 
     Attributes:
-        loaders: ids of the loaders, in the order of the numbers in `rows["loader"]`.
         rows: `STEP`[n]; `end` in session s, durations in s, NaN where something was not measured.
-        dropped: steps that were not kept.
     """
 
-    loaders: tuple[str, ...] = ()
+    loaders: tuple[str, ...] = ()  # ids of the loaders, in the order of the numbers in `rows["loader"]`
     rows: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=STEP))
-    dropped: int = 0
+    dropped: int = 0  # steps that were not kept
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -54,3 +59,47 @@ class StepTable:
         part = self.rows[low:high]
         found: npt.NDArray[Any] = part[part["loader"] == self.loaders.index(loader)]
         return found
+
+
+class StepLog:
+    """A ring of the newest `most` steps of all loaders; every method is thread-safe."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._lock = Lock()
+        self._rows: npt.NDArray[Any] = np.empty(most, dtype=STEP)  # takes memory as it is filled
+        self._added = 0  # ever; step n, from 0, stands at n modulo `most`
+        self._left_out = 0
+        self._numbers: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return min(self._added, len(self._rows))
+
+    def add(self, loader: str, rows: Sequence[Step], dropped: int = 0) -> None:
+        """Keep steps of a loader (its id).
+
+        Args:
+            rows: `end` in session s. Steps whose end is not finite or negative are left out and counted.
+            dropped: steps between these that were left out before.
+        """
+        placed = [row for row in rows if math.isfinite(row.end) and row.end >= 0]
+        with self._lock:
+            number = self._numbers.setdefault(loader, len(self._numbers))
+            self._left_out += dropped + len(rows) - len(placed)
+            fresh = np.array([(number, *row) for row in placed[-len(self._rows) :]], dtype=STEP)
+            self._added += len(placed)
+            self._rows[(self._added - len(fresh) + np.arange(len(fresh))) % len(self._rows)] = fresh
+
+    def table(self, start: float | None = None) -> StepTable:
+        """A copy of the steps that are kept, by their ends; only those that ended after `start` (session s)."""
+        with self._lock:
+            at = self._added % len(self._rows)
+            full = self._added >= len(self._rows)
+            parts = [self._rows[at:], self._rows[:at]] if full else [self._rows[:at]]
+            if start is not None:
+                parts = [part[part["end"] > start] for part in parts]
+            found = np.concatenate(parts)
+            loaders = tuple(self._numbers)
+            dropped = self._left_out + max(0, self._added - len(self._rows))
+        if (np.diff(found["end"]) < 0).any():  # several loaders added their steps in turn
+            found = found[np.argsort(found["end"], kind="stable")]
+        return StepTable(loaders=loaders, rows=found, dropped=dropped)

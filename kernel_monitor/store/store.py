@@ -1,12 +1,13 @@
-"""The one store of a session: one writer, any number of readers, each with a cursor of its own."""
+"""The store of a session: one writer, any number of readers, each with a cursor of its own."""
 
 from __future__ import annotations
 
 import time as clock
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,27 +16,22 @@ from .charts import DEFAULT_CHARTS, shown_series
 from .ring import Ring
 from .schema import Schema, Series, gpus_from_json, loader_series, loaders_from_json, series_from_json
 from .snapshot import Rows, Snapshot
-from .steplog import StepLog
+from .steps import StepLog
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-EVENTS = 10_000
-"""The most events that a store keeps."""
+EVENTS = 10_000  # the most events that a store keeps
 MOST_BYTES = 128 << 20
 """The most memory that the rows take: a long history of a large machine is cut short before it harms the training."""
-FEWEST = 100
-"""So many rows are kept whatever they take, if they are wanted."""
+FEWEST = 100  # so many rows are kept at any width
 
 
 class Store:
-    """A bounded table of what was measured, and a bounded list of what happened; every method is thread-safe.
+    """A bounded table of measurements, and a bounded list of events; every method is thread-safe.
 
     The lock is held for the copying of rows and nothing else: no callback, no I/O.
 
     Args:
         capacity: the most rows that are kept (6,000 rows are ten minutes at 10 Hz).
-        interval: seconds between rows until the sampler's hello says otherwise.
+        interval: seconds between rows until the first hello.
         origin: wall clock (Unix seconds) at `time == 0`; now, if not given.
         events: the most events that are kept.
         most_bytes: the most memory that the rows may take; fewer are kept where they are wide.
@@ -171,7 +167,7 @@ class Store:
             return self._ring.append(time, row)
 
     def add_event(self, kind: str, time: float, **fields: Any) -> dict[str, Any]:
-        """Note that something happened `time` seconds into the session; returns the event as readers get it.
+        """Add an event at `time` (session s); returns it as readers get it.
 
         `fields` must be JSON-able; `id` (from 1, never reused), `kind` and `time` are the store's own.
         """
@@ -205,7 +201,7 @@ class Store:
         return int(seq[place - 1]) if place else 0
 
     def page_rows(self, since_seq: int = 0) -> Rows:
-        """As `rows`, of `page_schema` alone: what pages are sent."""
+        """As `rows`, of `page_schema` alone: the rows that pages are sent."""
         with self._lock:
             schema, columns = self._shown()
             seq, time, values = self._ring.since(since_seq, columns)
@@ -226,8 +222,8 @@ class Store:
         with self._lock:
             return [dict(event) for event in self._events if event["id"] > since_id]
 
-    def snapshot(self, loaders: list[dict[str, Any]], facts: Mapping[str, Any]) -> Snapshot:
-        """Everything at this moment, rows and events of one instant, with the caller's loader states and facts."""
+    def snapshot(self, loaders: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Snapshot:
+        """The rows, events and steps at this moment, with the caller's loader states and facts."""
         with self._lock:
             schema = self._schema
             seq, time, values = self._ring.since(0)
@@ -238,7 +234,7 @@ class Store:
             time=time,
             values=values,
             events=events,
-            loaders=list(loaders),
+            loaders=[dict(loader) for loader in loaders],
             facts=dict(facts),
             steps=self.steps.table(),
         )
@@ -250,7 +246,7 @@ class Store:
         fitting = max(FEWEST, self._most_bytes // (4 * max(1, len(series))))
         changed = replace(self._schema, series=series, capacity=min(self._wanted, fitting), **changes)
         if changed == self._schema:
-            self._schema = changed  # what is no part of equality may differ
+            self._schema = changed  # fields that equality ignores may differ
         else:
             changed = replace(changed, version=self._schema.version + 1)
             if len(changed.columns) != len(changed.series):
@@ -267,7 +263,7 @@ class Store:
         return self._schema
 
     def _shown(self) -> tuple[Schema, npt.NDArray[np.intp]]:
-        """What pages are sent of the schema, and its columns in the ring; the lock is held."""
+        """The part of the schema that pages are sent, and its columns in the ring; the lock is held."""
         if self._shown_of is not self._schema:
             self._shown_of = self._schema
             self._shown_part = _part(self._schema, self._schema.charts or DEFAULT_CHARTS)
@@ -275,6 +271,6 @@ class Store:
 
 
 def _part(schema: Schema, charts: Sequence[str]) -> tuple[Schema, npt.NDArray[np.intp]]:
-    """The schema of what pages with these charts are sent, and its columns in the whole one."""
+    """The part of the schema that pages with these charts are sent, and its columns in the whole schema."""
     part = schema.restricted(set(shown_series(schema, charts)))
     return part, np.array([schema.columns[name] for name in part.names], dtype=np.intp)

@@ -1,4 +1,4 @@
-"""From the store to the pages of this kernel: wire format, hub, control channel, rendering processes.
+"""The connection between kernel and pages: messages, requests, subscriptions, and processes that render charts.
 
-Imports nothing: who renders a recorded session starts that process before it imports anything large itself.
+Imports nothing: rendering a recorded session starts its process before anything large is imported.
 """

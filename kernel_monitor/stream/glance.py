@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..store import Rows, Schema
 
+if TYPE_CHECKING:
+    from ..protocol.message_types import MachineFigures
+
 PERIOD_S = 1.0
 
 
-def glance(rows: Rows, *, loaders: Sequence[str]) -> dict[str, Any]:
+def glance(rows: Rows, *, loaders: Sequence[str]) -> MachineFigures:
     """`cpu`, `gpu` (%), `memory_used`, `memory_total`, `gpu_memory_used`, `gpu_memory_total` (B), `images` (1/s).
 
     CPU is of the cores that this process may use, memory of its container where that has a limit; what is not known
@@ -36,7 +39,7 @@ def glance(rows: Rows, *, loaders: Sequence[str]) -> dict[str, Any]:
         "memory_total": limit if container else schema.host.get("memory_total"),
         "gpu_memory_used": _last(rows, [f"gpu/{index}/memory_used" for index in gpus]),
         "gpu_memory_total": sum(totals) if totals else None,
-        "images": _sum_of_means(rows, [f"loader/{one}/images" for one in loaders]),
+        "images": _sum_of_means(rows, [f"loader/{loader}/images" for loader in loaders]),
     }
 
 

@@ -1,32 +1,31 @@
-"""Who is watching, and one stream of frames for all of them.
+"""Subscriptions of the pages that watch this kernel.
 
-A page subscribes with a lease that it renews while it shows the charts. Frames flow only while a lease is valid and
-a cell ran within the last ten minutes: jupyter-server counts every message as activity, and an open tab must not keep
-an idle kernel (and its GPU) from being culled.
+A page holds a lease that it renews while it shows the charts. Frames are sent only while a lease is valid and a cell
+ran within the last ten minutes: jupyter-server counts every message as activity, and an open tab must not keep an idle
+kernel (and its GPU) from being culled.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 LEASE_S = 20.0
 """How long a subscription lives without renewal, in seconds."""
 IDLE_PAUSE_S = 600.0
-"""Seconds without a running cell after which frames stop until somebody touches a page."""
-
+"""Seconds without a running cell after which frames pause until a user acts on a page."""
 
 FRAMES = "frames"
 GLANCE = "glance"
-"""What a lease may be for: every frame of the charts, or a status bar's few figures once a second."""
+"""Kinds of leases: every frame for charts, or a few figures a second for a status bar."""
 
 
-class Publisher(Protocol):
+class Publish(Protocol):
     """Sends one message to every connected page. May be called from any thread."""
 
-    def __call__(self, msg_type: str, content: dict[str, Any], buffers: list[bytes] | None = None) -> None: ...
+    def __call__(self, msg_type: str, content: Mapping[str, object], buffers: list[bytes] | None = None) -> None: ...
 
 
 class Hub:
@@ -35,13 +34,13 @@ class Hub:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._leases: dict[tuple[str, str], float] = {}  # until when, by what for and who
+        self._leases: dict[tuple[str, str], float] = {}  # expiry by (kind, client)
         self._cells_running = 0
         self._last_activity = clock()
         self.ever_subscribed = False
 
     def subscribe(self, client: str, *, touch: bool = False, kind: str = FRAMES) -> None:
-        """Start or renew a lease; ``touch`` tells that a person acted on the page, which ends a pause."""
+        """Start or renew a lease; `touch`: a user acted on the page, which ends a pause."""
         now = self._clock()
         with self._lock:
             self._leases[kind, client] = now + LEASE_S
@@ -64,12 +63,12 @@ class Hub:
 
     def cell_ended(self) -> None:
         with self._lock:
-            # The cell that loads the extension ends without having been seen to start.
+            # The cell that loads the extension started before we were registered.
             self._cells_running = max(0, self._cells_running - 1)
             self._last_activity = self._clock()
 
     def wanted(self, kind: str) -> bool:
-        """Whether some page holds a valid lease of this kind."""
+        """Whether a page holds a valid lease of this kind."""
         if not self._leases:
             return False
         now = self._clock()
@@ -80,11 +79,11 @@ class Hub:
 
     @property
     def watched(self) -> bool:
-        """Whether some page shows the charts."""
+        """Whether a page shows the charts."""
         return self.wanted(FRAMES)
 
     @property
     def paused(self) -> bool:
-        """Whether no cell ran for so long that frames stop."""
+        """Whether frames are paused because no cell ran for `IDLE_PAUSE_S`."""
         with self._lock:
             return self._cells_running == 0 and self._clock() - self._last_activity > IDLE_PAUSE_S

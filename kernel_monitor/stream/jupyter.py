@@ -1,40 +1,41 @@
-"""The only module that touches ipykernel: publish on iopub, listen on the control channel."""
+"""The connection to ipykernel: publish on iopub, handle requests on the control channel."""
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from comm import get_comm_manager
 
-from . import wire
+from ..protocol.message_types import REPLY, REQUEST, TARGET
+from . import page_messages as wire
 
-if TYPE_CHECKING:
-    from .control import Control
+Send = Callable[[Mapping[str, object], list[bytes]], None]
+"""Sends the content and the buffers of a reply, from any thread."""
 
 
 class Presence:
-    """Stands in the kernel's list of comms: pages ask for that, in any kernel, before they send a request of ours.
+    """An entry in the kernel's list of comms, which tells pages that this kernel answers our requests.
 
-    No comm of the library's: that would be opened in every page, and those that do not know it would close it.
+    Not a `comm.Comm`: that would be opened in every page, and closed by those that do not know its target.
     """
 
     def __init__(self) -> None:
         self.comm_id = uuid.uuid4().hex
-        self.target_name = wire.TARGET
+        self.target_name = TARGET
 
     def handle_msg(self, _msg: Any) -> None:
-        """Nothing is said here."""
+        """Ignore messages."""
 
     def handle_close(self, _msg: Any) -> None:
-        """Stay in the list, from which the manager has taken it, as long as the extension is loaded."""
+        """Register again: the manager removes a closed comm, but the extension is still loaded."""
         get_comm_manager().register_comm(cast("Any", self))
 
 
 def page_of_cell(shell: Any) -> str | None:
-    """The session id of the page whose request runs now in a shell; None in a shell that has no kernel."""
+    """The session id of the page whose cell runs now; None in a shell without a kernel."""
     get_parent = getattr(getattr(shell, "kernel", None), "get_parent", None)
     if get_parent is None:
         return None
@@ -43,16 +44,16 @@ def page_of_cell(shell: Any) -> str | None:
 
 
 class KernelChannels:
-    """Connects a :class:`~kernel_monitor.stream.control.Control` to the ipykernel of this process."""
+    """Publishes to pages, and takes their requests, through the ipykernel of this process."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._presence: Any = Presence()
-        # Frames belong to no cell: front ends attach a message to a cell by its parent, and nbclient logs an error
-        # for message types it does not know when they belong to one.
+        # Front ends attach a message to a cell by its parent header, and nbclient logs an error for unknown types of
+        # messages that belong to a cell: frames get a parent that is no cell.
         self._parent = {"header": kernel.session.msg_header("kernel_monitor")}
 
-    def publish(self, msg_type: str, content: dict[str, Any], buffers: list[bytes] | None = None) -> None:
+    def publish(self, msg_type: str, content: Mapping[str, object], buffers: list[bytes] | None = None) -> None:
         kernel = self._kernel
         kernel.session.send(
             kernel.iopub_socket,
@@ -63,49 +64,52 @@ class KernelChannels:
             buffers=buffers,
         )
 
-    def listen(self, control: Control) -> None:
-        """Register the request handler (also for requests that arrive while a cell runs)."""
+    def listen(self, handle: Callable[[Any, Send], None]) -> None:
+        """Let requests be handled, also those that arrive while a cell runs.
+
+        `handle` is called on the control thread with a request's content and what sends the reply to it.
+        """
         kernel = self._kernel
 
         def handler(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-            def send(content: dict[str, Any], buffers: list[bytes]) -> None:
+            def send(content: Mapping[str, object], buffers: list[bytes]) -> None:
                 try:
-                    kernel.session.send(stream, wire.REPLY, content, parent, ident, buffers=buffers or None)
-                except Exception as exc:  # noqa: BLE001 - told to the page, which would wait for ever
-                    kernel.session.send(stream, wire.REPLY, wire.error(exc), parent, ident)
+                    kernel.session.send(stream, REPLY, content, parent, ident, buffers=buffers or None)
+                except Exception as exc:  # noqa: BLE001 - sent to the page, which would wait for ever
+                    kernel.session.send(stream, REPLY, wire.error(exc), parent, ident)
 
             control_thread = threading.get_ident()
 
-            def reply(content: dict[str, Any], buffers: list[bytes]) -> None:
+            def reply(content: Mapping[str, object], buffers: list[bytes]) -> None:
                 if threading.get_ident() == control_thread:
                     send(content, buffers)
                 else:
-                    # zmq sockets belong to one thread: a late answer goes back through the control thread's loop.
+                    # A zmq socket may be used by one thread only: late replies go through the control thread's loop.
                     stream.io_loop.add_callback(send, content, buffers)
 
-            control.handle(parent.get("content"), reply)
+            handle(parent.get("content"), reply)
 
-        kernel.control_handlers[wire.REQUEST] = handler
+        kernel.control_handlers[REQUEST] = handler
         get_comm_manager().register_comm(self._presence)
 
     def unlisten(self) -> None:
         get_comm_manager().unregister_comm(self._presence)
-        self._kernel.control_handlers.pop(wire.REQUEST, None)
+        self._kernel.control_handlers.pop(REQUEST, None)
         self._kernel.__dict__.pop("do_shutdown", None)
 
     def before_shutdown(self, call: Callable[[], None]) -> None:
-        """Call `call` when the kernel is asked to shut down, or to restart.
+        """Call `call` when the kernel is about to shut down or restart.
 
-        ipykernel then ends its child processes before Python's own exit functions run.
+        ipykernel kills child processes before functions registered with `atexit` run.
         """
         kernel = self._kernel
         shut_down = kernel.do_shutdown
 
-        def told(restart: bool) -> Any:
+        def do_shutdown(restart: bool) -> Any:
             try:
                 call()
             finally:
                 result = shut_down(restart)
             return result
 
-        kernel.do_shutdown = told
+        kernel.do_shutdown = do_shutdown

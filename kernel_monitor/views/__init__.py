@@ -1,7 +1,7 @@
-"""The charts. Each is one function that returns a heading and Bokeh figures over named sources, and holds no data.
+"""The charts: each is a function that returns a heading and Bokeh figures over named sources, without data.
 
-A new chart is a function, a line in :data:`CHARTS` and one in `store.charts`; it then appears in the cell, the sidebar
-and the report.
+A new chart is a function, a line in :data:`CHARTS` and a line in `store.charts`; it then appears in the cell, the
+sidebar and the report.
 Bokeh is never imported in a process that trains; `python -m kernel_monitor.views` makes a document elsewhere.
 """
 
@@ -16,12 +16,11 @@ from bokeh.models.ui import UIElement
 
 from ..store import Schema
 from ..store.charts import DEFAULT_CHARTS
-from .cpu import cpu
-from .gpu import gpu, gpu_counters, gpu_engines
-from .gpu_lines import gpu_bus, gpu_clocks
+from .cpu_chart import cpu
+from .gpu_charts import gpu, gpu_bus, gpu_clocks, gpu_counters, gpu_engines
 from .heatmap import color_scale
-from .loaders import images, phases, wait
-from .machine import io, memory, pressure, processes
+from .host_charts import io, memory, pressure, processes
+from .loader_charts import images, phases, wait
 from .style import Page, new_page, share_axis
 
 if TYPE_CHECKING:
@@ -54,16 +53,16 @@ def layout(
     """Charts above each other over one `Range1d` named `time`.
 
     Args:
-        schema: what is measured.
-        interactive: with tools to pan and zoom, for a page that no feed moves.
+        schema: the series to draw.
+        interactive: with tools to pan and zoom, for a page without a live feed.
         charts: their ids; None for those of the schema, or the default ones where it names none.
         paged: every chart has a time axis of its own, as they may stand on several sheets of paper; else the last one
             has it for all.
     """
     page = new_page(schema, interactive=interactive)
     parts: list[UIElement] = []
-    for one in charts or schema.charts or DEFAULT_CHARTS:
-        parts += CHARTS[one](schema, page)
+    for chart in charts or schema.charts or DEFAULT_CHARTS:
+        parts += CHARTS[chart](schema, page)
     if not paged:
         share_axis(page)
     if page.scale:
@@ -72,7 +71,7 @@ def layout(
 
 
 def document(schema: Schema, *, interactive: bool = False) -> dict[str, Any]:
-    """The document for a page: what BokehJS's `embed_item` takes, JSON-able."""
+    """The document for a page, for BokehJS's `embed_item`; JSON-able."""
     return dict(json_item(layout(schema, interactive=interactive)))
 
 

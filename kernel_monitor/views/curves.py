@@ -9,7 +9,7 @@ from bokeh.models import BasicTicker, ColumnDataSource, DataRange1d, Line, Numer
 from bokeh.models.dom import Div, Span
 from bokeh.models.ui.panes import Pane
 
-from .marks import FONT, add_bands, add_markers
+from .markers import FONT, add_bands, add_markers
 from .style import LEFT, RIGHT, hover, new_figure
 
 if TYPE_CHECKING:
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
     from .style import Page
 
-SECONDS = 2.0
-"""A line of means is over these seconds; one frame's window holds one batch or none."""
+SECONDS = 2.0  # seconds of a mean: a frame's window holds one batch or none
 HEIGHT = 96
-LOW = 72
-"""Pixels of a chart that is one of several about the same thing."""
+LOW = 72  # pixels of a chart in a group of charts
 CURVE_COLORS = (
     "#2f7fe0", "#e0791f", "#1f9e77", "#b45fc8", "#c9a000", "#d1495b", "#4fb3d9", "#8d6e63",
 )  # fmt: skip
@@ -35,23 +33,14 @@ FORMATS = {"B": "0.[0] d", "B/s": "0.[0] d", "ms": "0,0.0"}
 
 @dataclass(frozen=True)
 class Curve:
-    """One line.
+    """One line."""
 
-    Attributes:
-        series: what it shows.
-        label: what a person calls it.
-        unit: of the series.
-        color: of the line.
-        dash: of the line, as CSS names it: `solid`, `dashed` or `dotted`.
-        also: a second series and its unit, which the hover tells beside the first.
-    """
-
-    series: str
-    label: str
-    unit: str
-    color: str
-    dash: str = "solid"
-    also: tuple[str, str] | None = None
+    series: str  # its series
+    label: str  # in the legend and the hover
+    unit: str  # of the series
+    color: str  # of the line
+    dash: str = "solid"  # of the line, as CSS names it: `solid`, `dashed` or `dotted`
+    also: tuple[str, str] | None = None  # a second series and its unit, shown by the hover beside the first
 
 
 def curves(
@@ -69,7 +58,7 @@ def curves(
     Args:
         page: the document that it becomes part of.
         name: of the figure; its source is called `<name>-lines`, and `<name>-means` where there are means.
-        lines: all of one unit.
+        lines: all of the same unit.
         height: pixels of the plotting area.
         end: of the y axis; None for as high as what is visible.
         means: draw the values as dots and their mean of two seconds as the line.
@@ -112,8 +101,8 @@ def curves(
             attachment="horizontal",
         )
     )
-    add_bands(page, p, over=False, labels=True)
-    add_markers(page, p)
+    add_bands(page.bands, p, over=False, labels=True)
+    add_markers(page.markers, p)
     if isinstance(p.y_range, DataRange1d):
         # Only they decide how high the chart is.
         p.y_range.update(renderers=[*dots, *drawn])
@@ -122,12 +111,11 @@ def curves(
 
 
 def legend(name: str, lines: Sequence[Curve]) -> Pane:
-    """What the lines' colours and strokes are."""
     return key(name, [(line.label, line.color, line.dash) for line in lines])
 
 
 def key(name: str, entries: Sequence[tuple[str, str, str]]) -> Pane:
-    """A legend of (words, colour, stroke). As DOM: names of other people's making wrap and are cut short."""
+    """A legend of (words, colour, stroke). As DOM, so that long names of users wrap and are cut short."""
     line = {
         "display": "flex",
         "flex-wrap": "wrap",
@@ -152,7 +140,7 @@ def _entry(name: str, color: str, stroke: str) -> Div:
 
 
 def _reading(k: int, line: Curve) -> list[str]:
-    """What the hover tells of a line: label, column, unit, and the column and unit of its second reading."""
+    """A line in the hover: label, column, unit, and the column and unit of its second series."""
     second = [f"z{k}", line.also[1]] if line.also else []
     return [line.label or "mean", f"y{k}", line.unit, *second]
 

@@ -1,7 +1,7 @@
 """Heatmaps: rows of whole per cent over time, drawn from a ring of small images.
 
-Each image (a tile) is a stretch of time of all rows, so that a feed patches one tile of a few kilobytes for every
-frame, whatever the machine's size. See *Documents* in `docs/architecture.md` for the tag that a feed reads.
+Each image (a tile) is a range of time of all rows, so that a feed patches one tile of a few kilobytes for every
+frame, whatever the machine's size. See *Documents* in `docs/messages.md` for the tag that a feed reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bokeh.models.dom import Div, Span
 from bokeh.models.ui.panes import Pane
 from bokeh.palettes import Viridis256
 
-from .marks import FONT, add_bands, add_markers
+from .markers import FONT, add_bands, add_markers
 from .rows import Group, Row, hatch, label_groups, label_rows, row_height, separate
 from .style import RIGHT, Page, hover, new_figure
 
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
     from bokeh.plotting import figure
 
-SLOTS = 60
-"""Columns of a tile."""
-LANE = 18
-"""Pixels above the rows of the first chart, where the markers' labels stand."""
+SLOTS = 60  # columns of a tile
+LANE = 18  # pixels above the rows of the first chart, where the markers' labels stand
 
 
 def heatmap(
@@ -45,8 +43,8 @@ def heatmap(
         name: of the figure; its source is called `<name>-tiles`.
         rows: the lowest row first.
         levels: groups of rows, the finest level first; each level has a column of labels, the finest one separators.
-        pixels: height of a row; None for one that suits their number.
-        from_top: where only some rows have room for a label, whether the highest one is among them, not the lowest.
+        pixels: height of a row; None: by their number.
+        from_top: where only some rows have room for a label, whether the highest row has one, not the lowest.
         axis: whether it shows the time axis.
     """
     count = len(rows)
@@ -74,8 +72,8 @@ def heatmap(
     hatch(p, [row.hatched for row in rows])
     for groups in levels[:1]:
         separate(p, groups)
-    add_bands(page, p, over=True)
-    add_markers(page, p, label_y=count * (1 + lane / height / 2) if lane else None)
+    add_bands(page.bands, p, over=True)
+    add_markers(page.markers, p, label_y=count * (1 + lane / height / 2) if lane else None)
     p.add_tools(hover([cells], [("", "@image{0} %")], {"kind": "hover-tiles"}, point_policy="follow_mouse"))
     page.top, page.scale = False, True
     return p

@@ -1,4 +1,4 @@
-"""Rows of a heatmap: what stands beside them, and what is drawn around and over groups of them.
+"""Rows of a heatmap: their labels, and the names, separators and hatching of groups of rows.
 
 Separators and hatching are Bokeh's grids over fixed ticks: two models for any number of cores, and no source to feed.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bokeh.models import FixedTicker, Grid, LinearAxis, NoOverlap
 
-from .marks import FONT, GRID, INK, PAPER
+from .markers import FONT, GRID, INK, PAPER
 from .style import NEUTRAL, plain
 
 if TYPE_CHECKING:
@@ -19,27 +19,18 @@ if TYPE_CHECKING:
     from bokeh.models.text import BaseText
     from bokeh.plotting import figure
 
-LETTER = 6.2
-"""Pixels of a letter at the labels' size."""
-OWN = "own"
-"""Tag of what keeps its colour in any theme, because it lies on cells."""
+LETTER = 6.2  # pixels of a letter at the labels' size
+OWN = "own"  # tag of what keeps its colour in any theme, because it lies on cells
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row.
+    """One row."""
 
-    Attributes:
-        series: what it shows, in %.
-        label: what a person calls it; said by the hover.
-        short: what stands beside it.
-        hatched: whether its cells are not meant for this process, or can never hold a value.
-    """
-
-    series: str
-    label: str
-    short: str
-    hatched: bool = False
+    series: str  # in %
+    label: str  # in the hover
+    short: str  # beside the row
+    hatched: bool = False  # whether its cells are not meant for this process, or can never hold a value
 
 
 @dataclass(frozen=True)
@@ -53,7 +44,7 @@ class Group:
 
 
 def row_height(count: int) -> int:
-    """Pixels of one row so that a few rows are easy to tell apart and hundreds still fit on a screen."""
+    """Pixels of a row: a few rows are easy to distinguish, and hundreds still fit on a screen."""
     for most, pixels in ((4, 22), (8, 16), (16, 12), (32, 8), (64, 6), (128, 4)):
         if count <= most:
             return pixels
@@ -81,7 +72,7 @@ def label_rows(p: figure, labels: Sequence[str], pixels: int, *, from_top: bool 
 def label_groups(p: figure, groups: Sequence[Group], pixels: int) -> None:
     """Name groups of rows in a column of upright words left of the rows' labels.
 
-    A group that is too low for its word has its number; where that is too much as well, every 2nd, 4th, 8th… has.
+    A group that is too low for its word has its number; where that is too high, only every 2nd, 4th, 8th… has.
     """
     words = [_fitting(group, pixels) for group in groups]
     step = 1
@@ -126,13 +117,13 @@ def separate(p: figure, groups: Sequence[Group]) -> None:
 
 
 def hatch(p: figure, hatched: Sequence[bool]) -> None:
-    """Gray hatching over these rows, runs of neighbours as one."""
+    """Gray hatching over these rows, neighbours in one band."""
     edges = [float(k) for k in range(len(hatched) + 1) if _at(hatched, k) != _at(hatched, k - 1)]
     if not edges:
         return
     bands = Grid(
         dimension=1,
-        # Every second stretch is a band, and the first begins at the axis's start.
+        # Every second segment is a band, and the first begins at the axis's start.
         ticker=FixedTicker(ticks=[0.0, *edges]),
         grid_line_color=None,
         band_fill_color=GRID,

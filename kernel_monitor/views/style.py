@@ -1,7 +1,7 @@
-"""How every chart looks: one quiet figure, one palette, one time axis.
+"""The common style of all charts: figure, headings, time axis, tools.
 
 Backgrounds are transparent and the neutral colours are legible on white and on black, so that a chart is readable
-before a page has given it the colours of its theme. Texts that may hold somebody else's words are ``PlainText``:
+before a page has given it the colours of its theme. Texts that may hold a user's words are ``PlainText``:
 Bokeh takes ``$$…$$`` in a plain string for TeX and then loads MathJax from the network.
 """
 
@@ -26,17 +26,19 @@ from bokeh.models.dom import Div, Span
 from bokeh.models.ui.panes import Pane
 from bokeh.plotting import figure
 
-from .marks import FONT, GRID, new_bands, new_markers
+from ..store.charts import missing_reason
+from .markers import FONT, GRID, new_bands, new_markers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from bokeh.models.ui import UIElement
 
     from ..store import Schema
 
 NEUTRAL = "#7a828e"
 
-LEFT, RIGHT = 58, 12
-"""Pixels beside every frame, so that the time axes of all charts stand above each other."""
+LEFT, RIGHT = 58, 12  # pixels beside every frame, so that the time axes of all charts stand above each other
 TOP, AXIS, BOTTOM = 3, 24, 8
 """Pixels above a figure's frame, of its time axis, and below the frame of a figure without one."""
 
@@ -56,24 +58,18 @@ def _clock() -> DatetimeTickFormatter:
 
 @dataclass
 class Page:
-    """What the charts of one document share.
+    """The shared parts of the charts of a document.
 
     Attributes:
-        time: the visible span of time, in ms since 1970; pages and reports move this one range.
-        markers: the switches and marks, see `marks`.
-        bands: the times of replayed batches, see `marks`.
-        interactive: whether a person can pan and zoom (a report) or the feed moves the charts (live).
-        top: whether the next chart is the first one, which carries the markers' labels.
-        scale: whether a heatmap was drawn, whose colours are to be explained.
         ticker, formatter: of every time axis; a `DatetimeTicker` alone is a dozen models.
     """
 
-    time: Range1d
-    markers: ColumnDataSource
-    bands: ColumnDataSource
-    interactive: bool = False
-    top: bool = True
-    scale: bool = False
+    time: Range1d  # the visible span of time, in ms since 1970; pages and reports move this one range
+    markers: ColumnDataSource  # the switches and marks, see `marks`
+    bands: ColumnDataSource  # the times of replayed batches, see `marks`
+    interactive: bool = False  # whether a person can pan and zoom (a report) or the feed moves the charts (live)
+    top: bool = True  # whether the next chart is the first one, which carries the markers' labels
+    scale: bool = False  # whether a heatmap was drawn, which needs the colour scale
     ticker: DatetimeTicker = field(default_factory=lambda: DatetimeTicker(desired_num_ticks=7, num_minor_ticks=0))
     formatter: DatetimeTickFormatter = field(default_factory=_clock)
     figures: list[figure] = field(default_factory=list)
@@ -87,7 +83,7 @@ def new_page(schema: Schema, *, interactive: bool) -> Page:
 
 
 def heading(name: str, title: str, note: str | None = None) -> Pane:
-    """What stands above a chart: its title with the unit, and what else a person must know to read it.
+    """The heading of a chart: its title with the unit, and a note.
 
     As DOM: it wraps in a narrow sidebar, is read by assistive technology, and is not painted again with every frame.
     """
@@ -103,13 +99,13 @@ def heading(name: str, title: str, note: str | None = None) -> Pane:
     return Pane(elements=[Div(children=words, style=style)], name=f"{name}-title")
 
 
-def quiet(name: str, title: str, reason: str) -> Pane:
-    """A chart that has nothing to draw: its title and, in one line, why."""
-    return heading(name, title, reason)
+def missing(schema: Schema, chart: str, title: str) -> list[UIElement]:
+    """A chart without series: its title and, in one line, the reason; nothing before the first hello."""
+    return [heading(chart, title, missing_reason(schema, chart))] if schema.series else []
 
 
 def plain(text: str) -> PlainText:
-    """`text` as it stands, whatever it holds."""
+    """`text` without any markup."""
     return PlainText(text=text)
 
 
@@ -121,7 +117,7 @@ def new_figure(
     y_range: Range1d | DataRange1d,
     axis: bool = True,
 ) -> figure:
-    """A figure without data in the house style.
+    """A figure without data in the common style.
 
     Args:
         name: the model's name, by which a page finds it.
@@ -148,15 +144,15 @@ def new_figure(
     )
     p.toolbar.logo = None
     p.title = None
-    for one in (*p.xaxis, *p.yaxis):
-        one.axis_line_color = None
-        one.major_tick_line_color = None
-        one.minor_tick_line_color = None
-        one.major_label_text_color = NEUTRAL
-        one.major_label_text_font = FONT
-        one.major_label_text_font_size = "10.5px"
-        one.major_label_standoff = 5
-        one.major_label_policy = NoOverlap(min_distance=6)
+    for axis_model in (*p.xaxis, *p.yaxis):
+        axis_model.axis_line_color = None
+        axis_model.major_tick_line_color = None
+        axis_model.minor_tick_line_color = None
+        axis_model.major_label_text_color = NEUTRAL
+        axis_model.major_label_text_font = FONT
+        axis_model.major_label_text_font_size = "10.5px"
+        axis_model.major_label_standoff = 5
+        axis_model.major_label_policy = NoOverlap(min_distance=6)
     p.xaxis.visible = axis
     p.xaxis.ticker = page.ticker
     p.xaxis.formatter = page.formatter
@@ -169,16 +165,16 @@ def new_figure(
 
 def share_axis(page: Page) -> None:
     """Let the last figure's time axis stand for all: they have the same range and the same edges."""
-    for one in page.figures[:-1]:
-        if one.xaxis[0].visible:
-            one.xaxis.visible = False
-            one.height = (one.height or 0) - AXIS + BOTTOM
-            one.min_border_bottom = BOTTOM
-    for one in page.figures[-1:]:
-        if not one.xaxis[0].visible:
-            one.xaxis.visible = True
-            one.height = (one.height or 0) - BOTTOM + AXIS
-            one.min_border_bottom = 0
+    for p in page.figures[:-1]:
+        if p.xaxis[0].visible:
+            p.xaxis.visible = False
+            p.height = (p.height or 0) - AXIS + BOTTOM
+            p.min_border_bottom = BOTTOM
+    for p in page.figures[-1:]:
+        if not p.xaxis[0].visible:
+            p.xaxis.visible = True
+            p.height = (p.height or 0) - BOTTOM + AXIS
+            p.min_border_bottom = 0
 
 
 def hover(renderers: Sequence[Any], tooltips: list[tuple[str, str]], tag: dict[str, Any], **options: Any) -> HoverTool:

@@ -13,7 +13,7 @@ import traitlets
 
 from .._version import __version__
 from ..errors import MonitorError
-from ..stream.wire import PROTOCOL
+from ..protocol.message_types import PROTOCOL
 
 _STATIC = Path(__file__).resolve().parents[1] / "static"
 

@@ -23,11 +23,35 @@ def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(scope="module", autouse=True)
+def kernels(lab_server: Server) -> Iterator[None]:
+    """A module's kernels end with it."""
+    yield
+    lab_server.end_kernels()
+
+
+@pytest.fixture(scope="module")
+def loaded(browser: Browser, lab_server: Server) -> Iterator[Lab]:
+    """One page for the tests of a module: loading JupyterLab takes longer than most of them."""
+    lab = Lab(browser, lab_server)
+    yield lab
+    lab.close()
+
+
 @pytest.fixture
-def lab(browser: Browser, lab_server: Server) -> Iterator[Lab]:
-    page = Lab(browser, lab_server)
-    yield page
-    page.close()
+def lab(loaded: Lab) -> Iterator[Lab]:
+    """The module's page, with nothing open in it."""
+    yield loaded
+    loaded.clear()
+
+
+@pytest.fixture
+def new_lab(browser: Browser, lab_server: Server) -> Iterator[Lab]:
+    """A page of the test's own, for what is about a page's load or depends on what was shown in it before."""
+    lab = Lab(browser, lab_server)
+    yield lab
+    lab.close()
+    lab_server.end_kernels()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, sync_playwright
 
 CHROMIUM_FLAGS = [
     "--no-sandbox",
@@ -28,6 +29,15 @@ CHROMIUM_FLAGS = [
 ]
 TOKEN = "kernel-monitor-test"  # noqa: S105 - guards nothing: the server listens on loopback for one test run
 TOOLS = "localStorage.getItem('kernel-monitor:open') ?? localStorage.setItem('kernel-monitor:open', '[\"tools\"]')"
+CLEAR = f"""async () => {{
+    const app = window.jupyterapp;
+    for (const button of document.querySelectorAll('.jp-Dialog button.jp-mod-reject')) button.click();
+    await app.serviceManager.sessions.shutdownAll();
+    for (const widget of [...app.shell.widgets('main')]) widget.dispose();
+    app.shell.collapseRight();
+    localStorage.clear();
+    {TOOLS};
+}}"""
 SIDEBAR = ".km-sidebar .km-dashboard"
 CELL = ".jp-OutputArea .km-dashboard"
 
@@ -58,6 +68,19 @@ class Server:
         book.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
         nbformat.write(book, self.root / name)
         return name
+
+    def end_kernels(self) -> None:
+        """End every kernel: one that goes on measures, and takes the next tests' time."""
+        for kernel in json.loads(self._call("GET", "/api/kernels")):
+            self._call("DELETE", f"/api/kernels/{kernel['id']}")
+
+    def _call(self, method: str, path: str) -> bytes:
+        request = urllib.request.Request(  # noqa: S310 - loopback
+            f"{self.base}{path}", method=method, headers={"Authorization": f"token {TOKEN}"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310 - loopback
+            content: bytes = reply.read()
+        return content
 
 
 @contextmanager
@@ -107,7 +130,7 @@ def server(root: Path, app: str = "jupyterlab", **env: str) -> Iterator[Server]:
         log.close()
 
 
-def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 180) -> None:
     until = time.monotonic() + seconds
     while True:
         try:
@@ -134,7 +157,8 @@ class Lab:
     ):
         """``tools``: in narrow dashboards *Tools* has been opened before, as it is remembered."""
         self.server = server
-        self.context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
+        self.size: ViewportSize = {"width": width, "height": height}
+        self.context = browser.new_context(viewport=self.size, accept_downloads=True)
         if tools:
             self.context.add_init_script(TOOLS)
         self.page: Page = self.context.new_page()
@@ -143,15 +167,33 @@ class Lab:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
         self.dark = dark
+        self.loaded = False
 
     def open(self, path: str, *, tree: str = "lab/tree") -> Lab:
-        """Open a notebook and wait for its kernel."""
-        self.page.goto(f"{self.server.base}/{tree}/{path}?token={TOKEN}&reset")
+        """Open a notebook and wait for its kernel; JupyterLab itself is loaded once."""
+        if self.loaded:
+            self.command("docmanager:open", {"path": path})
+            self.wait_for_notebook(path)
+        else:
+            self.page.goto(f"{self.server.base}/{tree}/{path}?token={TOKEN}&reset")
+            self.loaded = True
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
         if self.dark:
             self.command("apputils:change-theme", {"theme": "JupyterLab Dark"})
         self.wait_for_idle()
         return self
+
+    def clear(self) -> None:
+        """Leave JupyterLab as it was loaded: no notebook, no kernel, no sidebar, nothing remembered."""
+        self.page.evaluate(CLEAR)
+        self.page.set_viewport_size(self.size)
+        self.page.wait_for_timeout(300)  # what the closed connections still say
+        self.errors.clear()
+
+    def wait_for_notebook(self, path: str) -> None:
+        self.page.wait_for_function(
+            "(path) => window.jupyterapp.shell.currentWidget?.context?.path === path", arg=path, timeout=60_000
+        )
 
     def command(self, name: str, args: dict[str, Any] | None = None) -> None:
         """Run a JupyterLab command, as the menus and the palette do. Does not wait for its end."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_monitor.steps.records import ON_DEVICE, WARM_UP
+from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP
 from kernel_monitor.store import Snapshot
 from kernel_monitor.store.schema import Series
 from kernel_monitor.store.steps import STEP, StepTable

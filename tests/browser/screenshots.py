@@ -1,4 +1,4 @@
-"""``make screenshots``: cell, sidebar and report, light and dark, wide and narrow, to docs/screens.
+"""``make screenshots``: cell, sidebar and report, light and dark, wide and narrow, to build/screens.
 
     python -m tests.browser.screenshots [DIR] [train] [verdict] [scale] [report]
 
@@ -6,17 +6,19 @@
 picture; then its recording is opened. ``verdict`` is one that its loader holds up: *Diagnose* is pressed, ten steps are
 profiled, and everything is unfolded. ``scale`` is JupyterLab over a machine of 256 cores and eight GPUs that is not
 there, and ``report`` the exported page of such machines, on the screen and on paper. Without a name, all of them.
+Without DIR, the pictures that the documentation shows are also copied to docs/screens.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from kernel_monitor.report import render, write
 
@@ -56,6 +58,9 @@ BUSY = f"import time\nuntil = time.monotonic() + {BUSY_S + 5}\nwhile time.monoto
 SHOW_ALL = "%monitor show all"
 THEMES = ("light", "dark")
 SCENES = ("train", "verdict", "scale", "report")
+TARGET = Path("build/screens")
+SHOWN = Path("docs/screens")
+"""The pictures that README and docs show; the only ones in the repository, at most eight."""
 
 
 def main(target: Path, scenes: Sequence[str] = SCENES) -> None:
@@ -123,6 +128,16 @@ def scale(browser: Browser, root: Path, target: Path) -> None:
                 lab.close()
 
 
+def _whole(page: Page, path: Path) -> None:
+    """A picture of the whole page: its charts are drawn when they come into sight, so it is scrolled through first."""
+    for top in range(0, page.evaluate("() => document.documentElement.scrollHeight"), 600):
+        page.evaluate("(top) => window.scrollTo(0, top)", top)
+        page.wait_for_timeout(300)
+    page.evaluate("() => window.scrollTo(0, 0)")
+    page.wait_for_timeout(300)
+    page.screenshot(path=path, full_page=True)
+
+
 def reports(browser: Browser, root: Path, target: Path) -> None:
     """The exported pages of machines that are not at hand: one wide, one narrow."""
     snapshots = pictured()
@@ -134,7 +149,7 @@ def reports(browser: Browser, root: Path, target: Path) -> None:
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready=true]")
         page.wait_for_timeout(1500)
-        page.screenshot(path=target / f"report-{name}-{theme}-{kind}.png", full_page=True)
+        _whole(page, target / f"report-{name}-{theme}-{kind}.png")
         page.close()
     path = write(root / "reported.html", render(reported()))
     for theme in THEMES:
@@ -144,9 +159,9 @@ def reports(browser: Browser, root: Path, target: Path) -> None:
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready=true]")
         page.wait_for_timeout(1500)
-        # The whole first: after another picture Chromium leaves specks of it between its tiles.
-        page.screenshot(path=target / f"report-whole-{theme}.png", full_page=True)
+        # In this order: after a picture of the whole page Chromium leaves specks in the next one.
         page.screenshot(path=target / f"report-first-{theme}.png")
+        _whole(page, target / f"report-whole-{theme}.png")
         if theme == "dark":  # on paper it is light all the same
             page.pdf(path=target / "report-printed.pdf", prefer_css_page_size=True)
         page.close()
@@ -193,7 +208,7 @@ def _one_theme(browser: Browser, running: Server, root: Path, target: Path, them
             page.goto(report.as_uri())
             page.wait_for_selector("html[data-ready=true]")  # the loop beside it wants every core
             page.wait_for_timeout(1500)
-            page.screenshot(path=target / f"report-{theme}-{kind}.png", full_page=True)
+            _whole(page, target / f"report-{theme}-{kind}.png")
             page.close()
         _recorded(lab, target, theme)
         lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
@@ -266,7 +281,9 @@ def _recorded(lab: Lab, target: Path, theme: str) -> None:
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    main(
-        Path(next((word for word in words if word not in SCENES), "docs/screens")),
-        [word for word in words if word in SCENES] or SCENES,
-    )
+    chosen = next((Path(word) for word in words if word not in SCENES), TARGET)
+    main(chosen, [word for word in words if word in SCENES] or SCENES)
+    if chosen == TARGET:
+        for shown in SHOWN.iterdir():
+            if (TARGET / shown.name).exists():
+                shutil.copyfile(TARGET / shown.name, shown)

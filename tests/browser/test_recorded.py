@@ -60,7 +60,7 @@ def test_after_a_death_the_recording_is_offered_and_opens(lab: Lab, tmp_path: Pa
     assert lab.monitor(TAB, "monitor.source.session") == session
     assert lab.monitor(TAB, "monitor.source.recorded.seconds") > 2
 
-    # A shorter stretch of it, and all again.
+    # A shorter segment of it, and all again.
     with lab.page.expect_download(timeout=60_000) as download:
         tab.get_by_role("button", name="Export").click()
     target = tmp_path / download.value.suggested_filename
@@ -132,8 +132,10 @@ def test_in_a_cell_while_it_is_still_recorded(lab: Lab) -> None:
     lab.page.mouse.down()
     lab.page.mouse.move(x + 80, y, steps=5)
     lab.page.mouse.up()
-    time.sleep(1)
-    assert lab.monitor(CELL, "monitor.document.get_model_by_name('time').start") < start
+    lab.page.wait_for_function(
+        "([where, start]) => document.querySelector(where).monitor.document.get_model_by_name('time').start < start",
+        arg=[CELL, start],
+    )
     cell.get_by_role("button", name="All").click()
     lab.page.wait_for_function(
         "([where, start]) => Math.abs(document.querySelector(where).monitor.document"

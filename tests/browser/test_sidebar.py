@@ -140,8 +140,8 @@ def test_reload_in_the_middle_of_a_cell(lab: Lab, tmp_path: Path) -> None:
     _flows(lab, CELL)
 
 
-def test_two_tabs_on_one_kernel(browser: Browser, lab_server: Server) -> None:
-    one, two = Lab(browser, lab_server), Lab(browser, lab_server)
+def test_two_tabs_on_one_kernel(browser: Browser, lab_server: Server, lab: Lab) -> None:
+    one, two = lab, Lab(browser, lab_server)
     try:
         path = lab_server.notebook("two.ipynb", START)
         one.open(path)
@@ -152,11 +152,10 @@ def test_two_tabs_on_one_kernel(browser: Browser, lab_server: Server) -> None:
         two.open_sidebar()
         _flows(two)
         assert one.monitor(SIDEBAR, "monitor.source.session") == two.monitor(SIDEBAR, "monitor.source.session")
-        two.close()
-        _flows(one)
-        assert one.monitor(SIDEBAR, "monitor.stats.missed") == 0
     finally:
-        one.close()
+        two.close()
+    _flows(one)
+    assert one.monitor(SIDEBAR, "monitor.stats.missed") == 0
 
 
 def test_a_closed_notebook_is_said_to_be_closed(lab: Lab) -> None:
@@ -206,9 +205,9 @@ def test_run_all_opens_the_sidebar_in_the_middle(lab: Lab) -> None:
     assert lab.errors == []
 
 
-def test_the_sidebar_opens_for_the_notebook_that_asked(browser: Browser, lab_server: Server) -> None:
+def test_the_sidebar_opens_for_the_notebook_that_asked(browser: Browser, lab_server: Server, lab: Lab) -> None:
     """Not in another window of the same notebook, and not while another notebook is shown."""
-    one, two = Lab(browser, lab_server), Lab(browser, lab_server)
+    one, two = lab, Lab(browser, lab_server)
     try:
         path = lab_server.notebook("asks-one.ipynb", START, "import time; time.sleep(2)", "%monitor sidebar")
         one.open(path)
@@ -228,7 +227,6 @@ def test_the_sidebar_opens_for_the_notebook_that_asked(browser: Browser, lab_ser
         expect(panel).to_contain_text("asks-one.ipynb")
         expect(two.page.locator(".km-sidebar")).to_be_hidden()
     finally:
-        one.close()
         two.close()
 
 
@@ -238,6 +236,7 @@ def test_the_toolbars_button_stands_where_the_kernel_could_use_it(lab: Lab) -> N
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     (other / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Other", "language": "bash"}))
     lab.open(lab.server.notebook("button.ipynb", START, "%monitor stop"))
+    lab.page.evaluate("() => window.jupyterapp.serviceManager.kernelspecs.refreshSpecs()")
     button = lab.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .km-toolbar-button")
     named = lab.page.get_by_role("button", name="Kernel monitor", exact=True)
     tab = lab.page.get_by_role("tab", name="Kernel monitor")

@@ -20,8 +20,8 @@ DIAGNOSED_MS = 150_000
 """Two engines of 8 s each and their change-overs take a third of it on a quiet machine."""
 # Cheaper with DALI, unlike the chain of the training; a second instead of ten, for the test's sake.
 LIGHT_LOOP = """\
-from kernel_monitor.live import offering
-offering.BOUND_S = 1.0
+from kernel_monitor.runtime import offers
+offers.BOUND_S = 1.0
 normal = transforms.Normalize((0.5,) * 3, (0.25,) * 3)
 chain = [transforms.RandomResizedCrop(224), transforms.GaussianBlur(5), transforms.ToTensor(), normal]
 data = DataLoader(ImageFolder({root!r}, transforms.Compose(chain)), batch_size=16, shuffle=True, num_workers=1)
@@ -216,7 +216,7 @@ def test_profile_a_mark_and_a_price(training: Lab, cell: Locator, sidebar: Locat
 
 def test_nothing_moves_while_texts_change(training: Lab) -> None:
     """The buttons below the verdict stand still for some seconds of new figures, in both views."""
-    for where in (CELL, SIDEBAR):  # a mark began a stretch, of which there may be nothing to say yet
+    for where in (CELL, SIDEBAR):  # a mark began a segment, of which there may be nothing to say yet
         verdict = training.dashboard(where).locator(".km-verdict")
         expect(verdict.locator("summary")).to_contain_text("Input-bound", timeout=60_000)
         expect(training.dashboard(where).locator(".km-verdict-body .km-gains > li").first).to_be_attached()
@@ -300,7 +300,7 @@ def test_an_engine_is_offered_in_both_views_and_a_no_is_for_both(
 def _offered(training: Lab, cell: Locator, sidebar: Locator) -> None:
     for where, dashboard in ((CELL, cell), (SIDEBAR, sidebar)):
         offer = dashboard.locator(".km-offer[data-engine=dali-cpu]")
-        expect(offer).to_contain_text("dali-cpu is ready", timeout=60_000)
+        expect(offer).to_contain_text("dali-cpu is ready", timeout=120_000)
         expect(offer.get_by_role("button", name="Switch to dali-cpu")).to_be_visible()
         assert serious(training.page, where) == []
         _fits(training.page, where)

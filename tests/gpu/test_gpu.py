@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from kernel_monitor import switchable
 from kernel_monitor.demo import demo_data
 from kernel_monitor.loaders import DaliSample, SwitchableLoader
-from kernel_monitor.sample.client import SamplerClient
+from kernel_monitor.sample.sampler_client import SamplerClient
 
 IMAGES = 256
 # DALI's own tests allow a mean of 1 of 255 between the CPU and the mixed JPEG decoder with fancy upsampling.
@@ -137,10 +137,10 @@ def test_parity_is_what_the_page_shows(wrap: Wrap) -> None:
 def test_a_fused_decode_gives_the_same_pixels(wrap: Wrap) -> None:
     loader = on_gpu(wrap(num_workers=0, persistent_workers=False))
     fused = deliver(loader)[0]
-    engine = loader.slot("dali-gpu").engine
+    engine = loader.pool["dali-gpu"].engine
     loader.fused_decode = False
     deadline = time.monotonic() + 60
-    while loader.slot("dali-gpu").engine is engine:
+    while loader.pool["dali-gpu"].engine is engine:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     whole = deliver(loader)[0]
@@ -206,7 +206,7 @@ def test_batches_in_host_memory_are_pinned(wrap: Wrap, backend: str) -> None:
     loader = wrap(pin_memory=True, num_workers=0, persistent_workers=False)
     loader.switch(backend)
     deadline = time.monotonic() + 60
-    while loader.state()["wanted"] is not None and loader.board.waiting is not None:
+    while loader.state()["wanted"] is not None and loader.switch_state.preparing is not None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     for images, labels in loader:

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from kernel_monitor.sample import metrics
+from benchmarks import metrics
 from kernel_monitor.sample.gpu.gpus import Gpus
 from kernel_monitor.sample.gpu.nvml import open_devices
-from kernel_monitor.sample.gpu.session import Session
+from kernel_monitor.sample.gpu.nvml_session import NvmlSession
 
 pynvml: Any = import_module("pynvml")
 SECONDS = 6.0
@@ -58,9 +58,9 @@ def test_one_row_for_each_metric() -> None:
             time.sleep(0.1)
             now = time.monotonic()
             probe.refresh(now)
-            for (name, _), value in zip(probe.series, probe.read(now), strict=True):
+            for (name, _), value in zip(probe.series, probe.read(), strict=True):
                 seen.setdefault(name, []).append(value)
-        hello, groups = probe.hello(), probe.groups()
+        hello, groups = probe.hello(), probe.groups(time.monotonic())
     probe.stop()
     assert hello["gpu_reason"] is None
     for gpu in hello["gpus"]:
@@ -106,12 +106,12 @@ def test_how_long_each_call_takes() -> None:
             wrapped[name] = getattr(pynvml, name)
             setattr(pynvml, name, timed(name, wrapped[name]))
     try:
-        session = Session(open_devices(), 0.1, frozenset([os.getpid()]), print)
+        session = NvmlSession(open_devices(), 0.1, frozenset([os.getpid()]), print)
         with at_work():
             for _ in range(20):
-                for asker in session.askers:
-                    for desk in asker.desks:
-                        for question in desk.questions:
+                for asker in session.threads:
+                    for desk in asker.tables:
+                        for question in desk.queries:
                             question.due = 0.0
                         desk.ask(time.monotonic())
                 time.sleep(0.2)

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from kernel_monitor import monitor, watch_loader
-from kernel_monitor.steps import device as clockwork
-from kernel_monitor.steps.book import here
-from kernel_monitor.steps.records import ON_DEVICE, WARM_UP, Step
-from kernel_monitor.steps.registry import live
+from kernel_monitor.steps import cuda_times as clockwork
+from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP, Step
+from kernel_monitor.steps.phases import thread_phases
+from kernel_monitor.steps.sources import live
 from tests.unit.burning import Back
 
 CYCLES = 20_000_000  # of `torch.cuda._sleep`: some ms
@@ -37,7 +37,7 @@ def afterwards() -> Iterator[None]:
     yield
     torch.cuda.synchronize()
     assert clockwork.LOST == []
-    assert here().idle
+    assert thread_phases().idle
 
 
 def seconds(cycles: int) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from kernel_monitor import watch_loader
-from kernel_monitor.live import Monitor
+from kernel_monitor.runtime import Monitor
 
 
 @pytest.fixture
@@ -31,10 +32,10 @@ def test_kernels_and_their_launches_are_counted(monitor: Monitor) -> None:
             torch.mm(matrix, matrix)
         host.to("cuda")
     torch.cuda.synchronize()
-    state = monitor.profile_ended(120)
+    state = monitor.profiler.ended(120)
     assert state is not None
     assert state["state"] == "done", state
-    result = state["result"]
+    result: Any = state["result"]
     assert result["gpu_reason"] is None
     assert sum(row["share"] for row in result["gpu"]) == pytest.approx(1, abs=0.01)
     assert any(row["launches"] == 30 for row in result["gpu"]), result["gpu"]
@@ -52,8 +53,9 @@ def test_a_second_profile_of_the_same_process_has_kernels_too(monitor: Monitor) 
                 monitor.profile(10, wait=False)
             torch.mm(matrix, matrix)
             time.sleep(0.001)
-        state = monitor.profile_ended(120)
+        state = monitor.profiler.ended(120)
         assert state is not None
         assert state["state"] == "done", state
-        found.append(max(row["launches"] for row in state["result"]["gpu"]))
+        result: Any = state["result"]
+        found.append(max(row["launches"] for row in result["gpu"]))
     assert found == [10, 10]

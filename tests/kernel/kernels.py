@@ -11,6 +11,8 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+from kernel_monitor.protocol.message_types import PROTOCOL
+
 KERNELS = ("python3", "python3-ipykernel6")
 BUSY_CELL = """
 import threading, time
@@ -20,9 +22,24 @@ def _spin():
         sum(range(1000))
 threading.Thread(target=_spin, daemon=True).start()
 _until = time.monotonic() + {seconds}
-while time.monotonic() < _until:
-    sum(range(1000))
-_stop.set()
+try:
+    while time.monotonic() < _until:
+        sum(range(1000))
+finally:
+    _stop.set()
+"""
+# As in a new kernel: nothing of the package is imported or runs, and the variables are gone.
+AS_NEW = """
+import sys as _sys, tempfile as _tempfile, threading as _threading
+if "kernel_monitor" in _sys.modules:
+    for _thread in _threading.enumerate():
+        if _thread.name == "kernel-monitor-import":
+            _thread.join(20)
+    get_ipython().extension_manager.unload_extension("kernel_monitor")
+    for _name in [_name for _name in _sys.modules if _name.split(".")[0] == "kernel_monitor"]:
+        del _sys.modules[_name]
+_tempfile.tempdir = None
+get_ipython().reset(new_session=False)
 """
 
 
@@ -34,10 +51,12 @@ class Page:
         self.client: BlockingKernelClient = manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
+        self.started = False  # a cell that nobody has waited for
 
     def run(self, code: str, *, timeout: float = 60) -> dict[str, Any]:
         """Execute a cell; fails on an error. Returns the reply's content."""
         reply: dict[str, Any] = self.client.execute_interactive(code, timeout=timeout, output_hook=lambda _m: None)
+        self.started = False
         content: dict[str, Any] = reply["content"]
         assert content["status"] == "ok", "\n".join(content.get("traceback", [str(content)]))
         return content
@@ -49,15 +68,25 @@ class Page:
         reply = self.client.execute_interactive(
             "", user_expressions={"value": expression}, timeout=timeout, output_hook=lambda _m: None
         )
+        self.started = False
         result = reply["content"]["user_expressions"]["value"]
         assert result["status"] == "ok", result
         return ast.literal_eval(result["data"]["text/plain"])
 
     def start(self, code: str) -> str:
         """Start a cell and do not wait for it."""
+        self.started = True
         return str(self.client.execute(code))
 
-    def request(self, command: Any, args: Any = None, *, timeout: float = 20, protocol: Any = 1) -> dict[str, Any]:
+    def interrupt(self) -> None:
+        """End the cell that was started; what is sent before its reply would be aborted with it."""
+        self.manager.interrupt_kernel()
+        self.client.get_shell_msg(timeout=20)
+        self.started = False
+
+    def request(
+        self, command: Any, args: Any = None, *, timeout: float = 20, protocol: Any = PROTOCOL
+    ) -> dict[str, Any]:
         """One control request; returns the whole reply message."""
         return self.raw_request({"protocol": protocol, "command": command, "args": args or {}}, timeout=timeout)
 
@@ -117,3 +146,57 @@ def kernel(name: str = "python3", **env: str) -> Iterator[Page]:
         page.close()
     finally:
         manager.shutdown_kernel(now=True)
+
+
+class SharedKernel:
+    """A kernel for several tests. Each finds it as if it were new; one that cannot be brought there is restarted."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._manager = KernelManager(kernel_name=name)
+        self._manager.start_kernel()
+        self._measuring: Page | None = None
+
+    @contextmanager
+    def fresh(self, **environment: str) -> Iterator[Page]:
+        """A page of the kernel, with these variables in the kernel's environment."""
+        self._end_measuring()
+        page = Page(self._manager)
+        page.run(AS_NEW)
+        page.run(f"import os as _os; _os.environ.update({environment!r})")
+        try:
+            yield page
+        finally:
+            self._leave(page)
+
+    def measuring(self) -> Page:
+        """A page of the kernel with the monitor measuring: the same until a test asks for a fresh one."""
+        if self._measuring is None:
+            self._measuring = start_monitor(Page(self._manager))
+        return self._measuring
+
+    def shut_down(self) -> None:
+        self._end_measuring()
+        self._manager.shutdown_kernel(now=True)
+
+    def _end_measuring(self) -> None:
+        if self._measuring is not None:
+            self._leave(self._measuring)
+            self._measuring = None
+
+    def _leave(self, page: Page) -> None:
+        try:
+            if page.started:
+                page.interrupt()
+            page.run(AS_NEW)
+        except (AssertionError, RuntimeError, TimeoutError, queue.Empty):
+            self._manager.restart_kernel(now=True)
+        finally:
+            page.close()
+
+
+def start_monitor(page: Page) -> Page:
+    """Load the extension and wait until rows are measured."""
+    page.run("%load_ext kernel_monitor\n%monitor start")
+    page.rows()
+    return page

@@ -8,60 +8,62 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernel_monitor.protocol.message_types import PROTOCOL
+
 from .kernels import BUSY_CELL, Page
 
 
-def test_the_kernels_are_the_two_supported_ones(page: Page) -> None:
-    version = page.value("__import__('ipykernel').__version__")
-    wanted = "6.31." if page.manager.kernel_name == "python3-ipykernel6" else "7.4."
+def test_the_kernels_are_the_two_supported_ones(measuring: Page) -> None:
+    version = measuring.value("__import__('ipykernel').__version__")
+    wanted = "6.31." if measuring.manager.kernel_name == "python3-ipykernel6" else "7.4."
     assert version.startswith(wanted)
-    assert page.ask("hello")["ipykernel"] == version
+    assert measuring.ask("hello")["ipykernel"] == version
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"protocol": 1, "command": "fly", "args": {}}, "Unknown command 'fly'"),
-        ({"protocol": 99, "command": "subscribe", "args": {"client": "x"}}, "protocol 1"),
-        ({"protocol": 1}, "needs a command"),
+        ({"protocol": 2, "command": "fly", "args": {}}, "Unknown command 'fly'"),
+        ({"protocol": 99, "command": "subscribe", "args": {"client": "x"}}, "protocol 2"),
+        ({"protocol": 2}, "needs a command"),
         ({}, "protocol"),
-        ({"protocol": 1, "command": "subscribe", "args": {}}, "'client'"),
-        ({"protocol": 1, "command": "subscribe", "args": {"client": 3}}, "'client'"),
-        ({"protocol": 1, "command": "history", "args": {"since": "x"}}, "sequence number"),
-        ({"protocol": 1, "command": "start", "args": {"interval": "fast"}}, "interval"),
-        ({"protocol": 1, "command": "start", "args": {"interval": 0.001}}, "between 0.05 and 60"),
-        ({"protocol": 1, "command": "switch", "args": {"loader": "x", "backend": "dali-cpu"}}, "no switchable loader"),
+        ({"protocol": 2, "command": "subscribe", "args": {}}, "'client'"),
+        ({"protocol": 2, "command": "subscribe", "args": {"client": 3}}, "'client'"),
+        ({"protocol": 2, "command": "history", "args": {"since": "x"}}, "sequence number"),
+        ({"protocol": 2, "command": "start", "args": {"interval": "fast"}}, "interval"),
+        ({"protocol": 2, "command": "start", "args": {"interval": 0.001}}, "between 0.05 and 60"),
+        ({"protocol": 2, "command": "switch", "args": {"loader": "x", "backend": "dali-cpu"}}, "no switchable loader"),
         (
-            {"protocol": 1, "command": "switch", "args": {"loader": "x", "backend": "y", "confirmed": 1}},
+            {"protocol": 2, "command": "switch", "args": {"loader": "x", "backend": "y", "confirmed": 1}},
             "true or false",
         ),
-        ({"protocol": 1, "command": "set", "args": {"workers": 2}}, "'loader'"),
-        ({"protocol": 1, "command": "set", "args": {"loader": "x", "workers": "2"}}, "workers is a whole number"),
-        ({"protocol": 1, "command": "set", "args": {"loader": "x", "speed": 2}}, "there is no 'speed'"),
-        ({"protocol": 1, "command": "set", "args": {"loader": "x"}}, "Say what to set"),
-        ({"protocol": 1, "command": "set", "args": {"loader": "x", "workers": 2}}, "no switchable loader"),
-        ({"protocol": 1, "command": "diagnose", "args": {}}, "no switchable loader"),
-        ({"protocol": 1, "command": "diagnose", "args": {"confirmed": 1}}, "confirmed is true or false"),
-        ({"protocol": 1, "command": "diagnose", "args": {"seconds": "8"}}, "1 to 60 seconds"),
-        ({"protocol": 1, "command": "diagnose", "args": {"speed": 2}}, "there is no 'speed'"),
-        ({"protocol": 1, "command": "profile", "args": {"speed": 2}}, "there is no 'speed'"),
-        ({"protocol": 1, "command": "mark", "args": {}}, "'label'"),
-        ({"protocol": 1, "command": "verdict", "args": {"loader": "x"}}, "there is no 'loader'"),
+        ({"protocol": 2, "command": "set", "args": {"workers": 2}}, "'loader'"),
+        ({"protocol": 2, "command": "set", "args": {"loader": "x", "workers": "2"}}, "workers is a whole number"),
+        ({"protocol": 2, "command": "set", "args": {"loader": "x", "speed": 2}}, "there is no 'speed'"),
+        ({"protocol": 2, "command": "set", "args": {"loader": "x"}}, "Say what to set"),
+        ({"protocol": 2, "command": "set", "args": {"loader": "x", "workers": 2}}, "no switchable loader"),
+        ({"protocol": 2, "command": "diagnose", "args": {}}, "no switchable loader"),
+        ({"protocol": 2, "command": "diagnose", "args": {"confirmed": 1}}, "confirmed is true or false"),
+        ({"protocol": 2, "command": "diagnose", "args": {"seconds": "8"}}, "1 to 60 seconds"),
+        ({"protocol": 2, "command": "diagnose", "args": {"speed": 2}}, "there is no 'speed'"),
+        ({"protocol": 2, "command": "profile", "args": {"speed": 2}}, "there is no 'speed'"),
+        ({"protocol": 2, "command": "mark", "args": {}}, "'label'"),
+        ({"protocol": 2, "command": "verdict", "args": {"loader": "x"}}, "there is no 'loader'"),
     ],
 )
-def test_bad_requests_get_an_error_reply(page: Page, content: dict[str, object], says: str) -> None:
-    reply = page.raw_request(content)["content"]
+def test_bad_requests_get_an_error_reply(measuring: Page, content: dict[str, object], says: str) -> None:
+    reply = measuring.raw_request(content)["content"]
     assert reply["status"] == "error"
     assert reply["error"]
     assert says in reply["message"]
-    assert page.ask("hello")["running"] is True
+    assert measuring.ask("hello")["running"] is True
 
 
-def test_a_page_of_another_version_learns_whom_it_speaks_to(page: Page) -> None:
-    hello = page.request("hello", protocol=99)["content"]
+def test_a_page_of_another_version_learns_whom_it_speaks_to(measuring: Page) -> None:
+    hello = measuring.request("hello", protocol=99)["content"]
     assert hello["status"] == "ok"
-    assert hello["protocol"] == 1
-    assert hello["environment"] == page.value("__import__('os').path.basename(__import__('sys').prefix)")
+    assert hello["protocol"] == PROTOCOL
+    assert hello["environment"] == measuring.value("__import__('os').path.basename(__import__('sys').prefix)")
 
 
 def test_a_page_is_told_the_findings_and_can_mark_a_moment(page: Page) -> None:
@@ -85,9 +87,10 @@ def test_frames_flow_only_while_a_page_shows_them(page: Page) -> None:
     assert page.frames(1.0) == []
 
 
+@pytest.mark.alone
 def test_a_busy_cell_stops_neither_frames_nor_replies(page: Page) -> None:
     page.ask("subscribe", client="one")
-    page.start(BUSY_CELL.format(seconds=12))
+    page.start(BUSY_CELL.format(seconds=8))
     time.sleep(1)
     page.iopub(0.2)
     frames = page.frames(4.0)
@@ -138,6 +141,7 @@ def test_export_works_while_a_cell_runs(page: Page, tmp_path: Path) -> None:
     html = bytes(reply["buffers"][0]).decode()
     assert html.lstrip().lower().startswith("<!doctype html>")
     assert "Content-Security-Policy" in html
+    page.interrupt()
     target = tmp_path / "run.html"
     page.run(f"%monitor export {target}")
     assert target.read_text().lstrip().lower().startswith("<!doctype html>")

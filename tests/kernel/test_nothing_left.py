@@ -95,7 +95,7 @@ def test_an_interrupt_reaches_the_cell_only(page: Page) -> None:
     found = samplers_of(_kernel_pid(page))
     page.start("import time; time.sleep(30)")
     time.sleep(0.5)
-    page.manager.interrupt_kernel()
+    page.interrupt()
     time.sleep(0.5)
     assert found[0].is_running()
     assert samplers_of(_kernel_pid(page)) == found

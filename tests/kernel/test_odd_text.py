@@ -49,7 +49,7 @@ def test_half_a_character_in_a_mark_is_refused_and_the_page_goes_on(page: Page) 
             f"try:\n    monitor.mark({half!r})\nexcept MonitorError as error:\n    said = str(error)\n"
         )
         assert "A mark has half a character" in page.value("said")
-    page.run("monitor._sampling.add_event('odd', 1.0, words='old \\ud800 \\udcff')")  # from wherever it may come
+    page.run("monitor.live_session.add_event('odd', 1.0, words='old \\ud800 \\udcff')")  # from wherever it may come
     for command in ("subscribe", "history"):
         reply = answered(page, command, client="one")
         assert reply["status"] == "ok"

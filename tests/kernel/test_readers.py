@@ -34,10 +34,10 @@ def test_a_page_that_reads_nothing_slows_neither_cell_nor_sampler_nor_another_pa
         page.iopub(0.5)
         before = page.ask("hello")["session"], page.value("__import__('kernel_monitor').monitor.store.last_seq")
         # The slow one takes nothing from its socket from here on.
-        frames = page.frames(6)
+        frames = page.frames(4)
         numbers = [message["content"]["seq"] for message in frames]
         # Three times the one in eight that a quiet machine may miss.
-        assert len(numbers) >= 38
+        assert len(numbers) >= 25
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         assert numbers[-1] > before[1]
         beside = _cell_rate(page)

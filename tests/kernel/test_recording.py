@@ -14,15 +14,10 @@ import pytest
 
 from kernel_monitor.record.sessions import sessions
 
-from .kernels import KERNELS, Page, kernel
+from .kernels import Page, SharedKernel, kernel, start_monitor
 from .test_nothing_left import _gone, samplers_of
 
 RECORDING = "__import__('kernel_monitor').monitor.recording"
-
-
-@pytest.fixture(params=KERNELS)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
@@ -38,12 +33,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def recorded(name: str, folder: Path) -> Iterator[Page]:
+def recorded(shared: SharedKernel, folder: Path, tmp_path: Path) -> Iterator[Page]:
     """A kernel that records to `folder`."""
-    with kernel(name, KERNEL_MONITOR_SESSIONS=str(folder)) as page:
-        page.run("%load_ext kernel_monitor\n%monitor start")
-        page.rows()
-        yield page
+    with shared.fresh(KERNEL_MONITOR_SESSIONS=str(folder), TMPDIR=str(tmp_path / "tmp")) as page:
+        yield start_monitor(page)
 
 
 def said(page: Page, code: str) -> str:
@@ -73,13 +66,13 @@ def end(page: Page, how: str) -> None:
     assert _gone(found, 10)
 
 
-def test_a_killed_kernel_is_told_of_once_by_the_next(name: str, folder: Path) -> None:
-    with kernel(name, KERNEL_MONITOR_SESSIONS=str(folder)) as page:
-        page.run("%load_ext kernel_monitor\n%monitor start")
+def test_a_killed_kernel_is_told_of_once_by_the_next(shared: SharedKernel, folder: Path) -> None:
+    with kernel(shared.name, KERNEL_MONITOR_SESSIONS=str(folder)) as page:
+        start_monitor(page)
         page.rows(15)
         path = page.value(RECORDING)["path"]
         end(page, "kill")
-    with kernel(name, KERNEL_MONITOR_SESSIONS=str(folder)) as page:
+    with shared.fresh(KERNEL_MONITOR_SESSIONS=str(folder)) as page:
         page.run("%load_ext kernel_monitor")
         page.iopub(0.3)
         text = said(page, "%monitor start")
@@ -90,19 +83,32 @@ def test_a_killed_kernel_is_told_of_once_by_the_next(name: str, folder: Path) ->
         assert (opened["live"], opened["goodbye"]) == (False, False)
         assert opened["seconds"] > 1
         page.run("%monitor stop")
-    with kernel(name, KERNEL_MONITOR_SESSIONS=str(folder)) as page:
+    with shared.fresh(KERNEL_MONITOR_SESSIONS=str(folder)) as page:
         assert said(page, "%load_ext kernel_monitor\n%monitor start") == ""
 
 
-@pytest.mark.parametrize("how", ["shutdown", "exit()", "%unload_ext kernel_monitor", "%monitor stop"])
-def test_an_orderly_end_is_a_goodbye(name: str, folder: Path, how: str) -> None:
-    with kernel(name, KERNEL_MONITOR_SESSIONS=str(folder)) as page:
-        page.run("%load_ext kernel_monitor\n%monitor start")
+@pytest.mark.parametrize("how", ["shutdown", "exit()"])
+def test_an_orderly_end_of_the_kernel_is_a_goodbye(shared: SharedKernel, folder: Path, how: str) -> None:
+    with kernel(shared.name, KERNEL_MONITOR_SESSIONS=str(folder)) as page:
+        start_monitor(page)
         page.rows(5)
         end(page, how)
-        (found,) = sessions(folder)
-        assert (found.live, found.goodbye, found.problem) == (False, True, None)
-    with kernel(name, KERNEL_MONITOR_SESSIONS=str(folder)) as page:
+    _has_its_goodbye(shared, folder)
+
+
+@pytest.mark.parametrize("how", ["%unload_ext kernel_monitor", "%monitor stop"])
+def test_an_orderly_end_in_the_kernel_is_a_goodbye(
+    recorded: Page, shared: SharedKernel, folder: Path, how: str
+) -> None:
+    recorded.rows(5)
+    end(recorded, how)
+    _has_its_goodbye(shared, folder)
+
+
+def _has_its_goodbye(shared: SharedKernel, folder: Path) -> None:
+    (found,) = sessions(folder)
+    assert (found.live, found.goodbye, found.problem) == (False, True, None)
+    with shared.fresh(KERNEL_MONITOR_SESSIONS=str(folder)) as page:
         assert said(page, "%load_ext kernel_monitor\n%monitor start") == ""
 
 
@@ -185,7 +191,6 @@ def test_a_recorded_session_is_listed_opened_and_exported_while_a_cell_runs(reco
     assert b"PanTool" in bytes(document["buffers"][0])
     html = bytes(recorded.request("export", {"recorded": opened["recorded"]}, timeout=60)["buffers"][0]).decode()
     assert html.lstrip().lower().startswith("<!doctype html>")
-    recorded.manager.interrupt_kernel()
 
 
 def test_the_magics_show_recorded_sessions(recorded: Page, folder: Path, tmp_path: Path) -> None:
@@ -213,10 +218,12 @@ def test_the_magics_show_recorded_sessions(recorded: Page, folder: Path, tmp_pat
     assert "nowhere" in failed["content"]["evalue"]
 
 
-def test_a_relative_folder_is_the_same_after_a_change_of_the_working_directory(name: str, tmp_path: Path) -> None:
+def test_a_relative_folder_is_the_same_after_a_change_of_the_working_directory(
+    shared: SharedKernel, tmp_path: Path
+) -> None:
     """By the kernel itself, by what it starts, and by a sampler that begins after it."""
     (tmp_path / "elsewhere").mkdir()
-    with kernel(name, KERNEL_MONITOR_SESSIONS="sessions") as page:
+    with kernel(shared.name, KERNEL_MONITOR_SESSIONS="sessions") as page:
         page.run(f"import os\nos.chdir({str(tmp_path)!r})\n%load_ext kernel_monitor\n%monitor start")
         page.rows(5)
         first = page.value(RECORDING)["path"]

@@ -115,8 +115,8 @@ def test_our_threads_take_less_than_one_per_cent_of_a_core(page: Page) -> None:
     """With one page that receives at 10 Hz; the bar is 1 %, three times that here."""
     page.ask("subscribe", client="one")
     page.frames(2.0)
-    shares = []
-    for _ in range(3):
+    shares: list[float] = []
+    while len(shares) < 3 and min(shares, default=100.0) > 3:  # whatever disturbs adds
         before = page.value("__import__('kernel_monitor').monitor.cost()['threads']")
         begun = time.monotonic()
         page.start("import time; time.sleep(5)")
@@ -127,6 +127,5 @@ def test_our_threads_take_less_than_one_per_cent_of_a_core(page: Page) -> None:
         assert set(used) >= {"kernel-monitor-sampler", "kernel-monitor-send"}
         shares.append(100 * sum(used[name] - before.get(name, 0.0) for name in used) / (time.monotonic() - begun))
     print("our threads, % of a core:", *(f"{share:.2f}" for share in shares))
-    # The least: whatever disturbs adds.
     assert 0 < min(shares) <= 3
     assert "of a core" in page.value("__import__('kernel_monitor').monitor.status()")

@@ -94,6 +94,6 @@ def deliver(loader: SwitchableLoader) -> tuple[torch.Tensor, torch.Tensor]:
 def settle(loader: SwitchableLoader) -> None:
     """Wait until no engine is being prepared."""
     deadline = time.monotonic() + 60
-    while loader.board.waiting is not None:
+    while loader.switch_state.preparing is not None:
         assert time.monotonic() < deadline
         time.sleep(0.001)

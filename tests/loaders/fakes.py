@@ -13,9 +13,10 @@ import numpy as np
 
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader
-from kernel_monitor.loaders.engines.backends import SPECS, Setting, Spec
-from kernel_monitor.loaders.engines.base import Delivery, Engine, Pull
-from kernel_monitor.loaders.plan import Skipped, Take
+from kernel_monitor.loaders.engines.backends import SPECS, Spec
+from kernel_monitor.loaders.engines.engine import Delivery, Engine, Pull
+from kernel_monitor.loaders.engines.setting import Setting
+from kernel_monitor.loaders.plan import Skipped, Slot
 
 from .schedule import Config, PlannedFailure
 
@@ -115,7 +116,7 @@ class FakeEngine:
         self._stage = stage
         self._eager = stage.config.eager and name == "torchvision"
         self._pull: Pull | None = None
-        self._queue: deque[Take] = deque()
+        self._queue: deque[Slot] = deque()
         self._inside = threading.Lock()
 
     def prepare(self) -> None:
@@ -175,22 +176,22 @@ class FakeEngine:
         depth = self.depth + more if most is None else min(self.depth, len(self._queue) + most)
         while len(self._queue) < depth and self._pull is not None:
             self._stage.tick()
-            take = self._pull()
-            if take is None:
+            slot = self._pull()
+            if slot is None:
                 return
-            self._stage.rule(not self._queue or take.number > self._queue[-1].number, "takes come in order")
-            self._queue.append(take)
+            self._stage.rule(not self._queue or slot.number > self._queue[-1].number, "takes come in order")
+            self._queue.append(slot)
 
-    def _compute(self, take: Take) -> Delivery:
+    def _compute(self, slot: Slot) -> Delivery:
         config = self._stage.config
-        bad = {row: index for row, index in enumerate(take.indices) if index in config.bad}
+        bad = {row: index for row, index in enumerate(slot.indices) if index in config.bad}
         if bad and not config.skip:
             index = next(iter(bad.values()))
             error = SampleError(f"sample {index}", path="", index=index)
-            return Delivery(take.number, np.array(take.indices, dtype=np.int64), None, error=error)
-        kept = [index for row, index in enumerate(take.indices) if row not in bad]
+            return Delivery(slot.number, np.array(slot.indices, dtype=np.int64), None, error=error)
+        kept = [index for row, index in enumerate(slot.indices) if row not in bad]
         return Delivery(
-            take.number,
+            slot.number,
             np.array(kept, dtype=np.int64),
             kept or None if bad else kept,
             decoders=[self.name] * len(kept),

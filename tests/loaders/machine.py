@@ -120,7 +120,7 @@ class Machine:
             assert loaded.begun
             self.loader.load_state_dict({})
             return
-        record = self.loader._record
+        record = self.loader.newest
         assert record is not None
         assert record.number == epoch
         self.newest = Run(iterator, record, expected, expected, at, raised, rough=rough)
@@ -154,8 +154,8 @@ class Machine:
         for before the first iteration, which prepares it.
         """
         deadline = time.monotonic() + PATIENCE
-        while (wish := self.loader.board.waiting) is not None:
-            if wish.target == SYNTHETIC or wish is self.loader._deferred:
+        while (wish := self.loader.switch_state.preparing) is not None:
+            if wish.target == SYNTHETIC or wish is self.loader.preparation.deferred:
                 return
             assert time.monotonic() < deadline, "an engine is being prepared for ever"
             time.sleep(0.0005)

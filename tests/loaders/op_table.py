@@ -27,17 +27,12 @@ from .op_chains import DIRECT, HYBRID
 PAGE = Path(__file__).parents[2] / "docs" / "transforms.md"
 _EXIF_ORIENTATION = 274
 
+_CHOSEN = "in DALI, for the samples that the plan picks; after DALI if a transform inside changes the size or the type."
 CONTAINERS = {
-    "Compose": ("in DALI, transform by transform; nested ones, and `torch.nn.Sequential`, too", ""),
-    "RandomApply": (
-        "in DALI, for the samples that the plan picks",
-        "if a transform inside changes the size or the type",
-    ),
-    "RandomChoice": (
-        "in DALI, for the samples that the plan picks",
-        "if a transform inside changes the size or the type",
-    ),
-    "RandomOrder": ("after DALI, in the order that the plan draws", "always"),
+    "Compose": "in DALI, transform by transform; nested ones, and `torch.nn.Sequential`, too.",
+    "RandomApply": _CHOSEN,
+    "RandomChoice": _CHOSEN,
+    "RandomOrder": "after DALI, in the order that the plan draws.",
 }
 
 
@@ -116,14 +111,14 @@ def page(rows: dict[str, Row]) -> str:
         "",
         "Parity: mean absolute difference, of 255: the largest among the chains below that are named after it.",
         "",
-        "| transform | how | after DALI instead | parity |",
-        "|---|---|---|---|",
+        "| transform in DALI | after DALI instead | parity |",
+        "|---|---|---|",
     ]
     for name, op in {**OPS, **TIMM}.items():
         means = [rows[chain].mean for chain in _chains_of(name)]
-        lines.append(f"| `{name}` | in DALI{' (of timm)' if name in TIMM else ''} | {op.limits} | {max(means):.2f} |")
-    for name, (how, limits) in CONTAINERS.items():
-        lines.append(f"| `{name}` | {how} | {limits} | |")
+        lines.append(f"| `{name}`{' (timm)' if name in TIMM else ''} | {op.limits} | {max(means):.2f} |")
+    lines += ["", "Transforms of transforms:", ""]
+    lines += [f"- `{name}`: {how}" for name, how in CONTAINERS.items()]
     lines += [
         "",
         "## Each chain that is measured",

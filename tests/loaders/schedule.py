@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 
 from kernel_monitor.loaders import SwitchableLoader
-from kernel_monitor.loaders.epoch import EpochIterator
 from kernel_monitor.loaders.plan import EpochRecord
+from kernel_monitor.loaders.switching.epoch import EpochIterator
 
 MOST = 20  # samples in a data set
 SAMPLERS = ("sequential", "shuffle", "generator", "replacement", "weighted", "subset", "distributed", "batches")

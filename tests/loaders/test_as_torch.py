@@ -14,7 +14,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import torch_engine
+from kernel_monitor.loaders.engines import worker_start
 
 from .conftest import make_folder, settle
 
@@ -47,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """New workers are forked, as before DALI ran in this process: started otherwise they take ten seconds."""
-    monkeypatch.setattr(torch_engine, "fork_is_safe", lambda: True)
+    monkeypatch.setattr(worker_start, "fork_is_safe", lambda: True)
 
 
 # -- assignment -------------------------------------------------------------------------------------------------------

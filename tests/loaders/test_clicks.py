@@ -53,7 +53,7 @@ def test_a_newer_click_and_the_way_back_supersede(make: Make, events: list[dict[
     loader = make(num_workers=0)
     iterator = iter(loader)
     next(iterator)
-    with loader.slot("dali-cpu").use():
+    with loader.pool["dali-cpu"].use():
         loader.switch("dali-cpu")
         loader.switch("dali-cpu")  # is on its way already: not another click
         loader.switch("torchvision")
@@ -120,7 +120,7 @@ def test_an_engine_that_fails_before_its_first_batch_is_a_failed_click(
     def fail(_: Any) -> None:
         raise RuntimeError("does not start")
 
-    monkeypatch.setattr(loader.slot("dali-cpu").engine, "start", fail)
+    monkeypatch.setattr(loader.pool["dali-cpu"].engine, "start", fail)
     assert len(deliver(loader)[1]) == 243
     assert [(click.outcome, click.message) for click in loader.clicks] == [("failed", "does not start")]
     assert loader.state()["lost"] == 0
@@ -144,9 +144,9 @@ def test_release_cancels(make: Make, events: list[dict[str, Any]]) -> None:
             loader.switch("dali-cpu")
             settle(loader)
         else:
-            with loader.slot("dali-cpu").use():
+            with loader.pool["dali-cpu"].use():
                 loader.switch("dali-cpu")
-                loader.board.cancel()  # `release` itself would wait for the engine, which is in use here
+                loader.switch_state.cancel()  # `release` itself would wait for the engine, which is in use here
         loader.release()
         guard.set()
         assert outcomes(loader)[-1] == ("dali-cpu", "cancelled")

@@ -184,7 +184,7 @@ chain = T.Compose([T.Resize((8, 8)), T.ToTensor()])
 for backend, workers in (("torchvision", 0), ("torchvision", 2), ("dali-cpu", 2), ("dali-cpu", 0)):
     loader = switchable(DataLoader(ImageFolder(root, chain), batch_size=1, num_workers=workers))
     loader.switch(backend)
-    while workers == 0 and loader.board.waiting is not None:
+    while workers == 0 and loader.switch_state.preparing is not None:
         pass
     iterator = iter(loader)
     while True:

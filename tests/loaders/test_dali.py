@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.data.files import Facts, FileTable
+from kernel_monitor.loaders.data.file_check import Facts, FileTable
 from kernel_monitor.loaders.engines import dali_engine, dali_graph
 from kernel_monitor.loaders.engines.dali_graph import explained
 from kernel_monitor.loaders.transforms.translate import translate
@@ -262,7 +262,7 @@ def test_dali_fails_in_the_middle_and_nothing_is_lost(make: Make, monkeypatch: p
 def test_dali_that_keeps_failing_hands_over_to_torchvision(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = to_dali(make(num_workers=0, batch_size=9))
     real = dali_graph.build
-    engine = loader.slot("dali-cpu").engine
+    engine = loader.pool["dali-cpu"].engine
     assert isinstance(engine, dali_engine.DaliEngine)
     monkeypatch.setattr(
         dali_graph, "build", lambda *args, **options: Stumbling(real(*args, **options), "outputs", 2, [0])
@@ -270,7 +270,7 @@ def test_dali_that_keeps_failing_hands_over_to_torchvision(make: Make, monkeypat
     monkeypatch.setattr(engine, "_pipeline", Stumbling(engine._pipeline, "outputs", 1, [0]))
     assert len(deliver(loader)[1]) == 243
     assert loader.backend == "torchvision"
-    assert "failed 4 times in a row" in loader.board.status
+    assert "failed 4 times in a row" in loader.switch_state.status
     state = loader.state()
     assert (state["samples"], state["lost"], state["doubled"]) == (243, 0, 0)
 
@@ -291,7 +291,7 @@ def test_one_damaged_file_among_the_first_does_not_keep_dali_from_starting(
     loader = wrap(ImageFolder(str(few), augmented()), batch_size=4, on_error="skip")
     vanish(monkeypatch, Path(loader.dataset.samples[0][0]).name)
     to_dali(loader)
-    assert loader.board.taking == "dali-cpu"
+    assert loader.switch_state.active == "dali-cpu"
     assert sum(len(targets) for _, targets in loader) == 23
 
 
@@ -305,12 +305,12 @@ def test_no_more_batches_are_in_flight_than_were_asked_for(
     loader = make(num_workers=0)
     loader.set(prefetch=depth, threads=1)
     to_dali(loader)
-    engine = loader.slot("dali-cpu").engine
+    engine = loader.pool["dali-cpu"].engine
     assert engine.depth == depth
     most = 0
     for _ in loader:
-        assert loader._record is not None
-        most = max(most, loader._record.in_flight)
+        assert loader.newest is not None
+        most = max(most, loader.newest.in_flight)
     assert most == depth
 
 
@@ -329,7 +329,7 @@ process = psutil.Process()
 resident = lambda: process.memory_info().rss / 2**20
 for _ in range(4):
     loader.switch("dali-cpu")
-    while loader.board.waiting is not None:
+    while loader.switch_state.preparing is not None:
         pass
     peak = max(resident() for epoch in range(2) for batch in loader)
     assert loader.decoded() == {"dali-cpu": 243}

@@ -18,7 +18,7 @@ from torchvision.datasets.folder import pil_loader
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.engines import torch_engine
+from kernel_monitor.loaders.engines import worker_start
 
 from .conftest import draw_photo, settle
 
@@ -53,7 +53,7 @@ def data(folder: Path, tmp_path: Path) -> ImageFolder:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process in which DALI has not run yet."""
-    monkeypatch.setattr(torch_engine, "_dali_runs", threading.Event())
+    monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
 
 
 Seen = list[tuple[int, list[int]]]  # of each batch: the images' size, the targets

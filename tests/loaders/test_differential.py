@@ -42,12 +42,12 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import backends
-from kernel_monitor.loaders.generators import Apart, Defaults
+from kernel_monitor.loaders.engines import obstacles, setting
+from kernel_monitor.loaders.order_generators import Apart, Defaults
 
 from .conftest import settle
 
-COUNT, LONG = 500, 10_000
+COUNT, LONG = 150, 10_000
 MOST = 12  # samples in a data set
 SIDE, CROP = 40, 16  # of the images, pixels
 BRIGHTER = 6  # of the red channel, for each column
@@ -385,7 +385,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_random_loaders_deliver_what_plain_torch_delivers(
     files: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backends, "cores", lambda: 2)  # the same engines on every machine
+    for module in (setting, obstacles):  # the same engines on every machine
+        monkeypatch.setattr(module, "usable_cores", lambda: 2)
     kind, _, seed = os.environ.get("CASES", "").partition(":")
     count = {"": COUNT, "long": LONG}.get(kind) or int(kind)
     ours, theirs, tried = Seen(), Seen(), []

@@ -43,7 +43,7 @@ class Clicker:
                 started = time.perf_counter()
                 self._loader.switch(target)
                 self.durations.append(time.perf_counter() - started)
-                while not self._stop.is_set() and self._loader.board.wanted is not None:
+                while not self._stop.is_set() and self._loader.switch_state.wanted is not None:
                     time.sleep(0.002)
                 time.sleep(self._random.random() * 0.01)
         except BaseException as error:  # noqa: BLE001 - shown by the test
@@ -106,7 +106,7 @@ def test_the_incoming_engine_delivers_within_what_is_in_flight_plus_one(make: Ma
     assert loader.backend == first
     unlisten = listen(on_event)
     incoming = "dali-cpu" if first == "torchvision" else "torchvision"
-    in_flight = loader.slot(first).engine.depth
+    in_flight = loader.pool[first].engine.depth
     loader.switch(incoming)
     for _ in iterator:
         if loader.backend == incoming:
@@ -123,7 +123,7 @@ def test_a_newer_click_supersedes_an_older_one(make: Make) -> None:
     loader = make(shuffle=True, num_workers=0)
     seen: list[str] = []
     unlisten = listen(lambda event: seen.append(event["kind"]) if event["loader"] == loader.id else None)
-    with loader.slot("dali-cpu").use():  # the engine cannot be built meanwhile
+    with loader.pool["dali-cpu"].use():  # the engine cannot be built meanwhile
         loader.switch("dali-cpu")
         assert loader.state()["wanted"] == "dali-cpu"
         assert loader.state()["status"] == "switching to dali-cpu…"
@@ -187,7 +187,7 @@ def test_an_engine_that_fails_in_the_middle_gives_its_batches_back(make: Make, m
     def fail() -> Any:
         raise RuntimeError("the engine fell over")
 
-    monkeypatch.setattr(loader.slot("dali-cpu").engine, "receive", fail)
+    monkeypatch.setattr(loader.pool["dali-cpu"].engine, "receive", fail)
     targets += [batch[1] for batch in iterator]
     state = loader.state()
     assert (state["lost"], state["doubled"], state["samples"]) == (0, 0, 243)
@@ -203,7 +203,7 @@ def test_dali_errors_are_recovered_from_in_place(make: Make, monkeypatch: pytest
     settle(loader)
     iterator = iter(loader)
     next(iterator)
-    engine: Any = loader.slot("dali-cpu").engine
+    engine: Any = loader.pool["dali-cpu"].engine
     pipeline, real = engine._pipeline, engine._outputs
     failures = iter([True])
 

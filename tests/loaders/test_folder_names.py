@@ -20,10 +20,10 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor import cli
 from kernel_monitor.errors import SampleError
-from kernel_monitor.live import Monitor
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.events import listen
 from kernel_monitor.record.reader import open_session
+from kernel_monitor.runtime import Monitor
 
 from .conftest import settle
 
@@ -71,7 +71,7 @@ class Session:
         """The recording's file."""
         self.wait()
         self.monitor.stop()
-        return Path(self.monitor.recording["path"])
+        return Path(str(self.monitor.recording["path"]))
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def train(root: Path, loaders: list[SwitchableLoader]) -> SwitchableLoader:
     assert Path(error.value.path).parent.parent == root
     failing.switch("dali-cpu")
     settle(failing)
-    assert "no table in" in failing.board.status
+    assert "no table in" in failing.switch_state.status
     return loader
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 from torchvision import transforms as v1
 
-from kernel_monitor.loaders.data.files import FileTable
+from kernel_monitor.loaders.data.file_check import FileTable
 from kernel_monitor.loaders.engines import dali_graph
 from kernel_monitor.loaders.transforms.draws import sample_keys
 from kernel_monitor.loaders.transforms.translate import translate
@@ -54,14 +54,14 @@ def test_fused_decode_can_be_switched_off_while_the_loop_runs(make: Make) -> Non
     assert loader.fused_decode
     loader.switch("dali-cpu")
     settle(loader)
-    first = loader.slot("dali-cpu").engine
+    first = loader.pool["dali-cpu"].engine
     images = []
     for number, (batch, _) in enumerate(loader):
         images.append(batch)
         if number == 3:
             loader.fused_decode = False
             deadline = time.monotonic() + 60
-            while loader.slot("dali-cpu").engine is first:
+            while loader.pool["dali-cpu"].engine is first:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
     assert not loader.fused_decode

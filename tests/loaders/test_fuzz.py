@@ -1,17 +1,19 @@
-"""Thousands of damaged JPEGs through DALI: the process lives, nothing hangs, and what is delivered is what Pillow says.
+"""Damaged JPEGs through DALI: the process lives, nothing hangs, and what is delivered is what Pillow says.
 
-It runs in a process of its own, whose end would be seen.
+It runs in a process of its own, whose end would be seen. `make test-long` damages ten times as many (MUTANTS=6000).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-MUTANTS, DECODED, LIMIT = 2000, 1000, 180  # at least so many decoded by DALI; s, of which a tenth to a third is used
+MUTANTS = int(os.environ.get("MUTANTS", "600"))
+LIMIT = 60 + MUTANTS / 10  # s
 
 FUZZ = """
 import json, random, sys, warnings
@@ -115,7 +117,7 @@ def outcomes(loader):
 
 loader, plain = (switchable(DataLoader(ImageFolder(root, chain), batch_size=1), seed=1) for _ in range(2))
 loader.switch("dali-cpu")
-while loader.board.waiting is not None:
+while loader.switch_state.preparing is not None:
     pass
 done, decoded, errors, apart, by_kind = 0, 0, 0, [], Counter()
 while done < mutants:
@@ -143,7 +145,7 @@ while done < mutants:
     assert state["lost"] == state["doubled"] == 0, state
     if loader.backend != "dali-cpu":
         loader.switch("dali-cpu")
-        while loader.board.waiting is not None:
+        while loader.switch_state.preparing is not None:
             pass
 print(json.dumps({"done": done, "decoded": decoded, "errors": errors, "apart": apart, "kinds": by_kind}))
 """
@@ -163,7 +165,9 @@ def test_damaged_jpegs_neither_crash_nor_hang_nor_differ(tmp_path_factory: pytes
     found = json.loads(ran.stdout.splitlines()[-1])
     print(f"{found['done']} damaged JPEGs: {found['decoded']} decoded by DALI, {found['errors']} named errors")
     assert found["done"] >= MUTANTS
-    assert found["decoded"] >= DECODED
-    assert found["errors"] >= 100
+    assert found["decoded"] >= MUTANTS / 2
+    assert found["errors"] >= MUTANTS / 20
     assert found["apart"] == []
-    assert min(found["kinds"].get(kind, 0) for kind in ("scan", "tables", "headers", "joined", "marked")) >= 10
+    assert (
+        min(found["kinds"].get(kind, 0) for kind in ("scan", "tables", "headers", "joined", "marked")) >= MUTANTS / 200
+    )

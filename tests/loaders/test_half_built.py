@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor import watch_loader
-from kernel_monitor.live.following import Following
 from kernel_monitor.loaders import listen, live, switchable
-from kernel_monitor.steps.by_hand import step
-from kernel_monitor.steps.registry import live as sources
+from kernel_monitor.runtime.loader_tracker import LoaderTracker
+from kernel_monitor.steps.manual_steps import step
+from kernel_monitor.steps.sources import live as sources
 from kernel_monitor.store import Store
 
 from .conftest import augmented
@@ -76,7 +76,7 @@ def ask_all() -> None:
 
 def test_no_loader_is_seen_before_it_is_whole(folder: Path) -> None:
     data = ImageFolder(folder, augmented())
-    following = Following(Store(), lambda monotonic: monotonic, lambda *_args, **_fields: None)
+    following = LoaderTracker(Store(), lambda monotonic: monotonic, lambda *_args, **_fields: None)
     heard: list[tuple[str, bool]] = []
 
     def registered(event: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from kernel_monitor.errors import NotSwitchable, SampleError
 from kernel_monitor.loaders import ImageFiles, switchable
-from kernel_monitor.loaders.data.sources import find_source
+from kernel_monitor.loaders.data.file_source import find_source
 
 from .conftest import settle
 from .delivered import FIXED, as_listed, described, same, samples

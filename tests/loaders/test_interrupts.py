@@ -13,14 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.loaders.segment import Slot
+from kernel_monitor.loaders.switching.pooled_engine import PooledEngine
 
 from .conftest import Make, violent
 
 
+def is_free(pooled: PooledEngine) -> bool:
+    """Whether this thread can enter the engine."""
+    lock = pooled.use()
+    if not lock.acquire(timeout=5):
+        return False
+    lock.release()
+    return True
+
+
 @violent
 def test_no_interrupt_leaves_an_engine_occupied(make: Make) -> None:
-    slot: Slot = make(num_workers=0).slot("torchvision")
+    pooled: PooledEngine = make(num_workers=0).pool["torchvision"]
     kept: list[BaseException] = []  # as IPython keeps the last one, and with it every frame that it went through
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     random = np.random.default_rng(0)
@@ -30,7 +39,7 @@ def test_no_interrupt_leaves_an_engine_occupied(make: Make) -> None:
                 until = time.monotonic() + 0.05
                 signal.setitimer(signal.ITIMER_REAL, delay)
                 while time.monotonic() < until:  # an interrupt that falls into some object's __del__ is swallowed
-                    with slot.use():
+                    with pooled.use():
                         pass
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt as error:
@@ -39,14 +48,14 @@ def test_no_interrupt_leaves_an_engine_occupied(make: Make) -> None:
         signal.signal(signal.SIGALRM, previous)
     assert len(kept) > 2000
     with ThreadPoolExecutor(1) as other:
-        assert other.submit(lambda: slot.idle).result(10)
+        assert other.submit(is_free, pooled).result(10)
 
 
 def test_an_interrupt_while_an_engine_changes_hands_loses_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = make(shuffle=True, batch_size=16, num_workers=2)
     first = iter(loader)
     delivered = [next(first)[1]]
-    engine = loader.slot("torchvision").engine
+    engine = loader.pool["torchvision"].engine
     real, calls = engine.receive, iter(range(9))
 
     def receive() -> Any:
@@ -72,7 +81,7 @@ def test_an_epoch_whose_beginning_is_interrupted_is_begun_again(make: Make, monk
     state = loader.state_dict()
     rest = [targets.tolist() for _, targets in first]
     loader.load_state_dict(state)
-    engine = loader.slot("torchvision").engine
+    engine = loader.pool["torchvision"].engine
     kept: list[BaseException] = []  # as IPython keeps the last one, and with it every frame that it went through
 
     def start(pull: Any) -> None:
@@ -95,7 +104,7 @@ def test_an_iterator_that_was_interrupted_goes_without_a_collection(
 ) -> None:
     loader = make(batch_size=16, num_workers=0)
     iterator = iter(loader)
-    engine = loader.slot("torchvision").engine
+    engine = loader.pool["torchvision"].engine
 
     def receive() -> Any:
         raise KeyboardInterrupt

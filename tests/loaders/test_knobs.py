@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import Knobs, SwitchableLoader, listen, switchable
-from kernel_monitor.loaders.engines import torch_engine
+from kernel_monitor.loaders.engines import torch_engine, worker_start
 
 from .conftest import Make, augmented, deliver, settle
 
@@ -54,7 +54,7 @@ def labels(loader: SwitchableLoader, epoch: int | None = None) -> list[int]:
 @pytest.fixture
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process in which DALI has not run yet."""
-    monkeypatch.setattr(torch_engine, "_dali_runs", threading.Event())
+    monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
 
 
 @pytest.fixture
@@ -139,13 +139,13 @@ def test_prefetch_is_what_is_in_flight(make: Make) -> None:
     loader.set(prefetch=5)
     for _ in range(12):
         next(iterator)
-    assert loader.slot("torchvision").engine.depth == 5
-    assert loader._record is not None
-    assert loader._record.in_flight == 5
+    assert loader.pool["torchvision"].engine.depth == 5
+    assert loader.newest is not None
+    assert loader.newest.in_flight == 5
     loader.set(prefetch=1)
     for _ in range(12):
         next(iterator)
-    assert loader._record.in_flight == 1
+    assert loader.newest.in_flight == 1
     rest = [targets for _, targets in iterator]
     assert len(torch.cat(rest)) == 243 - 25 * 2
     assert loader.state()["lost"] == 0
@@ -156,14 +156,14 @@ def test_threads_and_prefetch_of_dali_in_the_middle(make: Make) -> None:
     loader.switch("dali-cpu")
     settle(loader)
     targets = []
-    first: Any = loader.slot("dali-cpu").engine
+    first: Any = loader.pool["dali-cpu"].engine
     for number, batch in enumerate(loader):
         targets += batch[1].tolist()
         if number == 5:
             loader.set(threads=1, prefetch=2)
-            assert eventually(lambda: loader.slot("dali-cpu").engine is not first)
+            assert eventually(lambda: loader.pool["dali-cpu"].engine is not first)
         if number == 20:
-            engine: Any = loader.slot("dali-cpu").engine
+            engine: Any = loader.pool["dali-cpu"].engine
             assert (engine.depth, engine._threads) == (2, 1)
             assert engine._pipeline is not None
             assert eventually(lambda: first._pipeline is None)  # the old one was given back
@@ -177,15 +177,15 @@ def test_setting_the_same_again_does_nothing(make: Make, told: list[dict[str, An
     loader = make(num_workers=0)
     loader.switch("dali-cpu")
     settle(loader)
-    slots = {name: loader.slot(name) for name in ("torchvision", "dali-cpu")}
+    slots = {name: loader.pool[name] for name in ("torchvision", "dali-cpu")}
     loader.set(**{name: value for name, value in loader.knobs._asdict().items() if name != "prefetch"})
     loader.set()
-    assert {name: loader.slot(name) for name in slots} == slots
+    assert {name: loader.pool[name] for name in slots} == slots
     assert told == []
 
 
 def test_between_epochs_and_before_the_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_engine, "_dali_runs", threading.Event())
+    monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
     before = workers()
     loader = make(num_workers=0, batch_size=16)
     loader.set(workers=2)
@@ -246,7 +246,7 @@ def test_of_quick_changes_the_newest_counts(make: Make, told: list[dict[str, Any
     assert loader.knobs.threads == 3
     engine: Any = None
     for _ in iterator:
-        engine = loader.slot("dali-cpu").engine
+        engine = loader.pool["dali-cpu"].engine
         if engine._threads == 3 and len(told) >= 1:
             break
         time.sleep(0.02)
@@ -294,7 +294,7 @@ def test_a_pipeline_that_cannot_be_built_with_the_new_values_leaves_the_old_one(
     before = loader.knobs
     iterator = iter(loader)
     next(iterator)
-    old = loader.slot("dali-cpu")
+    old = loader.pool["dali-cpu"]
 
     def fail(_: Any) -> None:
         raise RuntimeError("no more threads")
@@ -304,7 +304,7 @@ def test_a_pipeline_that_cannot_be_built_with_the_new_values_leaves_the_old_one(
     assert eventually(lambda: bool(told))
     assert told[-1]["message"] == "no more threads"
     assert loader.knobs == before
-    assert loader.slot("dali-cpu") is old
+    assert loader.pool["dali-cpu"] is old
     assert sum(len(targets) for _, targets in iterator) == 243 - 4
     assert loader.decoded() == {"dali-cpu": 243}
 
@@ -317,11 +317,11 @@ def test_new_workers_are_not_forked_once_dali_runs(make: Make) -> None:
     targets = next(iterator)[1].tolist()
     loader.switch("torchvision")
     targets += next(iterator)[1].tolist()
-    first = loader.slot("torchvision")
+    first = loader.pool["torchvision"]
     loader.set(workers=1)
-    assert loader.slot("torchvision") is first  # until the new one has answered
-    assert eventually(lambda: loader.slot("torchvision") is not first)
-    engine: Any = loader.slot("torchvision").engine
+    assert loader.pool["torchvision"] is first  # until the new one has answered
+    assert eventually(lambda: loader.pool["torchvision"] is not first)
+    engine: Any = loader.pool["torchvision"].engine
     assert engine.started
     assert engine._inner.multiprocessing_context.get_start_method() != "fork"
     for _, more in iterator:
@@ -329,7 +329,7 @@ def test_new_workers_are_not_forked_once_dali_runs(make: Make) -> None:
     assert targets == labels(loader)
     assert loader.state()["lost"] == 0
     deliver(loader)
-    assert loader.slot("torchvision").engine is engine  # kept for the next epoch
+    assert loader.pool["torchvision"].engine is engine  # kept for the next epoch
 
 
 class Local(ImageFolder):
@@ -340,7 +340,7 @@ class Local(ImageFolder):
 
 
 def test_what_cannot_be_sent_keeps_the_workers_that_there_are(folder: Path) -> None:
-    torch_engine.note_dali()
+    worker_start.note_dali()
     loader = switchable(DataLoader(Local(folder, augmented()), batch_size=16, num_workers=0))
     with pytest.raises(MonitorError, match=r"cannot be forked.*this data set stays here"):
         loader.set(workers=2)
@@ -365,7 +365,7 @@ def test_whether_a_large_data_set_can_be_sent_is_found_out_from_a_part_of_it(fol
     dataset.features = torch.zeros(100_000)
     loader = switchable(DataLoader(dataset, batch_size=16))
     Counted.pickled = 0
-    assert torch_engine.why_not_sent(loader._keyed, loader._wrapped) is None
+    assert worker_start.why_not_sent(loader._keyed, loader._wrapped) is None
     assert Counted.pickled == 100
     assert not dataset.features.is_shared()
 

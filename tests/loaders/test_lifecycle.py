@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import listen, live, switchable
-from kernel_monitor.loaders.engines import torch_engine
+from kernel_monitor.loaders.engines import torch_engine, worker_start
 
 from .conftest import Make, augmented, deliver, settle, violent
 
@@ -141,7 +141,7 @@ def test_workers_that_still_count_as_alive_while_they_end_are_replaced(
     iterator = iter(loader)
     next(iterator)
     del iterator
-    torch_engine.note_dali()  # workers are kept from one iteration to the next, as nothing has changed
+    worker_start.note_dali()  # workers are kept from one iteration to the next, as nothing has changed
     current = children()
     for pid in current:
         os.kill(pid, signal.SIGINT)
@@ -242,7 +242,7 @@ def test_a_pipeline_that_is_garbage_is_not_collected_in_a_forked_child(make: Mak
     gc.collect()
     gc.disable()
     try:
-        garbage: list[Any] = [loader.slot("dali-cpu").engine._pipeline]  # type: ignore[attr-defined]
+        garbage: list[Any] = [loader.pool["dali-cpu"].engine._pipeline]  # type: ignore[attr-defined]
         assert garbage[0] is not None
         garbage.append(garbage)
         del garbage
@@ -292,14 +292,14 @@ def fixed(size: int) -> v1.Compose:
 
 
 def test_workers_are_kept_between_epochs_once_dali_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_engine, "_dali_runs", threading.Event())
+    monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
     loader = switchable(DataLoader(ImageFolder(folder, fixed(8)), batch_size=50, num_workers=2))
     deliver(loader)
     first = loader.worker_pids
     deliver(loader)
     second = loader.worker_pids
     assert not set(first) & set(second)  # as torch
-    torch_engine.note_dali()
+    worker_start.note_dali()
     loader.dataset.transform = fixed(8)  # equal to what it was
     deliver(loader)
     assert loader.worker_pids == second
@@ -317,7 +317,7 @@ def test_dali_sees_a_changed_transform_at_the_next_epoch(folder: Path) -> None:
     assert loader.backend == "dali-cpu"
     dataset.transform.transforms.insert(0, v2.MixUp(num_classes=3))  # for batches: nothing to do with one image
     iter(loader)
-    assert loader.board.taking == "torchvision"
+    assert loader.switch_state.active == "torchvision"
     assert "MixUp (transform 1 of 3)" in loader.state()["status"]
     assert not loader.backends["dali-cpu"].available
     loader.release()

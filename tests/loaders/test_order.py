@@ -32,7 +32,7 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import NotSwitchable
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.engines import torch_engine
+from kernel_monitor.loaders.engines import worker_start
 
 from .conftest import Make, augmented, settle
 from .torchvision_layouts import image
@@ -216,8 +216,8 @@ def test_workers_are_seeded_as_torch_seeds_them(
     files: list[Path], persistent: bool, generator: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As before DALI ran in this process: once it has, workers are kept, and with them their first seeds.
-    monkeypatch.setattr(torch_engine, "fork_is_safe", lambda: True)
-    monkeypatch.setattr(torch_engine, "dali_runs", lambda: False)
+    monkeypatch.setattr(worker_start, "fork_is_safe", lambda: True)
+    monkeypatch.setattr(worker_start, "dali_runs", lambda: False)
 
     def options(_: Any) -> dict[str, Any]:
         own = {"generator": torch.Generator().manual_seed(3)} if generator else {}
@@ -260,7 +260,7 @@ def test_a_worker_that_is_late_is_raised_as_torch_raises_it(files: list[Path]) -
 
 
 def _slow(index: int) -> int:
-    time.sleep(8)
+    time.sleep(3)
     return index
 
 

@@ -177,7 +177,7 @@ def test_sizes_that_differ_later_on_hand_over_to_torchvision(wrap: Wrap) -> None
     state = loader.state()
     assert state["decoded"] == {"dali-cpu": 16, "torchvision": 227}
     assert (state["lost"], state["doubled"]) == (0, 0)
-    assert "different sizes" in loader.board.status
+    assert "different sizes" in loader.switch_state.status
 
 
 def test_a_file_that_dali_is_not_given_must_come_out_alike(wrap: Wrap, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import gc
 import gzip
 import json
 import os
-import statistics
 import subprocess
 import sys
 import threading
@@ -22,11 +21,11 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import stalls
 from kernel_monitor import watch_loader
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.live import Monitor
-from kernel_monitor.steps.operators import tables
-from kernel_monitor.steps.profile import OTHER, OperatorProfile, in_use
-from kernel_monitor.steps.records import PROFILED
-from kernel_monitor.steps.registry import live
+from kernel_monitor.profiler.operators import tables
+from kernel_monitor.profiler.torch_profile import OTHER, OperatorProfile, in_use
+from kernel_monitor.runtime import Monitor
+from kernel_monitor.steps.measured_step import PROFILED
+from kernel_monitor.steps.sources import live
 
 CPU = [ProfilerActivity.CPU]
 
@@ -36,8 +35,8 @@ def monitor(tmp_path: Path) -> Iterator[Monitor]:
     monitor = Monitor()
     monitor.start(interval=0.05, record=tmp_path)
     yield monitor
-    if monitor._profile is not None:
-        assert monitor._profile.ended.wait(60)
+    if monitor.profiler._run is not None:
+        assert monitor.profiler._run.ended.wait(60)
     monitor.stop()
     assert not in_use()
 
@@ -66,10 +65,10 @@ class Loop:
 
 
 def ended(monitor: Monitor) -> dict[str, Any]:
-    state = monitor.profile_ended(60)
+    state = monitor.profiler.ended(60)
     assert state is not None
     assert state["state"] != "running", state
-    return state
+    return dict(state)
 
 
 def test_ten_steps_are_profiled_and_marked(monitor: Monitor, tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_ten_steps_are_profiled_and_marked(monitor: Monitor, tmp_path: Path) -> 
     assert result["gpu"] == []
     assert result["gpu_reason"]
 
-    session = Path(monitor.recording["path"])
+    session = Path(str(monitor.recording["path"]))
     trace = session.parent / result["trace"]
     assert trace.name == f"{session.stem}-profile-1.json.gz"
     assert trace.stat().st_mode & 0o777 == 0o600
@@ -150,7 +149,7 @@ def test_results_of_a_loop_that_has_ended_are_freed_all_the_same(monitor: Monito
         before = len(holding())
         loop = Loop(12)
         loop.run({4: lambda: monitor.profile(50, wait=False)})
-        monitor.end_profile_here()
+        monitor.profiler.end_here()
         assert ended(monitor)["state"] == "done"
         assert len(holding()) == before
         marked = loop.flagged
@@ -205,7 +204,7 @@ def test_a_loop_in_a_thread_is_waited_for(monitor: Monitor) -> None:
 def test_a_loop_that_ends_before_gives_fewer_steps_and_says_so(monitor: Monitor) -> None:
     loop = Loop(12)
     loop.run({4: lambda: monitor.profile(50, wait=False)})
-    monitor.end_profile_here()  # what the end of a cell does
+    monitor.profiler.end_here()  # what the end of a cell does
     assert not in_use()
     state = ended(monitor)
     assert state["state"] == "done"
@@ -216,7 +215,7 @@ def test_a_loop_that_ends_before_gives_fewer_steps_and_says_so(monitor: Monitor)
 def test_a_loop_that_comes_to_no_boundary_any_more_is_ended_from_outside(
     monitor: Monitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernel_monitor.live.profiling.STALL_S", 0.5)
+    monkeypatch.setattr("kernel_monitor.profiler.profile_run.STALL_S", 0.5)
     loop = Loop(12)
     loop.run({4: lambda: monitor.profile(50, wait=False)})
     assert in_use()
@@ -236,9 +235,10 @@ LONG_CALL = """
 import ctypes, gc, threading, time, torch
 from torch.profiler import ProfilerActivity, profile
 from kernel_monitor import watch_loader
-from kernel_monitor.live import Monitor, profiling
-from kernel_monitor.steps.profile import in_use
-profiling.STALL_S = profiling.TO_STOP_S = 0.3
+from kernel_monitor.runtime import Monitor
+from kernel_monitor.profiler import profile_run
+from kernel_monitor.profiler.torch_profile import in_use
+profile_run.STALL_S = profile_run.TO_STOP_S = 0.3
 with profile(activities=[ProfilerActivity.CPU]):
     pass  # the first one takes long to start, and a profile is as patient as its longest step
 monitor = Monitor()
@@ -246,7 +246,7 @@ monitor.start(record=False)
 said = []
 
 def collect():  # while the main thread is in its C call: what nobody refers to any more is freed
-    run = monitor._profile
+    run = monitor.profiler._run
     run.ended.wait(30)
     said.append(time.monotonic() - began)
     said.append(monitor.profiling)
@@ -273,8 +273,8 @@ for number, _ in enumerate(watch_loader([[0] * 4] * 40, name="again")):
     if number == 4:
         monitor.profile(5, wait=False)
     torch.ones(8, 8) @ torch.ones(8, 8)
-monitor.end_profile_here()
-print("again:", monitor.profile_ended(60)["state"])
+monitor.profiler.end_here()
+print("again:", monitor.profiler.ended(60)["state"])
 monitor.stop()
 """
 
@@ -297,7 +297,7 @@ def test_a_c_call_that_outlasts_the_patience_ends_the_profile_and_nothing_else()
 
 CALLS = """
 import ctypes, os, threading, time
-from kernel_monitor.steps.mainthread import run_on_main_thread
+from kernel_monitor.steps.main_thread import run_on_main_thread
 came = []
 
 def ask():
@@ -388,7 +388,7 @@ def test_an_exception_in_the_loop_is_the_loop_s(monitor: Monitor) -> None:
 
     with pytest.raises(ZeroDivisionError):
         loop.run({4: lambda: monitor.profile(10, wait=False), 9: fail})
-    monitor.end_profile_here()
+    monitor.profiler.end_here()
     state = ended(monitor)
     assert (state["state"], state["result"]["steps"]) == ("done", 4)
 
@@ -396,7 +396,7 @@ def test_an_exception_in_the_loop_is_the_loop_s(monitor: Monitor) -> None:
 def test_nothing_is_written_to_the_cell() -> None:
     code = (
         "import torch\n"
-        "from kernel_monitor.steps.profile import OperatorProfile\n"
+        "from kernel_monitor.profiler.torch_profile import OperatorProfile\n"
         "from pathlib import Path\n"
         "import os, tempfile\n"
         "one = OperatorProfile(lambda: None)\n"
@@ -408,24 +408,21 @@ def test_nothing_is_written_to_the_cell() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
 
 
-def test_reading_a_trace_and_exporting_do_not_stop_the_loop() -> None:
-    """The bar is one step of 20 ms, held by `python -m benchmarks.stalls` on a quiet machine; here it is three, or
-    three times what this machine does to a loop that nobody looks at, in one of three rounds: starting a process
-    holds the GIL until the kernel gives the child a core. Averages made in this process miss it in each by far.
-
-    One torch thread, as in the benchmark: several would meet at a barrier in each operator, and whatever else runs on
-    the cores would hold them up there, ours or not."""
+@pytest.mark.alone
+def test_reading_a_trace_and_exporting_leave_the_loop_its_throughput() -> None:
+    """`python -m benchmarks.stalls` holds the bars on a quiet machine with every core filled; here they are three times
+    as wide, in one of three rounds, with one torch thread: several would meet at a barrier in each operator, and
+    whatever else runs on the cores would hold them up there, ours or not. Averages made in this process miss them by
+    far."""
     missed = []
     for _ in range(3):
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            found = stalls.measure(1, 60, steps=60)
+            found, exports = stalls.measure(1, 60, steps=60)
         finally:
             torch.set_num_threads(threads)
-        usual = statistics.median(found["nothing"])
-        noise = (max(found["nothing"]) - usual) / usual
-        missed = [(bar, noise) for bar in stalls.bars(found) if bar.value > 3 * max(bar.limit, noise)]
+        missed = [bar for bar in stalls.bars(found, exports, slack=3) if not bar.met]
         if not missed:
             return
     raise AssertionError(missed)

@@ -17,10 +17,10 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
-from kernel_monitor.loaders import SwitchableLoader, streams, switchable
-from kernel_monitor.loaders.engines import backends
-from kernel_monitor.loaders.generators import Defaults
-from kernel_monitor.loaders.streams import held_generators
+from kernel_monitor.loaders import SwitchableLoader, random_streams, switchable
+from kernel_monitor.loaders.engines import obstacles, setting
+from kernel_monitor.loaders.order_generators import Defaults
+from kernel_monitor.loaders.random_streams import held_generators
 
 from .conftest import augmented, make_folder, settle
 
@@ -164,7 +164,8 @@ def test_what_user_code_draws_advances_and_does_not_depend_on_the_engine(files: 
 
 
 def test_so_it_is_where_dali_leaves_transforms_to_workers(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "cores", lambda: 64)
+    for module in (setting, obstacles):
+        monkeypatch.setattr(module, "usable_cores", lambda: 64)
     expected = drawn_by(files, "numpy, held", 1, ["torchvision"], marks=True)
     assert drawn_by(files, "numpy, held", 1, ["dali-cpu", "dali-cpu", "torchvision"], marks=True) == expected
 
@@ -345,9 +346,9 @@ def test_only_the_loop_s_thread_touches_the_generators(
 
     for kind, name in (
         (Defaults, "restore"),
-        (streams.Streams, "seed"),
-        (streams.ApartFromTransforms, "__enter__"),
-        (streams.ApartFromTransforms, "__exit__"),
+        (random_streams.Streams, "seed"),
+        (random_streams.ApartFromTransforms, "__enter__"),
+        (random_streams.ApartFromTransforms, "__exit__"),
     ):
         monkeypatch.setattr(kind, name, noting(getattr(kind, name)))
     dataset: Any = Drawing(files, "torch") if own else ImageFolder(files[0].parent.parent, augmented())

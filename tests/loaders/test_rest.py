@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import backends
+from kernel_monitor.loaders.engines import obstacles, setting
 from kernel_monitor.loaders.transforms.translate import share, translate
 
 from .conftest import augmented, make_folder, violent
@@ -51,7 +51,8 @@ class Counted(RandomSampler):
 @pytest.fixture(autouse=True)
 def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than workers, whatever the machine has."""
-    monkeypatch.setattr(backends, "cores", lambda: 8)
+    for module in (setting, obstacles):
+        monkeypatch.setattr(module, "usable_cores", lambda: 8)
 
 
 @pytest.fixture
@@ -83,8 +84,8 @@ def test_what_remains_runs_in_workers_as_it_does_on_torchvision(files: Path) -> 
         state = sampler.generator.get_state()
         expected, targets, _ = epoch(loader, sampler, 0)
         loader.switch("dali-cpu")
-        assert eventually(lambda: loader.board.waiting is None)
-        assert "dali-cpu failed" not in loader.board.status
+        assert eventually(lambda: loader.switch_state.preparing is None)
+        assert "dali-cpu failed" not in loader.switch_state.status
 
         sampler.generator.set_state(state)
         sampler.most = 0
@@ -111,7 +112,7 @@ def test_what_remains_runs_in_workers_as_it_does_on_torchvision(files: Path) -> 
                 loader.switch("torchvision")
             elif number == 5:
                 loader.switch("dali-cpu")
-                assert eventually(lambda: loader.board.waiting is None)
+                assert eventually(lambda: loader.switch_state.preparing is None)
         assert delivered == [dataset.samples[index][1] for index in loader.plan()]
         counts = loader.state()
         assert (counts["lost"], counts["doubled"]) == (0, 0)
@@ -171,7 +172,8 @@ def test_a_swap_that_could_only_be_slower_is_grey(files: Path, monkeypatch: pyte
     assert not backend.available
     assert "local (transform 2 of 3)" in str(backend.reason)
     assert "define what the data set uses in a module" in str(backend.reason)
-    monkeypatch.setattr(backends, "cores", lambda: 2)
+    for module in (setting, obstacles):
+        monkeypatch.setattr(module, "usable_cores", lambda: 2)
     backend, _ = of(files, RAND)
     assert not backend.available
     assert "RandAugment (transform 3 of 4)" in str(backend.reason)
@@ -180,6 +182,16 @@ def test_a_swap_that_could_only_be_slower_is_grey(files: Path, monkeypatch: pyte
     # without workers the wrapped loader works on this thread as well
     for chain in (Opaque(RAND), v1.Compose([v1.RandomResizedCrop(32), local, v1.ToTensor()])):
         assert of(files, chain, workers=0)[0].available
+
+
+def test_a_torch_whose_workers_cannot_be_given_single_batches_makes_it_grey(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(obstacles, "CAN_OFFER", False)
+    backend, _ = of(files, RAND)
+    assert f"PyTorch {torch.__version__} cannot give single batches to workers" in str(backend.reason)
+    assert of(files, RAND, workers=0)[0].available
+    assert of(files, augmented())[0].available
 
 
 @pytest.mark.parametrize(
@@ -201,7 +213,8 @@ def test_the_state_has_the_note_and_a_whole_chain_has_none(files: Path) -> None:
 
 
 def test_what_is_grey_follows_the_number_of_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "cores", lambda: 2)
+    for module in (setting, obstacles):
+        monkeypatch.setattr(module, "usable_cores", lambda: 2)
     chain = v1.Compose([v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor()])
     loader = switchable(DataLoader(ImageFolder(folder, chain), batch_size=8))
     found = [loader.backends["dali-cpu"].available]

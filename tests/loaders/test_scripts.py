@@ -43,7 +43,7 @@ pids = loader.worker_pids
 try:
     loader.set(workers=2)
     wait(lambda: len(loader.worker_pids) > 1)
-    wait(lambda: loader.slot("torchvision").engine.started)
+    wait(lambda: loader.pool["torchvision"].engine.started)
 except MonitorError as error:
     print("refused:", error)
 count = sum(1 for _ in iterator)

@@ -17,7 +17,7 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import NotSwitchable
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.data.sources import find_source
+from kernel_monitor.loaders.data.file_source import find_source
 from kernel_monitor.loaders.data.torchvision_sets import LAYOUTS as UNDERSTOOD
 
 from .conftest import make_folder

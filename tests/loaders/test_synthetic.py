@@ -41,7 +41,7 @@ def steps(loader: SwitchableLoader, at: Mapping[int, Callable[[], None]] | None 
 
 
 def engine(loader: SwitchableLoader) -> SyntheticEngine:
-    found = loader.slot("synthetic").engine
+    found = loader.pool["synthetic"].engine
     assert type(found) is SyntheticEngine
     return found
 
@@ -110,7 +110,6 @@ def test_every_batch_is_memory_of_its_own(make: Make) -> None:
     batches = [step.batch for step in steps(loader)]
     places = [tensor.untyped_storage().data_ptr() for batch in batches for tensor in batch]
     assert len(set(places)) == len(places)
-    assert engine(loader).copying > 0
 
 
 @pytest.mark.parametrize("workers", [0, 2])

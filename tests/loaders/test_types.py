@@ -19,7 +19,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.engines import backends
+from kernel_monitor.loaders.engines import obstacles, setting
 
 from .conftest import make_folder, settle, violent
 from .test_knobs import eventually
@@ -148,7 +148,7 @@ def check(few: Path, workers: int, wrapper: str, target: str, collate: str) -> N
             if backend == "synthetic":
                 deliver_all(loader)  # keeps what it is to hand out
             else:
-                assert eventually(lambda: loader.board.waiting is None)
+                assert eventually(lambda: loader.switch_state.preparing is None)
             got = [told(batch) for batch in loader]
             assert loader.backend == backend
             assert got == expected, f"{backend} of {wrapper}, {target}, {collate}, {workers} workers"
@@ -189,7 +189,8 @@ def test_every_engine_delivers_the_types_of_plain_torch(
     default_dtype: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backends, "cores", lambda: 8)  # enough for DALI beside workers, whatever the machine has
+    for module in (setting, obstacles):  # enough for DALI beside workers
+        monkeypatch.setattr(module, "usable_cores", lambda: 8)
     check(few, workers, wrapper, target, collate)
 
 

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ import psutil
 import pytest
 from nbclient import NotebookClient
 from torchvision.datasets import ImageFolder
+
+from kernel_monitor.demo import demo_data
 
 FOLDER = Path(__file__).parents[2] / "example_notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -195,15 +196,17 @@ def test_training_ends_with_what_the_swap_brought(quickstart: Run) -> None:
         assert waited >= 50
 
 
-def test_the_first_run_makes_its_pictures_in_twenty_seconds(quickstart: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    (cell,) = (cell for cell in quickstart.notebook.cells if cell.id == "data")
-    took = cell.metadata["execution"]
-    began, ended = (datetime.fromisoformat(took[moment]) for moment in ("iopub.execute_input", "shell.execute_reply"))
+@pytest.mark.alone
+def test_the_first_run_makes_its_pictures_in_twenty_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = nbformat.read(FOLDER / "quickstart.ipynb", as_version=4)
+    (source,) = (cell.source for cell in notebook.cells if cell.id == "data")
     monkeypatch.delenv("KERNEL_MONITOR_DEMO_IMAGES", raising=False)
     names: dict[str, Any] = {}
-    lines = re.findall(r"^(?:cores|IMAGES) = .*$", cell.source, re.MULTILINE)
+    lines = re.findall(r"^(?:cores|IMAGES) = .*$", source, re.MULTILINE)
     exec("\n".join(["import os", *lines]), names)  # noqa: S102 - the notebook's own lines
-    wanted = (ended - began).total_seconds() / IMAGES * names["IMAGES"]
+    began = time.monotonic()
+    demo_data(tmp_path / "set", images=IMAGES, progress=False)
+    wanted = (time.monotonic() - began) / IMAGES * names["IMAGES"]
     print(f"{names['IMAGES']:,} pictures: {wanted:.1f} s")
     assert wanted <= 3 * 20  # three times the bar
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.run import Result, summary
+from tests import run as test_run
+from tests.run import Result, run_again, summary
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 PASSES = "def test_passes(): pass\n"
@@ -66,3 +67,39 @@ def test_the_summary_counts_an_empty_folder_as_a_failure() -> None:
 
 def test_the_summary_of_a_good_run() -> None:
     assert summary([Result("unit", passed=3), Result("wire", passed=2)]).endswith("5 passed, 0 failed")
+
+
+def test_what_fails_beside_others_is_run_again_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(CONFTEST, tmp_path)
+    (tmp_path / "test_some.py").write_text(PASSES + "def test_fails(): assert 0\n", encoding="utf-8")
+    monkeypatch.setattr(test_run, "ROOT", tmp_path)
+    result = Result("browser", passed=7, failed=["test_some.py::test_fails", "test_some.py::test_passes"])
+    run_again(result, tmp_path)
+    assert (result.passed, result.failed, result.again) == (
+        8,
+        ["test_some.py::test_fails"],
+        ["test_some.py::test_passes"],
+    )
+    text = summary([result])
+    assert "AGAIN browser: test_some.py::test_passes failed beside others and passed alone" in text
+    assert text.endswith("8 passed, 1 failed")
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        ["pytest ended with exit code 3"],
+        ["test_some.py::test_passes[gone]"],
+        [f"test_some.py::test_passes[{number}]" for number in range(4)],
+    ],
+    ids=["no test", "a test that is not found", "many"],
+)
+def test_what_is_not_run_again_stays_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: list[str]
+) -> None:
+    shutil.copy(CONFTEST, tmp_path)
+    (tmp_path / "test_some.py").write_text(PASSES, encoding="utf-8")
+    monkeypatch.setattr(test_run, "ROOT", tmp_path)
+    result = Result("browser", passed=7, failed=list(failed))
+    run_again(result, tmp_path)
+    assert (result.passed, result.failed, result.again) == (7, failed, [])

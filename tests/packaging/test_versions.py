@@ -36,7 +36,8 @@ def test_python_has_the_version_of_the_root() -> None:
 
 
 def test_the_page_has_the_version_of_the_root() -> None:
-    assert re.search(r"VERSION = '([^']+)'", (ROOT / "widgets/src/wire.ts").read_text()).group(1) == VERSION  # type: ignore[union-attr]
+    source = (ROOT / "widgets/src/stream/protocol.ts").read_text()
+    assert re.findall(r"VERSION = '([^']+)'", source) == [VERSION]
 
 
 def test_the_extension_depends_on_the_widgets_of_its_version() -> None:

@@ -19,15 +19,17 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from kernel_monitor.diagnose.compare import compare
+from kernel_monitor.analysis.session_comparison import compare
 from kernel_monitor.errors import MonitorError, SessionError
+from kernel_monitor.protocol.message_types import SessionEntry
+from kernel_monitor.protocol.states import MonitorState
 from kernel_monitor.record.reader import Session
 from kernel_monitor.record.sessions import look
 from kernel_monitor.recorded import RecordedSession, interpreted, table
 from kernel_monitor.report.page import render
-from kernel_monitor.stream.replay import Replay
+from kernel_monitor.requests.recorded_requests import RecordedRequests
 
 from . import hostile
 
@@ -41,7 +43,7 @@ def everything(path: Path, timer: Timer, depth: int) -> str:
         The outcome.
     """
     found = look(path)
-    table([{**vars(found), "path": str(path)}]).encode()
+    table([cast("SessionEntry", {**vars(found), "path": str(path)})]).encode()
     try:
         session = Session(path)
     except SessionError as error:
@@ -118,7 +120,7 @@ def _report(recorded: RecordedSession) -> None:
 
 def _answer(recorded: RecordedSession, command: str) -> None:
     """What a page is sent, except the document, which another process makes."""
-    content, _ = Replay(lambda: {"charts": []}).answers[command](recorded)
+    content, _ = RecordedRequests(lambda: cast("MonitorState", {"charts": []})).answers[command](recorded)
     json.dumps(content).encode()
 
 

@@ -33,7 +33,7 @@ STATE = {
     "epoch": 1, "batch": 12, "batches": 64, "samples": 384, "planned": 2048, "lost": 0, "doubled": 0, "skipped": 1,
     "replaced": 0, "skips": [{"index": 7, "path": "/data/7.jpg", "reason": "no JPEG"}],
     "knobs": {"workers": 2, "prefetch": 2, "threads": 2}, "decoded": {"torchvision": 200, "dali-cpu": 184},
-    "expected": {"dali-cpu": {"AMD": 0.55, "Intel": 0.61}},
+    "calibration": {"dali-cpu": {"state": "done", "files": 32, "seconds": 0.0081, "error": 0.0004, "reason": None}},
 }  # fmt: skip
 COUNTS = {"epoch": 0, "batches": 64, "samples": 2048, "planned": 2048, "lost": 0, "doubled": 0, "skipped": 0,
           "replaced": 0, "decoded": {"torchvision": 2048}}  # fmt: skip
@@ -67,7 +67,7 @@ def base(path: Path, rows: int = 700) -> None:
     import numpy as np
 
     with recorder(path) as (one, _):
-        one.hello(hello(SERIES, gpus=GPUS, gpu_reason=None))
+        one.hello(0.0, hello(SERIES, gpus=GPUS, gpu_reason=None))
         feed(one, times, np.stack(columns, axis=1))
         delivered = {"loader/loader-1/images": 400.0, "loader/loader-1/wait": 10.0, "loader/loader-1/step": 80.0}
         one.command({"do": "values", "rows": [[t, delivered] for t in times[::2].tolist()]})

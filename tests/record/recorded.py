@@ -55,7 +55,7 @@ def recorder(
 ) -> Iterator[tuple[Recorder, Told]]:
     """A recorder that is closed with a goodbye at the end; frames' stamps are session times."""
     told = Told()
-    one = Recorder(path, session=session, zero=0.0, origin=origin, on_state=told.append, **options)
+    one = Recorder(path, session=session, origin=origin, on_state=told.append, **options)
     one.start()
     before, writer.LAST_S = writer.LAST_S, 60.0  # all is packed at the end, however slow this machine is
     try:
@@ -70,7 +70,7 @@ def recorder(
 def recording(path: Path, **options: Any) -> Iterator[tuple[Recorder, Told]]:
     """A recorder that got its first five frames, and said that it records."""
     with recorder(path, **options) as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(5))
         told.wait_for("recording")
         yield one, told
@@ -97,6 +97,6 @@ def waves(
 def session(path: Path, rows: int = 30, **options: Any) -> Session:
     """A finished session of `rows` frames."""
     with recorder(path, **options) as (one, _):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(rows))
     return open_session(path)

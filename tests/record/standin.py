@@ -16,7 +16,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from kernel_monitor.sample.client import SamplerClient
+from kernel_monitor.sample.sampler_client import SamplerClient
 
 
 def main() -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from kernel_monitor.cli import main
 from kernel_monitor.errors import SessionError
-from kernel_monitor.live.recording import left_behind
-from kernel_monitor.record import places
+from kernel_monitor.record import folders
+from kernel_monitor.record.maintenance import Upkeep, prune
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.sessions import look, sessions
-from kernel_monitor.record.upkeep import Upkeep, prune
 from kernel_monitor.recorded import Opened
+from kernel_monitor.runtime.recorder_state import left_behind
 
 from .recorded import ORIGIN, session
 from .test_reader import interrupted
@@ -68,8 +68,8 @@ READ_AROUND = ("an end that is a number", "a host that is a list", "a writer wit
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = tmp_path / "sessions"
     found.mkdir()
-    monkeypatch.setenv(places.OVERRIDE, str(found))
-    monkeypatch.setattr(places, "temporary", lambda: tmp_path / "elsewhere")
+    monkeypatch.setenv(folders.OVERRIDE, str(found))
+    monkeypatch.setattr(folders, "temporary", lambda: tmp_path / "elsewhere")
     return found
 
 
@@ -131,8 +131,8 @@ def test_upkeep_keeps_the_log_short_beside_damaged_files(folder: Path, monkeypat
     for harm, make in HARMS.items():
         make(folder / f"{harm}.kmsession")
     old = session(folder / "old.kmsession", session="old", origin=time.time() - 40 * 86400)
-    monkeypatch.setattr("kernel_monitor.record.upkeep.PERIOD_S", 0.05)
-    monkeypatch.setattr("kernel_monitor.record.upkeep.ENOUGH", 1 << 16)
+    monkeypatch.setattr("kernel_monitor.record.maintenance.PERIOD_S", 0.05)
+    monkeypatch.setattr("kernel_monitor.record.maintenance.ENOUGH", 1 << 16)
     path = folder / "now.kmsession"
     session(path, session="now", origin=time.time())
     complaints: list[str] = []

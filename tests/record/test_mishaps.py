@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_monitor.record import words
+from kernel_monitor.record import recorder_status
 from kernel_monitor.record.reader import open_session
 
 from .recorded import feed, hello, recorder, recording, session, waves
@@ -78,7 +78,7 @@ def test_beside_what_is_not_the_session_a_new_file_is_made(tmp_path: Path, conte
         path.write_bytes(content)
     before = path.read_bytes()
     with recorder(path) as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(5))
         moved = told.wait_for("moved")
     assert moved["path"] == str(tmp_path / "a-2.kmsession")
@@ -105,7 +105,7 @@ def test_a_full_disk_is_told_and_recording_goes_on_when_there_is_room(tmp_path: 
         random = np.random.default_rng(0)
         series = [(f"gpu/{n}/power", "%") for n in range(100)]
         with recorder(path) as (one, told):
-            one.hello(hello(series))
+            one.hello(0.0, hello(series))
             for number in range(3000):
                 one.frame(0.05 + number / 10, 0, random.normal(size=100).astype("<f4").tobytes())
                 time.sleep(0.002)
@@ -120,7 +120,7 @@ def test_a_full_disk_is_told_and_recording_goes_on_when_there_is_room(tmp_path: 
         assert rows > 0
         ballast.unlink()
         with recorder(path) as (one, told):
-            one.hello(hello(series))
+            one.hello(0.0, hello(series))
             for number in range(20):
                 one.frame(500 + number / 10, 0, random.normal(size=100).astype("<f4").tobytes())
             told.wait_for("recording")
@@ -137,9 +137,9 @@ from pathlib import Path
 from kernel_monitor.record.writer import Recorder
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 told = []
-one = Recorder(Path(sys.argv[1]), session="s", zero=0.0, origin=1.0, on_state=told.append)
+one = Recorder(Path(sys.argv[1]), session="s", origin=1.0, on_state=told.append)
 one.start()
-one.hello({"interval": 0.1, "series": [{"name": f"gpu/{n}/power", "unit": "%"} for n in range(100)], "cpus": [],
+one.hello(0.0, {"interval": 0.1, "series": [{"name": f"gpu/{n}/power", "unit": "%"} for n in range(100)], "cpus": [],
            "gpus": [], "gpu_reason": None, "host": {}})
 for number in range(20_000):
     one.frame(number / 10, 0, [float(number * n % 7919) for n in range(100)])
@@ -170,15 +170,15 @@ def test_files_that_may_not_grow_end_the_recording(tmp_path: Path) -> None:
 def test_each_failure_has_its_words(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
     for number, said in ((errno.ENOSPC, "disk is full"), (errno.EROFS, "cannot be written"), (errno.EACCES, "cannot")):
-        assert said in words.stopped(OSError(number, os.strerror(number)), path, 0.0)
-    assert "The recorder failed (RuntimeError: x)" in words.stopped(RuntimeError("x"), path, 0.0)
+        assert said in recorder_status.stop_message(OSError(number, os.strerror(number)), path, 0.0)
+    assert "The recorder failed (RuntimeError: x)" in recorder_status.stop_message(RuntimeError("x"), path, 0.0)
 
 
 def test_old_sessions_go_when_a_new_one_begins(tmp_path: Path) -> None:
     for days in (29, 31):
         session(tmp_path / f"{days}.kmsession", session=str(days), origin=time.time() - days * 86400)
     with recorder(tmp_path / "new.kmsession", session="new") as (one, _):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(5))
         until = time.monotonic() + 20
         while (tmp_path / "31.kmsession").exists() and time.monotonic() < until:

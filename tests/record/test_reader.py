@@ -20,12 +20,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kernel_monitor.diagnose.epochs import epoch_counts
+from kernel_monitor.analysis.epoch_counts import epoch_counts
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.record import format as format_module
-from kernel_monitor.record.bins import Bins, width
+from kernel_monitor.record.binned import Bins, bin_width
 from kernel_monitor.record.format import wal_of
 from kernel_monitor.record.reader import open_session
+from kernel_monitor.record.sessions import look
 
 from .recorded import ORIGIN, SERIES, feed, hello, recorder, session, waves
 
@@ -35,9 +36,9 @@ from pathlib import Path
 from kernel_monitor.record.writer import Recorder
 from tests.record.recorded import feed, hello, waves
 told = []
-one = Recorder(Path(sys.argv[1]), session="interrupted", zero=0.0, origin=float(sys.argv[2]), on_state=told.append)
+one = Recorder(Path(sys.argv[1]), session="interrupted", origin=float(sys.argv[2]), on_state=told.append)
 one.start()
-one.hello(hello())
+one.hello(0.0, hello())
 feed(one, *waves(20))
 until = time.monotonic() + 20
 while one._queue and time.monotonic() < until:
@@ -54,10 +55,10 @@ def interrupted(path: Path) -> None:
     assert wal_of(path).stat().st_size > 0
 
 
-def test_a_stretch_and_some_series(tmp_path: Path) -> None:
+def test_a_segment_and_some_series(tmp_path: Path) -> None:
     times, values = waves(2000)
     with recorder(tmp_path / "a.kmsession") as (one, _):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, times, values)
     found = open_session(tmp_path / "a.kmsession")
     rows = found.rows(start=70.0, end=130.0, series=["memory/used", "cpu/1/busy"])
@@ -120,7 +121,7 @@ def test_a_long_one_is_shown_as_means_with_its_gap(tmp_path: Path) -> None:
     there = (times < 100) | (times > 150)
     values[40:60, 1] = np.nan
     with recorder(path) as (one, _):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, times[there], values[there])
         one.command({"do": "values", "rows": [[t, {"loader/a/images": 5.0}] for t in times[there][::3].tolist()]})
     found = open_session(path).snapshot(max_rows=150)
@@ -159,7 +160,7 @@ def test_bins_do_not_depend_on_how_rows_arrive() -> None:
 @pytest.mark.parametrize(("span", "rows"), [(3600, 6000), (599.95, 6000), (86400, 6000), (10, 3), (0, 1)])
 def test_bins_fit(span: float, rows: int) -> None:
     times = np.arange(0.05, span + 0.1, 0.1)
-    bins = Bins(width(times[0], times[-1], 0.1, rows))
+    bins = Bins(bin_width(times[0], times[-1], 0.1, rows))
     bins.add(times, np.zeros((1, len(times)), dtype=np.float32))
     assert len(bins.result()[0]) <= max(rows, 2)
 
@@ -269,7 +270,7 @@ def test_what_is_no_session_is_named(tmp_path: Path) -> None:
 
 def test_a_session_without_rows_is_empty(tmp_path: Path) -> None:
     with recorder(tmp_path / "a.kmsession") as (one, _):
-        one.hello(hello())
+        one.hello(0.0, hello())
     with pytest.raises(SessionError, match="is empty: nothing was measured yet"):
         open_session(tmp_path / "a.kmsession")
 
@@ -279,7 +280,7 @@ def test_the_counts_of_past_epochs_are_with_their_loader(tmp_path: Path) -> None
     empty = {"epoch": 1, "batches": 0, "samples": 0, "planned": 64, "lost": 64, "doubled": 0}
     state = {"id": "loader-1", "name": "train", "epoch": 2, "batch": 0, "samples": 0, "planned": 64, "ended": True}
     with recorder(path) as (one, _):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(5))
         one.command({"do": "loaders", "loaders": [state]})
         one.command({"do": "epochs", "epochs": {"loader-1": [empty]}})
@@ -289,20 +290,23 @@ def test_the_counts_of_past_epochs_are_with_their_loader(tmp_path: Path) -> None
     assert flagged[1] == "delivered 0 of 64 samples, 64 lost"
 
 
-def test_a_newer_format_asks_for_a_newer_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", [-1, 1])
+def test_another_format_is_refused_and_not_called_damaged(tmp_path: Path, later: int) -> None:
     path = tmp_path / "a.kmsession"
     session(path)
+    version = format_module.FORMAT + later
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {format_module.FORMAT + 1}")
-    with pytest.raises(SessionError, match="pip install --upgrade"):
+        connection.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(SessionError, match=f"has format {version}; .* reads format {format_module.FORMAT}.*--upgrade"):
         open_session(path)
+    assert not look(path).damaged
 
 
 def test_a_damaged_chunk_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
     times, values = waves(1800)
     with recorder(path) as (one, _):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, times, values)
     with closing(sqlite3.connect(path)) as connection:
         number, data, rows = connection.execute(

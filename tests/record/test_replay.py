@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.metrics import matching
 from benchmarks.record import BAR_BYTES, BAR_FRAME_S, BAR_OPEN_S, pieces, read, write
 from benchmarks.replay import Replay
 from kernel_monitor.record.reader import open_session
-from kernel_monitor.sample.metrics import matching
 
 ROWS = 1800
 HOUR = 36_000

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from kernel_monitor.errors import SessionError
+from kernel_monitor.record import folders
 from kernel_monitor.record import format as format_module
-from kernel_monitor.record import places
+from kernel_monitor.record.maintenance import prune
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.sessions import left_without_goodbye, look, mark_told, sessions
-from kernel_monitor.record.upkeep import prune
 
 from .recorded import ORIGIN, feed, hello, recorder, recording, session, waves
 from .test_reader import interrupted
@@ -20,15 +20,15 @@ from .test_reader import interrupted
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(places.OVERRIDE, str(tmp_path))
-    monkeypatch.setattr(places, "temporary", lambda: tmp_path / "elsewhere")
+    monkeypatch.setenv(folders.OVERRIDE, str(tmp_path))
+    monkeypatch.setattr(folders, "temporary", lambda: tmp_path / "elsewhere")
 
 
 def test_the_newest_comes_first_with_its_facts(tmp_path: Path) -> None:
     session(tmp_path / "one.kmsession", 20, session="1" * 32, origin=ORIGIN - 100)
     gpus = [{"index": n, "name": "NVIDIA H200", "memory_total": 1, "reasons": {}} for n in range(2)]
     with recorder(tmp_path / "two.kmsession", session="2" * 32) as (one, _):
-        one.hello(hello(gpus=gpus))
+        one.hello(0.0, hello(gpus=gpus))
         feed(one, *waves(31))
     (tmp_path / "broken.kmsession").write_bytes(b"x" * 5000)
     found = [one for one in sessions() if one.problem is None]
@@ -135,7 +135,7 @@ def test_pruning_takes_the_old_and_the_most_but_never_the_living(tmp_path: Path)
     one_size = (folder / "0.kmsession").stat().st_size
     assert [path.name for path in prune(folder)] == ["3.kmsession"]
     with recorder(tmp_path / "other" / "live.kmsession", session="live", origin=now - 99 * 86400) as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(5))
         told.wait_for("recording")
         assert prune(tmp_path / "other") == []

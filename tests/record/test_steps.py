@@ -1,9 +1,8 @@
-"""Steps as they are recorded: with their phases, of older files without, and what is left of damaged ones."""
+"""Steps as they are recorded: with their phases, and what is left of damaged ones."""
 
 from __future__ import annotations
 
 import math
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,16 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.record import steptable
-from kernel_monitor.record.file import STEPS_PACKED, NotOurs, SessionFile
+from kernel_monitor.record import step_table
+from kernel_monitor.record.format import FORMAT
 from kernel_monitor.record.reader import Session, open_session
-from kernel_monitor.steps.records import ON_DEVICE, PHASES, WARM_UP, Step
+from kernel_monitor.record.session_file import STEPS_PACKED, OtherFile, SessionFile
+from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP, Step
 from kernel_monitor.store import Snapshot
 
 from .recorded import feed, hello, recorder, waves
-
-FORMAT_1 = Path(__file__).with_name("format-1.kmsession")
-"""120 rows and 60 steps of two loaders, written by version 0.1.0 before it knew phases."""
 
 
 def made(count: int, start: float = 0.1, seed: int = 0) -> list[Step]:
@@ -40,7 +37,7 @@ def made(count: int, start: float = 0.1, seed: int = 0) -> list[Step]:
 def recorded(path: Path, of: dict[str, list[Step]], dropped: int = 0, rows: int = 30) -> Session:
     """A session in which these loaders made these steps."""
     with recorder(path) as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(rows))
         for loader, steps in of.items():
             for at in range(0, len(steps), 100):
@@ -78,7 +75,7 @@ def test_steps_come_back_with_their_phases_and_flags(tmp_path: Path) -> None:
 def test_what_an_older_kernel_tells_and_what_json_calls_null_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
     with recorder(path) as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(10))
         one.command({"do": "steps", "loader": "x", "rows": [[0.5, 1, 2, 3, 0.25, 0.5]]})
         one.command({"do": "steps", "loader": "x", "rows": [[0.75, 1, 3, 3, None, 0.5, None, 0.125, None, None, 4]]})
@@ -105,7 +102,7 @@ def test_what_an_older_kernel_tells_and_what_json_calls_null_is_taken(tmp_path: 
 def test_a_step_that_is_none_is_told_and_the_recording_goes_on(tmp_path: Path, row: Any) -> None:
     path = tmp_path / "a.kmsession"
     with recorder(path) as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         one.command({"do": "steps", "loader": "x", "rows": [row]})
         one.command({"do": "steps", "loader": "x", "rows": [[1.0, 0, 0, 1, 0.1, 0.1]]})
         feed(one, *waves(10))
@@ -122,7 +119,7 @@ def test_of_very_many_steps_a_report_is_given_some_evenly(tmp_path: Path) -> Non
     found = recorded(tmp_path / "a.kmsession", {"a": steps[::2], "b": steps[1::2]}, dropped=1)
     damage: list[str] = []
     with found._table() as table:
-        some = steptable.read(table.connection, damage, most=100)
+        some = step_table.read(table.connection, damage, most=100)
     assert damage == []
     assert len(some) == 100
     assert some.dropped == 10 + 900
@@ -132,37 +129,14 @@ def test_of_very_many_steps_a_report_is_given_some_evenly(tmp_path: Path) -> Non
 # -- older files ------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_of_format_1_is_read_as_it_always_was(tmp_path: Path) -> None:
-    path = tmp_path / "old.kmsession"
-    shutil.copy(FORMAT_1, path)
-    found = open_session(path)
-    table = found.steps()
-    assert table["end"].tolist() == pytest.approx(
-        [*(0.2 * n for n in range(1, 56)), 11.0, *(0.2 * n for n in range(56, 60))]
-    )
-    assert table["loader"].tolist() == ["loader-1"] * 55 + ["loader-2"] + ["loader-1"] * 4
-    mine = table["loader"] == "loader-1"
-    assert table["batch"][mine].tolist() == list(range(59))
-    assert (table["wait"][mine] == np.float32(0.15)).all()
-    for phase in PHASES:
-        assert np.isnan(table[phase]).all()
-    assert (table["flags"] == 0).all()
-    snapshot = found.snapshot()
-    assert snapshot.steps.dropped == 1
-    assert len(snapshot.steps) == 60
-    assert len(snapshot.time) == 120
-    assert [event["kind"] for event in snapshot.events] == ["switch-asked", "switch"]
-    assert not snapshot.schema.loaders[0].phased
-    assert snapshot.facts["recorded"]["damaged"] == []
-    assert found.check() == []
-
-
-def test_a_file_of_format_1_is_never_continued_in_another_format(tmp_path: Path) -> None:
-    path = tmp_path / "old.kmsession"
-    shutil.copy(FORMAT_1, path)
+def test_a_file_of_another_format_is_never_continued(tmp_path: Path) -> None:
+    path = tmp_path / "other.kmsession"
+    session = recorded(path, {"loader-1": made(3)}).id
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {FORMAT - 1}")
     before = path.read_bytes()
-    with pytest.raises(NotOurs, match="no session of this version"):  # the recorder then makes a file beside it
-        SessionFile(path, session=open_session(path).id, origin=1790000000.0, max_bytes=1 << 20)
+    with pytest.raises(OtherFile, match="no session of this version"):  # the recorder then makes a file beside it
+        SessionFile(path, session=session, origin=1790000000.0, max_bytes=1 << 20)
     assert path.read_bytes() == before
 
 

@@ -11,7 +11,7 @@ from .test_mishaps import _mounted
 
 TURN_ON = """
 import json, resource, sys, time
-from kernel_monitor.live import Monitor
+from kernel_monitor.runtime import Monitor
 folder, limit = sys.argv[1], int(sys.argv[2])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

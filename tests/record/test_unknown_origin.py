@@ -39,7 +39,6 @@ LONGEST_S = 5.0
 LONGEST_WALL_S = 3 * LONGEST_S  # beside other tests
 MOST_MB = 500
 PATIENCE_S = 60.0
-FORMAT_1 = Path(__file__).parent / "format-1.kmsession"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -100,13 +99,21 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A session whose rows are all in the table of the newest ones."""
+    path = tmp_path_factory.mktemp("base") / "short.kmsession"
+    hostile.base(path, rows=40)
+    return path
+
+
+@pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     found = Worker()
     yield found
     found.close()
 
 
-def test_any_changed_recording_is_a_session_or_a_session_error(tmp_path: Path, base: Path) -> None:
+def test_any_changed_recording_is_a_session_or_a_session_error(tmp_path: Path, base: Path, short: Path) -> None:
     print(f"RECORDING_SEED={SEED}")
     numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(CASES):
@@ -121,7 +128,7 @@ def test_any_changed_recording_is_a_session_or_a_session_error(tmp_path: Path, b
                 number = numbers.get_nowait()
             except queue.Empty:
                 break
-            case = {"bases": [str(base), str(FORMAT_1)], "seed": SEED, "number": number}
+            case = {"bases": [str(base), str(short)], "seed": SEED, "number": number}
             # All is tried with some of each kind; the kinds take turns by threes.
             depth = 2 if number % 13 == 0 else 1 if number % 4 == 0 else 0
             answers[number] = one.ask(path=str(path), depth=depth, **case)
@@ -362,7 +369,7 @@ def test_the_tables_are_the_recorders_letter_by_letter(tmp_path: Path) -> None:
 
 def test_what_is_more_than_memory_should_take_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = session(tmp_path / "a.kmsession", 3000)
-    with pytest.raises(SessionError, match=r"values to unpack, more than 1,000: name series or a stretch of time"):
+    with pytest.raises(SessionError, match=r"values to unpack, more than 1,000: name series or a range of time"):
         found.rows(most=1000)
     with pytest.raises(SessionError, match="values to unpack"):
         found.to_pandas(most=1000)
@@ -399,8 +406,8 @@ def test_the_command_line_says_a_sentence(tmp_path: Path, capsys: pytest.Capture
         assert "Traceback" not in told
 
 
-def test_the_seed_makes_the_case(tmp_path: Path, base: Path) -> None:
+def test_the_seed_makes_the_case(tmp_path: Path, base: Path, short: Path) -> None:
     number = random.Random(SEED).randrange(CASES)
     for name in "ab":
-        hostile.make(tmp_path / name, [base, FORMAT_1], SEED, number - number % 3)
+        hostile.make(tmp_path / name, [base, short], SEED, number - number % 3)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_monitor.record import file as file_module
+from kernel_monitor.record import session_file as file_module
 from kernel_monitor.record import writer
 from kernel_monitor.record.format import size_of, wal_of
 from kernel_monitor.record.reader import open_session
@@ -26,7 +26,7 @@ from .recorded import SERIES, Told, feed, hello, recorder, session, waves
 def test_frames_come_back_as_they_were(tmp_path: Path) -> None:
     times, values = waves(1500)  # two chunks and a rest
     with recorder(tmp_path / "a.kmsession") as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, times, values)
     rows = open_session(tmp_path / "a.kmsession").rows()
     assert rows.schema.names == tuple(name for name, _ in SERIES)
@@ -40,7 +40,7 @@ def test_frames_come_back_as_they_were(tmp_path: Path) -> None:
 def test_a_sequence_may_be_used_again_by_its_giver(tmp_path: Path) -> None:
     row = [0.1, 1.0, 2.0, 3.0]
     with recorder(tmp_path / "a.kmsession") as (one, _):
-        one.hello(hello())
+        one.hello(0.0, hello())
         for number in range(5):
             row[1] = number
             one.frame(0.05 + number / 10, 0, row)
@@ -52,7 +52,7 @@ def test_what_the_kernel_tells_is_there(tmp_path: Path) -> None:
     event = {"kind": "switch", "time": 1.5, "loader": "loader-1", "source": "torchvision", "target": "dali-cpu"}
     steps = [[0.5 + n / 10, 0, n, 32, 0.01, 0.1] for n in range(20)]
     with recorder(path) as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(20))
         one.command({"do": "event", "event": event})
         one.command({"do": "facts", "facts": {"versions": {"torch": "2.6"}}})
@@ -76,7 +76,7 @@ def test_loaders_values_stand_beside_their_frames(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
     times, values = waves(700)
     with recorder(path) as (one, _):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, times, values)
         # The kernel counts the same times with another rounding, and has nothing to say of some frames.
         rows = [[times[n] + 1e-7, {"loader/a/images": float(n), "loader/a/wait": None}] for n in range(10, 650, 2)]
@@ -99,9 +99,9 @@ def test_loaders_values_stand_beside_their_frames(tmp_path: Path) -> None:
 def test_series_that_come_and_go_are_one_table(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
     with recorder(path) as (one, _):
-        one.hello(hello([("cpu/0/busy", "%"), ("swap/in", "B/s")]))
+        one.hello(0.0, hello([("cpu/0/busy", "%"), ("swap/in", "B/s")]))
         feed(one, np.array([0.05, 0.15]), np.array([[1, 2], [3, 4]], dtype=np.float32))
-        one.hello(hello([("cpu/0/busy", "%"), ("gpu/0/power", "%")], interval=0.2, gpu_reason=None))
+        one.hello(0.0, hello([("cpu/0/busy", "%"), ("gpu/0/power", "%")], interval=0.2, gpu_reason=None))
         feed(one, np.array([0.35, 0.55]), np.array([[5, 6], [7, 8]], dtype=np.float32))
     found = open_session(path)
     rows = found.rows()
@@ -116,14 +116,14 @@ def test_series_that_come_and_go_are_one_table(tmp_path: Path) -> None:
 def test_a_frame_before_any_hello_is_not_guessed_at(tmp_path: Path) -> None:
     with recorder(tmp_path / "a.kmsession") as (one, _):
         one.frame(0.05, 0, [1.0])
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(3, start=0.15))
     assert open_session(tmp_path / "a.kmsession").rows().time.tolist()[0] == 0.15
 
 
 def test_what_makes_no_sense_is_told_once_and_harms_nothing(tmp_path: Path) -> None:
     with recorder(tmp_path / "a.kmsession") as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         for _ in range(3):
             one.command({"do": "steps", "loader": "x", "rows": [["not", "a", "step"]]})
             one.command({"do": "event", "event": {"kind": "no time"}})
@@ -142,7 +142,7 @@ def test_the_same_session_is_continued(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
     assert session(path, 20).ended is not None
     with recorder(path) as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(20, start=10.05))
         assert told.wait_for("recording")
         # Written again, it has not ended; the file says so before its first row.
@@ -156,9 +156,9 @@ def test_off_and_on_at_once_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
     ones = []
     for number in range(6):
-        one = Recorder(path, session="s", zero=0.0, origin=1.0, on_state=Told().append)
+        one = Recorder(path, session="s", origin=1.0, on_state=Told().append)
         one.start()
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, *waves(50, start=0.05 + 5 * number))
         one.close("off", goodbye=True)  # and the next begins while this one still writes
         ones.append(one)
@@ -173,7 +173,7 @@ def test_only_the_owner_may_read_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with recorder(folder / "a.kmsession") as (one, told):
-            one.hello(hello())
+            one.hello(0.0, hello())
             feed(one, *waves(5))
             told.wait_for("recording")
             until = time.monotonic() + 10
@@ -196,7 +196,7 @@ def test_a_session_keeps_to_its_size_by_letting_go_of_the_oldest(tmp_path: Path)
     times = 0.05 + 0.1 * np.arange(rows, dtype=np.float64)
     values = random.normal(size=(rows, width)).astype(np.float32)
     with recorder(path, max_bytes=limit) as (one, _):
-        one.hello(hello([(f"gpu/{n}/power", "%") for n in range(width)]))
+        one.hello(0.0, hello([(f"gpu/{n}/power", "%") for n in range(width)]))
         one.command({"do": "steps", "loader": "x", "rows": [[t, 0, 0, 1, 0.1, 0.1] for t in (1.0, 599.0)]})
         for start in range(0, rows, 600):
             feed(one, times[start : start + 600], values[start : start + 600])
@@ -214,7 +214,7 @@ def test_a_session_keeps_to_its_size_by_letting_go_of_the_oldest(tmp_path: Path)
 def test_a_disk_that_stands_still_costs_frames_which_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "WAITING", 20_000)
+    monkeypatch.setattr(writer, "QUEUE_BYTES", 20_000)
     path = tmp_path / "a.kmsession"
     stuck, free = threading.Event(), threading.Event()
     add = file_module.SessionFile.add_rows
@@ -228,7 +228,7 @@ def test_a_disk_that_stands_still_costs_frames_which_are_counted(
     monkeypatch.setattr(file_module.SessionFile, "add_rows", slow)
     times, values = waves(2000)
     with recorder(path) as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, times[:5], values[:5])
         assert stuck.wait(20)
         begun = time.monotonic()
@@ -266,7 +266,7 @@ def test_a_jump_of_the_wall_clock_bends_nothing(tmp_path: Path, monkeypatch: pyt
     times, values = waves(200)
     right = time.time
     with recorder(path) as (one, told):
-        one.hello(hello())
+        one.hello(0.0, hello())
         feed(one, times[:100], values[:100])
         told.wait_for("recording")
         monkeypatch.setattr(time, "time", lambda: right() - 86400)

@@ -13,6 +13,8 @@ import pytest
 
 from .watch import Beside, contiguous, total, watching
 
+pytestmark = pytest.mark.alone
+
 SIZE = 48 << 20
 PIECES = 12
 

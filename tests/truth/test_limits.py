@@ -17,6 +17,8 @@ from kernel_monitor.sample.host.cgroups import Groups
 
 from .watch import watching
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).resolve().parents[2]
 QUOTA = 0.5  # cores
 LIMIT = 300 << 20  # bytes

@@ -13,6 +13,8 @@ import pytest
 
 from .watch import Beside, contiguous, core_seconds, cpu_seconds, total, watching
 
+pytestmark = pytest.mark.alone
+
 SECONDS = 2.5
 CORE = max(os.sched_getaffinity(0))
 

@@ -21,10 +21,12 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.functional import pil_to_tensor
 
 from kernel_monitor import monitor, switchable, watch_loader
-from kernel_monitor.steps.meter import Meter
-from kernel_monitor.steps.records import PHASES, WARM_UP, Step
-from kernel_monitor.steps.registry import live
+from kernel_monitor.steps.measured_step import PHASES, WARM_UP, Step
+from kernel_monitor.steps.sources import live
+from kernel_monitor.steps.step_meter import Meter
 from tests.unit.burning import Back, burn
+
+pytestmark = pytest.mark.alone
 
 STEPS = 30
 PARTS = ("wait", *PHASES, "other")

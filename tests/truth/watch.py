@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernel_monitor.sample.client import SamplerClient
-from kernel_monitor.sample.metrics import matching
+from benchmarks.metrics import matching
+from kernel_monitor.sample.sampler_client import SamplerClient
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from kernel_monitor.steps import watch_loader
-from kernel_monitor.steps.book import here, watched
-from kernel_monitor.steps.records import Step
-from kernel_monitor.steps.registry import live
+from kernel_monitor.steps.measured_step import Step
+from kernel_monitor.steps.phases import thread_phases, watched
+from kernel_monitor.steps.sources import live
 
 BURN = 0.004  # s
 
@@ -67,7 +67,7 @@ def as_before() -> Iterator[None]:
     gc.collect()
     assert watched.models == 0
     assert torch.autograd.backward is backward
-    assert here().idle
+    assert thread_phases().idle
 
 
 def x() -> torch.Tensor:
@@ -75,7 +75,7 @@ def x() -> torch.Tensor:
 
 
 def spent() -> list[float]:
-    book = here()
+    book = thread_phases()
     return list(book.spent)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from benchmarks.nvml import answers
-from kernel_monitor.sample.gpu import load as nvml_load
-from kernel_monitor.sample.gpu import processes as nvml_processes
-from kernel_monitor.sample.gpu.desk import in_words
+from kernel_monitor.sample.gpu import gpu_processes as nvml_processes
+from kernel_monitor.sample.gpu import utilisation as nvml_load
 from kernel_monitor.sample.gpu.nvml import open_devices
-from kernel_monitor.sample.gpu.session import Session
+from kernel_monitor.sample.gpu.nvml_session import NvmlSession
+from kernel_monitor.sample.gpu.query_thread import in_words
 
 OWN = frozenset({4001, 4002})
 """The kernel's process tree."""
@@ -40,16 +40,16 @@ class Asked:
     def __init__(self, clock: Clock, pids: frozenset[int] | None = OWN) -> None:
         self.clock = clock
         self.notices: list[dict[str, Any]] = []
-        self.session = Session(open_devices(), 0.1, pids, self.notices.append)
+        self.session = NvmlSession(open_devices(), 0.1, pids, self.notices.append)
 
     def round(self, seconds: float = 0.0) -> list[str]:
         """After `seconds`, ask what is due; returns what went missing or came back."""
         self.clock.pass_time(seconds)
-        desks = [desk for asker in self.session.askers for desk in asker.desks]
+        desks = [desk for thread in self.session.threads for desk in thread.tables]
         return in_words(change for desk in desks for change in desk.ask(self.clock.monotonic))
 
     def values(self, gpu: int = 0) -> dict[str, float]:
-        _, desks = self.session.desks[gpu]
+        _, desks = self.session.tables[gpu]
         return {
             part: value
             for _, desk in desks
@@ -57,9 +57,9 @@ class Asked:
         }
 
     def reasons(self, gpu: int = 0) -> dict[str, str]:
-        return {part: words for _, desk in self.session.desks[gpu][1] for part, words in desk.reasons.items()}
+        return {part: words for _, desk in self.session.tables[gpu][1] for part, words in desk.reasons.items()}
 
     def reading(self, group: str, gpu: int = 0) -> tuple[float, float]:
         """(age, window) of a group, in s."""
-        reading = next(desk.readings[group] for _, desk in self.session.desks[gpu][1] if group in desk.readings)
+        reading = next(desk.times[group] for _, desk in self.session.tables[gpu][1] if group in desk.times)
         return self.clock.monotonic - reading.at, reading.window

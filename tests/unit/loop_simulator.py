@@ -1,6 +1,6 @@
 """A training loop of known parts, event by event: loaders, a host and a device, and what would happen without a part.
 
-Nothing here is taken from `kernel_monitor.diagnose`. What a loop is bound by is found by taking a part away and letting
+Nothing here is taken from `kernel_monitor.analysis`. What a loop is bound by is found by taking a part away and letting
 the loop run again: the part without which it is faster.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernel_monitor.steps.records import ON_DEVICE, WARM_UP
+from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP
 from kernel_monitor.store.steps import STEP
 
 Random = np.random.Generator

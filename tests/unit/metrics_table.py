@@ -1,4 +1,4 @@
-"""Writes `docs/metrics.md` from the table in `kernel_monitor/sample/metrics.py`.
+"""Writes `docs/metrics.md` from the table in `benchmarks/metrics.py`.
 
 python -m tests.unit.metrics_table
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from kernel_monitor.sample.metrics import FRAME, METRICS, ROLES
+from benchmarks.metrics import FRAME, METRICS
+from kernel_monitor.sample.host.processes import ROLES
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 HEAD = f"""# Metrics
 
-Written by `python -m tests.unit.metrics_table` from `kernel_monitor/sample/metrics.py`; a test compares.
+Written by `python -m tests.unit.metrics_table` from `benchmarks/metrics.py`; a test compares.
 
 Every frame holds one value per series, NaN where there is none; zero means zero. In a series' name `<n>` is a logical
 core, `<i>` a GPU, `<j>` one of its MIG instances, `<role>` one of {", ".join(f"`{role}`" for role in ROLES)}, `<group>`

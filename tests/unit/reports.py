@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_monitor.diagnose.model import (
+from kernel_monitor.analysis.results import (
     Advice,
     Analysis,
     Change,
@@ -19,8 +19,8 @@ from kernel_monitor.diagnose.model import (
     Finding,
     Gain,
     Quantiles,
+    Segment,
     Statistic,
-    Stretch,
     Verdict,
 )
 
@@ -43,8 +43,8 @@ def quantiles(middle: float, count: int) -> Quantiles:
     return Quantiles(count, *(middle * share for share in (0.5, 1.0, 1.1, 1.2, 1.3, 1.4)))
 
 
-def stretch(number: int, backend: str, **fields: Any) -> Stretch:
-    """The first or the second stretch of `train`."""
+def segment(number: int, backend: str, **fields: Any) -> Segment:
+    """The first or the second segment of `train`."""
     known = {
         "key": f"train/{number}", "loader": "loader-1", "name": "train", "backend": backend,
         "began_by": "start" if number == 1 else "switch", "label": None,
@@ -60,7 +60,7 @@ def stretch(number: int, backend: str, **fields: Any) -> Stretch:
         "statistics": tuple(Statistic(*one[:3], quantiles(one[3] if number == 1 else one[4], 200)) for one in METRICS),
         "gpu_histogram": bump(31.0 if number == 1 else 88.0), "cpu_seconds": 38.0, **fields,
     }  # fmt: skip
-    return Stretch(**known)
+    return Segment(**known)
 
 
 def bump(middle: float, width: float = 9.0) -> tuple[float, ...]:
@@ -74,7 +74,7 @@ def fired(**fields: Any) -> Finding:
     """A rule that fired."""
     known = {
         "rule": "cpu-bottleneck", "title": "The CPU is full and the GPU waits", "state": "fired",
-        "severity": "critical", "stretch": "train/1", "samples": 200, "times": 164,
+        "severity": "critical", "segment": "train/1", "samples": 200, "times": 164,
         "evidence": (Evidence("CPU above 90 % and GPU below 40 %", 96.0, 90.0, "%", 0.82, 0.5, 19.5),),
         "advised": (Advice("Switch to dali-cpu, or raise the workers."),),
         "parameters": {"cpu": 90.0, "share": 0.5}, **fields,
@@ -82,7 +82,7 @@ def fired(**fields: Any) -> Finding:
     return Finding(**known)
 
 
-QUIET = Finding("batch-size", "The batch is small", "quiet", stretch="train/2", samples=590, parameters={"p95": 70.0})
+QUIET = Finding("batch-size", "The batch is small", "quiet", segment="train/2", samples=590, parameters={"p95": 70.0})
 ABSTAINED = Finding("rank-imbalance", "The ranks differ", "abstained", missing=("a session of another rank",))
 GAIN = Gain("dali-cpu", 0.55, 0.72, 0.667, "From CPU seconds per image and the cores that are shared.")
 DIAGNOSIS: dict[str, Any] = {
@@ -125,11 +125,11 @@ def verdict_of(key: str, kind: Any, wait: float, steps: int) -> Verdict:
 
 def analysis(**fields: Any) -> Analysis:
     """A session that switched from torchvision to dali-cpu, with something of everything."""
-    before, after = stretch(1, "torchvision"), stretch(2, "dali-cpu")
+    before, after = segment(1, "torchvision"), segment(2, "dali-cpu")
     first, second = verdict_of("train/1", "input-bound", 0.6, 197), verdict_of("train/2", "compute-bound", 0.15, 590)
     second = replace(second, gains=(Gain("loader", 0.05, 0.05, math.nan, "What is left of the wait."),))
     known = {
-        "stretches": (before, after),
+        "segments": (before, after),
         "epochs": (
             EpochCount("loader-1", "train", 0, 640, 20480, 20480, 52.1, True, None),
             EpochCount("loader-1", "train", 1, 0, 0, 20480, 0.4, True, "delivered 0 of 20,480 samples"),

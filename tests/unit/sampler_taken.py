@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kernel_monitor.sample.client import SamplerClient
+from kernel_monitor.sample.sampler_client import SamplerClient
 
 ROOT = Path(__file__).resolve().parents[2]
 

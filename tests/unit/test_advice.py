@@ -11,16 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernel_monitor.diagnose import strip
-from kernel_monitor.diagnose.analysis import analyse
-from kernel_monitor.diagnose.live import live_verdict
-from kernel_monitor.diagnose.model import Analysis, Feeding, Finding, Verdict
-from kernel_monitor.diagnose.trials import Trial, diagnosis
+from kernel_monitor.analysis import strip
+from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.results import Analysis, Feeding, Finding, Verdict
+from kernel_monitor.analysis.session_analysis import analyse
+from kernel_monitor.diagnosis.trials import Trial, diagnosis
 from kernel_monitor.ipython.answers import analysis_text
-from kernel_monitor.steps.records import ON_DEVICE
+from kernel_monitor.steps.measured_step import ON_DEVICE
 from kernel_monitor.store import Snapshot
 
-from .sessions import Run, Value, build, rows_of, switch
+from .sessions import Run, Value, build, calibrated, rows_of, switch
 
 REAL = ("torchvision", "dali-cpu", "dali-gpu")
 OPPOSITE = {"more": "fewer", "fewer": "more"}
@@ -40,6 +40,10 @@ ADVISES = {
 """How sentences advise, and which point each must have: about what (workers and threads: which way), and its stance."""
 
 
+LOADING = 0.171
+"""CPU s that loading a batch takes in `starved`, here and in `test_offer`."""
+
+
 # -- the case that was seen -------------------------------------------------------------------------------------------
 
 
@@ -48,7 +52,7 @@ def starved(*events: dict[str, Any], **more: Any) -> Snapshot:
     given_: dict[str, Any] = {
         "cpus": 2, "busy": 99.0, "kernel": 12.0, "workers": 171.0,
         "runs": [Run(0, 60, step=0.097, wait=0.08, phases={"forward": 0.006, "backward": 0.006})],
-        "states": [{"expected": {"dali-cpu": {"AMD": 1.7, "Intel": 1.8}}}],
+        "states": [calibrated(1.75 * LOADING)],
     }  # fmt: skip
     return build(60, events=events, **{**given_, **more})
 
@@ -68,10 +72,10 @@ def test_a_switch_that_made_it_slower_counts_more_than_the_prediction() -> None:
     """Predicted to be faster, and slower when it was in use: not advised again, nor by the page's verdict."""
     runs = [Run(0, 20, step=0.1, wait=0.08), Run(20, 40, step=0.16, wait=0.14), Run(40, 60, step=0.1, wait=0.08)]
     events = [switch(20.2, "torchvision", "dali-cpu", asked=20.0), switch(40.2, "dali-cpu", "torchvision", asked=40.0)]
-    states = [{"expected": {"dali-cpu": {"AMD": 0.4}}}]
+    states = [calibrated(0.4 * LOADING)]
     snapshot = starved(*events, runs=runs, states=states)
     found = analyse(snapshot)
-    assert found.verdict.stretch == "train/3"
+    assert found.verdict.segment == "train/3"
     for advice in (found.verdict.advice, live(snapshot, "loader-1")["advice"]):
         assert advice.startswith("dali-cpu would not be faster here: steps 60 % longer when it was in use.")
     assert found.feeding is not None
@@ -84,22 +88,22 @@ def test_a_switch_that_made_it_slower_counts_more_than_the_prediction() -> None:
 
 
 @pytest.mark.parametrize("last", [[], [Run(28, 29, step=0.1, wait=0.08)]], ids=["no step", "few steps"])
-def test_what_diagnose_measured_is_said_though_the_last_stretch_has_hardly_begun(last: list[Run]) -> None:
+def test_what_diagnose_measured_is_said_though_the_last_segment_has_hardly_begun(last: list[Run]) -> None:
     runs = [Run(0, 20, step=0.1, wait=0.08), Run(20, 28, step=0.16, wait=0.14), *last]
     events = [
         switch(20.2, "torchvision", "dali-cpu", asked=20.0),
         switch(28.2, "dali-cpu", "torchvision", asked=28.0),
         diagnosed({"torchvision": (320.0, 0.03), "dali-cpu": (200.0, 0.03)}, "torchvision", 12.0, 28.5),
     ]
-    found = analyse(starved(*events, runs=runs, states=[{"expected": {"dali-cpu": {"AMD": 0.4}}}]))
-    assert found.verdict.stretch == "train/1"
+    found = analyse(starved(*events, runs=runs, states=[calibrated(0.4 * LOADING)]))
+    assert found.verdict.segment == "train/1"
     assert found.verdict.advice.startswith("dali-cpu would not be faster here: Diagnose measured steps 60 % longer.")
     assert "train/1, as it is in use now" in found.verdicts[1].advice
 
 
 def test_an_engine_that_has_just_been_switched_to_is_not_advised() -> None:
     event = switch(30.2, "torchvision", "dali-cpu", asked=30.0)
-    snapshot = starved(event, runs=[Run(0, 30, step=0.1, wait=0.08)], states=[{"expected": {"dali-cpu": {"AMD": 0.3}}}])
+    snapshot = starved(event, runs=[Run(0, 30, step=0.1, wait=0.08)], states=[calibrated(0.3 * LOADING)])
     found = analyse(snapshot)
     assert found.verdict.advice == "dali-cpu is in use now and has hardly delivered yet: let it run on."
     assert found.feeding is not None
@@ -166,7 +170,7 @@ def loops(
     ratio = draw(st.sampled_from([0.3, 0.7, 0.95, 1.2, 1.8, None]))
     state: dict[str, Any] = {"backend": engine, "knobs": knobs, "backends": backends, "pin_memory": draw(st.booleans())}
     if ratio is not None:
-        state["expected"] = {"dali-cpu": {"AMD": ratio, "Intel": ratio * draw(st.sampled_from([1.0, 1.3]))}}
+        state |= calibrated(ratio * LOADING, error=draw(st.sampled_from([0.0, 0.02])))
     if engine == "loader" and not turned:
         state |= {"knobs": {"workers": None, "prefetch": None, "threads": None}, "backends": []}
     return runs, events, state
@@ -217,21 +221,21 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
 def live(snapshot: Snapshot, loader: str) -> dict[str, Any]:
     """The verdict as the page had it at the session's end; nothing advised where the loop pauses."""
     found = live_verdict(rows_of(snapshot), snapshot.steps, snapshot.events, snapshot.loaders, loader=loader)
-    return found or {"advised": [], "advice": "", "stretch": None}
+    return found or {"advised": [], "advice": "", "segment": None}
 
 
 def collected(snapshot: Snapshot, found: Analysis) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every piece of advice of every surface, as JSON, with the id of the loader that it is on ("" for the session)."""
     told = found.to_json()
-    loader_of = {one.key: one.loader for one in found.stretches}
+    loader_of = {one.key: one.loader for one in found.segments}
     feeding = [] if told["feeding"] is None else [told["feeding"]]
     for part in (told["verdict"], *told["verdicts"], *told["findings"], *feeding):
         assert part["advice"] == " ".join(one["text"] for one in part["advised"])
         for one in part["advised"]:
-            yield loader_of.get(one["stretch"], ""), one
-    last = {one.loader: one for one in found.stretches}
-    for loader, stretch in last.items():
-        if stretch.steps >= 20 and not stretch.synthetic:
+            yield loader_of.get(one["segment"], ""), one
+    last = {one.loader: one for one in found.segments}
+    for loader, segment in last.items():
+        if segment.steps >= 20 and not segment.synthetic:
             for one in live(snapshot, loader)["advised"]:
                 yield loader, one
     for event in told["diagnoses"]:
@@ -317,6 +321,6 @@ def test_nothing_is_advised_for_and_against(session: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [Verdict, Finding, Feeding])
-def test_prose_that_advises_is_only_made_from_advice(kind: type) -> None:
-    assert isinstance(kind.__dict__["advice"], property)
-    assert "advice" not in kind.__dataclass_fields__  # type: ignore[attr-defined]
+def test_prose_that_advises_is_only_made_from_advice(kind: Any) -> None:
+    assert isinstance(kind.advice, property)
+    assert "advice" not in kind.__dataclass_fields__

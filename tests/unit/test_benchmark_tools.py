@@ -1,4 +1,4 @@
-"""What the benchmarks of the verdict stand on: how fast the machine was meanwhile, and the mean of measured tables."""
+"""What the benchmark of the verdict stands on: how fast the machine was meanwhile."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from benchmarks.costs import mean
 from benchmarks.diagnose import Gauge, pooled, steady
 
 
+@pytest.mark.alone
 def test_the_gauge_tells_the_pace_of_each_window(tmp_path: Path) -> None:
     Image.effect_noise((400, 300), 60).convert("RGB").save(tmp_path / "one.jpg")
     gauge = Gauge(tmp_path)
@@ -26,10 +26,10 @@ def test_the_gauge_tells_the_pace_of_each_window(tmp_path: Path) -> None:
         assert 0 <= stolen <= 1
 
 
-def test_steps_of_all_stretches_count_alike() -> None:
+def test_steps_of_all_segments_count_alike() -> None:
     first, second = SimpleNamespace(steps=30, step=100.0), SimpleNamespace(steps=10, step=200.0)
     found = pooled([(first, (2.0, 0.0)), (second, (4.0, 0.5))])
-    assert (found["steps"], found["stretches"]) == (40, 2)
+    assert (found["steps"], found["segments"]) == (40, 2)
     assert found["step_ms"] == pytest.approx((30 * 100 + 10 * 200) / 40)
     # In decodings of a machine of one's own: 100 / 2 and, half of it stolen, 200 / 2 / 4.
     assert found["decodings"] == pytest.approx((30 * 50 + 10 * 25) / 40)
@@ -38,20 +38,3 @@ def test_steps_of_all_stretches_count_alike() -> None:
 @pytest.mark.parametrize(("pace", "stolen", "verdict"), [(1.25, 0.05, True), (1.26, 0.0, False), (1.0, 0.06, False)])
 def test_a_machine_that_changed_is_not_steady(pace: float, stolen: float, verdict: bool) -> None:
     assert steady({"pace": pace, "stolen": stolen}) is verdict
-
-
-def test_runs_of_one_maker_weigh_alike() -> None:
-    def table(cost: float, runs: int) -> dict[str, object]:
-        return {
-            "machine": f"of {cost}",
-            "decode_ms_per_megapixel": 10 * cost,
-            "costs": {"decode": {"torchvision": [1.0, 0.0], "dali-cpu": [cost, 2 * cost]}},
-            "runs": runs,
-        }
-
-    found = mean(table(0.6, 2), table(0.9, 1))
-    assert found["runs"] == 3
-    assert found["machine"] == "of 0.9"
-    assert found["decode_ms_per_megapixel"] == pytest.approx(7.0)
-    assert found["costs"]["decode"]["torchvision"] == [1.0, 0.0]
-    assert found["costs"]["decode"]["dali-cpu"] == pytest.approx([0.7, 1.4])

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
-from bokeh.models import ColumnDataSource
+from bokeh.models import ColumnDataSource, Plot, VSpan
+from bokeh.models.renderers import GlyphRenderer
 
 from kernel_monitor.store import Schema
 from kernel_monitor.store.charts import (
@@ -83,6 +84,13 @@ def test_a_chart_without_its_series_draws_none_and_has_a_reason(chart: str) -> N
     assert entry["reason"] == (
         "no model is watched: monitor.watch(model, optimizer)" if chart == "phases" else "not measured by this sampler"
     )
+
+
+@pytest.mark.parametrize("chart", CHART_IDS)
+def test_the_line_of_a_switch_is_over_everything_and_cut_at_the_frame(chart: str) -> None:
+    for plot in cast("list[Plot]", layout(everything(), charts=[chart]).select({"type": Plot})):
+        drawn_last = [one for one in plot.renderers if isinstance(one, GlyphRenderer) and one.level == "glyph"][-2:]
+        assert [type(one.glyph) for one in drawn_last] == [VSpan, VSpan]  # Bokeh cuts glyphs, and no annotations
 
 
 def test_what_a_page_is_always_sent() -> None:

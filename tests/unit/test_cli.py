@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import kernel_monitor
+from benchmarks import demo_decoding
+from benchmarks.demo_decoding import Comparison, Measured
 from kernel_monitor import cli
-from kernel_monitor.demo import check
-from kernel_monitor.demo.check import Comparison, Measured
-from kernel_monitor.live import Monitor
 from kernel_monitor.record.reader import open_session
+from kernel_monitor.runtime import Monitor
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -98,12 +98,20 @@ def test_check_prints_the_comparison_and_its_status_is_the_verdict(
         file, photograph = (Measured("x", 500, 400, 125_000, (time,)) for time in (decode, 8.0))
         return Comparison((file,), (photograph,), 1, (125_000,))
 
-    monkeypatch.setattr(check, "compare", lambda root: measured(9.0))
+    monkeypatch.setattr(demo_decoding, "compare", lambda root: measured(9.0))
     assert cli.main(arguments) == 0
     assert "decodes like photographs" in capsys.readouterr().out
-    monkeypatch.setattr(check, "compare", lambda root: measured(11.0))
+    monkeypatch.setattr(demo_decoding, "compare", lambda root: measured(11.0))
     assert cli.main(arguments) == 1
     assert "not within 25%" in capsys.readouterr().err
+
+
+def test_check_without_the_projects_sources_is_refused_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "benchmarks.demo_decoding", None)
+    assert cli.main(["demo-data", str(tmp_path / "set"), "--images", "12", "--classes", "3", "--check"]) == 2
+    assert "in a clone" in capsys.readouterr().err
 
 
 def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +136,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         assert time.monotonic() < until, monitor.status()
         time.sleep(0.05)
     monitor.stop()
-    return Path(monitor.recording["path"])
+    return Path(str(monitor.recording["path"]))
 
 
 def test_recorded_sessions_are_listed_copied_and_reported(recorded: Path, tmp_path: Path) -> None:

@@ -17,18 +17,22 @@ import kernel_monitor
 from kernel_monitor import cli
 from kernel_monitor.demo import demo_data
 from kernel_monitor.errors import MonitorError, SessionError
-from kernel_monitor.live import Monitor, open_session
+from kernel_monitor.runtime import Monitor, open_session
+from tests.record.recorded import session
 
-FORMAT_1 = Path(__file__).parents[1] / "record" / "format-1.kmsession"
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return session(tmp_path_factory.mktemp("recorded") / "original.kmsession").path
 
 
 @pytest.fixture
-def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recording(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of a recorded session; the working folder holds it and nothing else."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    return Path(shutil.copy(FORMAT_1, folder / "run.kmsession"))
+    return Path(shutil.copy(original, folder / "run.kmsession"))
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,7 +82,7 @@ def test_a_report_is_written_through_what_is_no_file(recording: Path) -> None:
     os.mkfifo(pipe)
     alone = run("report", str(recording), "--json", "-o", str(pipe))
     assert alone.returncode == 2
-    assert "it is a named pipe that nobody reads: start its reader first" in refusal(alone.stderr)
+    assert "it is a named pipe without a reader: start the reader first" in refusal(alone.stderr)
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
     reader.start()
@@ -94,7 +98,9 @@ def test_a_report_is_written_through_what_is_no_file(recording: Path) -> None:
         assert said.stderr == ("" if name == "-" else "wrote /dev/stdout\n")
 
 
-def test_a_report_never_replaces_a_recording(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_never_replaces_a_recording(
+    recording: Path, original: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = Path(shutil.copy(recording, "page.html"))
     for target in (recording, other, Path("run.kmsession-wal"), Path("page.html-wal")):
         assert cli.main(["report", str(recording), "-o", str(target)]) == 2
@@ -103,7 +109,7 @@ def test_a_report_never_replaces_a_recording(recording: Path, capsys: pytest.Cap
     link.symlink_to(recording)
     with pytest.raises(MonitorError, match="is a recorded session"):
         open_session(recording).export(link)
-    assert recording.read_bytes() == other.read_bytes() == FORMAT_1.read_bytes()
+    assert recording.read_bytes() == other.read_bytes() == original.read_bytes()
 
 
 def test_a_report_goes_where_links_point(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,14 +145,14 @@ def test_a_report_goes_where_links_point(recording: Path, capsys: pytest.Capture
         (["compare", "", "run.kmsession"], "argument A: it is empty"),
         (["compare", "run.kmsession", ""], "argument B: it is empty"),
         (["compare", "run.kmsession", "run.kmsession", "--loader", ""], "argument --loader: it is empty"),
-        (["compare", "run.kmsession", "run.kmsession", "--stretch", ""], "argument --stretch: it is empty"),
+        (["compare", "run.kmsession", "run.kmsession", "--segment", ""], "argument --segment/--stretch: it is empty"),
         (["sessions", "--copy", ""], "argument --copy: it is empty"),
         (["sessions", "--copy", "run.kmsession", ""], "argument --copy: it is empty"),
         (["demo-data", ""], "argument DIR: it is empty"),
     ],
 )
 def test_what_cannot_be_written_or_has_no_name_is_a_sentence(
-    recording: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    recording: Path, original: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     try:
         status: object = cli.main(arguments)
@@ -156,7 +162,7 @@ def test_what_cannot_be_written_or_has_no_name_is_a_sentence(
     assert (status, out) == (2, "")
     assert said in refusal(err)
     assert list(recording.parent.iterdir()) == [recording]
-    assert recording.read_bytes() == FORMAT_1.read_bytes()
+    assert recording.read_bytes() == original.read_bytes()
 
 
 def test_a_session_without_a_name_is_not_the_newest_here(recording: Path) -> None:

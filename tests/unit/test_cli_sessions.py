@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +12,9 @@ import numpy as np
 import pytest
 
 from kernel_monitor import cli
-from kernel_monitor.steps.records import Step
+from kernel_monitor.steps.measured_step import Step
 from tests.record.recorded import feed, hello, recorder, waves
 from tests.unit.sessions import state
-
-FORMAT_1 = Path(__file__).parents[1] / "record" / "format-1.kmsession"
 
 
 def recorded(path: Path, step: float = 0.02, steps: int = 200, *, price: float | None = None, seed: int = 0) -> Path:
@@ -29,7 +26,7 @@ def recorded(path: Path, step: float = 0.02, steps: int = 200, *, price: float |
         end += whole
         rows.append(Step(end, 0, number, 32, whole / 4, whole))
     with recorder(path, session=f"{seed:016x}") as (one, _):
-        one.hello(hello())
+        one.hello(0.0, hello())
         one.command({"do": "facts", "facts": {"price": price, "currency": "€", "versions": {}, "interval": 0.1}})
         one.command({"do": "loaders", "loaders": [state()]})
         feed(one, *waves(round(10 * end) + 5))
@@ -87,7 +84,7 @@ def test_the_exit_status_says_it(
 def test_the_table_has_counts_and_costs(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run("compare", files["a"], files["same"], "--price", "7.20 €", capsys=capsys)
     header, a, b = out.splitlines()[:3]
-    assert header.split() == ["stretch", "engine", "steps", "step", "p50", "p95", "waiting", "images/s", "per", "1,000"]
+    assert header.split() == ["segment", "engine", "steps", "step", "p50", "p95", "waiting", "images/s", "per", "1,000"]
     assert a.split()[:4] == ["A", "train/1", "torchvision", "200"]
     assert b.split()[0] == "B"
     cost = float(a.split()[-2])
@@ -115,7 +112,7 @@ def test_as_json(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> 
         (["compare", "a", "damaged"], "damaged.kmsession"),
         (["compare", "a", "same", "--loader", "valid"], "valid"),
         (["compare", "a", "same", "--stretch", "train/7"], "train/7"),
-        (["compare", "a", "same", *["--stretch", "train/1"] * 3], "--stretch"),
+        (["compare", "a", "same", *["--segment", "train/1"] * 3], "--segment"),
         (["compare", "a", "same", "--max-slowdown", "much"], "much"),
         (["compare", "a", "same", "--max-slowdown=-5%"], "-5%"),
         (["compare", "a", "same", "--price", "a lot"], "a lot"),
@@ -138,24 +135,13 @@ def test_errors_are_one_sentence_and_status_2(
     assert word in err
 
 
-def test_a_file_of_an_older_version(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = tmp_path / "old.kmsession"
-    shutil.copy(FORMAT_1, old)
-    status, out, _ = run("compare", old, old, capsys=capsys)
-    assert status == 0, out
-    assert "no difference beyond the spread" in out
-    status, out, err = run("report", old, "--json", capsys=capsys)
-    assert (status, err) == (0, "")
-    assert json.loads(out)["verdict"]["kind"]
-
-
 def test_the_report_as_data(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run("report", files["a"], "--json", capsys=capsys)
     assert (status, err) == (0, "")
     said = json.loads(out)
-    assert {"session", "started", "seconds", "facts", "stretches", "verdict", "findings", "costs"} <= set(said)
-    (stretch,) = said["stretches"]
-    assert (stretch["key"], stretch["steps"]) == ("train/1", 200)
+    assert {"session", "started", "seconds", "facts", "segments", "verdict", "findings", "costs"} <= set(said)
+    (segment,) = said["segments"]
+    assert (segment["key"], segment["steps"]) == ("train/1", 200)
     assert said["costs"][0]["per_hour"] == 3.6
     assert str(files["a"].parent) not in out
     assert "NaN" not in out

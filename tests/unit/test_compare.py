@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from kernel_monitor.diagnose.compare import FEWEST_STEPS, Prices, compare, interval, status, table
+from kernel_monitor.analysis.session_comparison import FEWEST_STEPS, Prices, compare, interval, status, table
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.steps.records import PROFILED, WARM_UP
+from kernel_monitor.steps.measured_step import PROFILED, WARM_UP
 from kernel_monitor.store import Snapshot
 from tests.unit.sessions import Run, build, switch
 
@@ -52,7 +52,9 @@ def test_a_clear_difference(slower: float, allowed: float | None, outcome: str, 
 
 
 def test_a_difference_within_the_spread_is_not_called_slower() -> None:
-    (found,) = compare(session(noise=0.5, steps=30, seed=5), session(0.112, noise=0.5, steps=30, seed=6), allowed=0.01)
+    (found,) = compare(
+        session(noise=0.2, steps=30, seed=11), session(0.112, noise=0.2, steps=30, seed=12), allowed=0.01
+    )
     assert found.slower > 0.01
     assert found.outcome == "within", found.sentence
     assert status([found]) == 0
@@ -120,7 +122,7 @@ def test_loaders_are_matched_by_name() -> None:
     assert status([train, valid, other]) == 0
 
 
-def test_two_stretches_of_one_session() -> None:
+def test_two_segments_of_one_session() -> None:
     runs = [Run(0, 30, step=0.1), Run(30.2, 60, step=0.05)]
     snapshot = build(60, runs=runs, events=[switch(30.3, "torchvision", "dali-cpu", asked=30.05)])
     (found,) = compare(snapshot, snapshot, keys=["train/1", "train/2"], allowed=0.05)
@@ -131,7 +133,7 @@ def test_two_stretches_of_one_session() -> None:
     assert (found.before.backend, found.after.backend) == ("torchvision", "dali-cpu")
     (same,) = compare(snapshot, snapshot, keys=["train/2"])
     assert same.slower == 0
-    with pytest.raises(MonitorError, match=r"B has no stretch 'train/9'\. Its stretches are: train/1 \(torchvision, "):
+    with pytest.raises(MonitorError, match=r"B has no segment 'train/9'\. Its segments are: train/1 \(torchvision, "):
         compare(snapshot, snapshot, keys=["train/1", "train/9"])
 
 

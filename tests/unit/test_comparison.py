@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.diagnose import SwitchComparison, last_comparison
+from kernel_monitor.analysis import SwitchComparison, last_comparison
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.live import Monitor
+from kernel_monitor.runtime import Monitor
 from kernel_monitor.store import Snapshot
 from tests.unit.sessions import Run, build, switch
 

@@ -1,4 +1,4 @@
-"""Published arithmetic, cost of constructed stretches, and what it takes to feed a loop."""
+"""Published arithmetic, cost of constructed segments, and what it takes to feed a loop."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.diagnose.advice import MOST_CORES
-from kernel_monitor.diagnose.cost import cost_per_step, costs
-from kernel_monitor.diagnose.decision import decide
-from kernel_monitor.diagnose.epochs import epoch_counts
-from kernel_monitor.diagnose.feeding import feeding
-from kernel_monitor.diagnose.limits import usable_cores
-from kernel_monitor.diagnose.model import Feeding, Gain, Kind, Verdict
-from kernel_monitor.diagnose.stretches import stretches
+from kernel_monitor.analysis.advice import MOST_CORES
+from kernel_monitor.analysis.cores_needed import feeding
+from kernel_monitor.analysis.cost import cost_per_step, costs
+from kernel_monitor.analysis.decision import decide
+from kernel_monitor.analysis.epoch_counts import epoch_counts
+from kernel_monitor.analysis.machine_limits import usable_cores
+from kernel_monitor.analysis.results import Feeding, Gain, Kind, Verdict
+from kernel_monitor.analysis.segments import segments
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.store import Snapshot
 
@@ -42,20 +42,20 @@ def test_the_published_price_performance() -> None:
     [(37.688, 0.192, 0.201), (45.032, 0.086, 0.108), (3.825, 1.193, 0.127), (5.661, 0.184, 0.029)],
 )
 def test_a_recorded_run_gives_the_same_costs(per_hour: float, step: float, cents: float) -> None:
-    made = stretches(build(60, runs=[Run(0, 60, step=step)]))
+    made = segments(build(60, runs=[Run(0, 60, step=step)]))
     (found,) = costs(made, (), per_hour, "$")
     assert round(100 * found.per_step, 3) == cents
     assert found.per_thousand == pytest.approx(found.per_step / 32 * 1000, rel=1e-6)
     assert math.isnan(found.per_epoch)
-    assert (found.stretch, found.per_hour, found.currency) == ("train/1", per_hour, "$")
+    assert (found.segment, found.per_hour, found.currency) == ("train/1", per_hour, "$")
 
 
-def test_an_epoch_costs_what_a_whole_one_has_at_the_stretchs_pace() -> None:
+def test_an_epoch_costs_what_a_whole_one_has_at_the_segments_pace() -> None:
     runs = [Run(0, 20), Run(20, 40, step=0.05)]
     whole: dict[str, Any] = {"epoch": 1, "batch": 10, "samples": 320, "planned": 6400}
     whole["epochs"] = [{"epoch": 0, "batches": 200, "samples": 6400, "planned": 6400}]
     snapshot = build(40, runs=runs, events=[switch(20, "torchvision", "dali-cpu")], states=[whole])
-    slow, fast = costs(stretches(snapshot), epoch_counts(snapshot), 3.6, "€")
+    slow, fast = costs(segments(snapshot), epoch_counts(snapshot), 3.6, "€")
     assert slow.per_epoch == pytest.approx(0.001 * 20)
     assert fast.per_epoch == pytest.approx(0.001 * 10)
 
@@ -64,13 +64,13 @@ def test_an_epoch_that_fell_short_gives_no_cost_per_epoch() -> None:
     short: dict[str, Any] = {"epoch": 1, "batch": 10, "samples": 320, "planned": 6400}
     short["epochs"] = [{"epoch": 0, "batches": 199, "samples": 6368, "planned": 6400}]
     snapshot = build(20, runs=[Run(0, 20)], states=[short])
-    (found,) = costs(stretches(snapshot), epoch_counts(snapshot), 3.6, "€")
+    (found,) = costs(segments(snapshot), epoch_counts(snapshot), 3.6, "€")
     assert math.isnan(found.per_epoch)
     assert found.per_step > 0
 
 
 def test_a_price_of_zero_costs_nothing_and_a_negative_one_is_refused() -> None:
-    made = stretches(build(20, runs=[Run(0, 20)]))
+    made = segments(build(20, runs=[Run(0, 20)]))
     (free,) = costs(made, (), 0, "€")
     assert (free.per_step, free.per_thousand) == (0, 0)
     for price in (-1.0, math.nan, math.inf):
@@ -78,8 +78,8 @@ def test_a_price_of_zero_costs_nothing_and_a_negative_one_is_refused() -> None:
             costs(made, (), price, "€")
 
 
-def test_a_stretch_without_steps_costs_what_cannot_be_said() -> None:
-    made = stretches(build(20, runs=[Run(0, 10)], events=[{"kind": "mark", "time": 15, "label": "done"}]))
+def test_a_segment_without_steps_costs_what_cannot_be_said() -> None:
+    made = segments(build(20, runs=[Run(0, 10)], events=[{"kind": "mark", "time": 15, "label": "done"}]))
     assert math.isnan(costs(made, (), 3.6, "€")[1].per_step)
 
 
@@ -87,8 +87,8 @@ def test_a_stretch_without_steps_costs_what_cannot_be_said() -> None:
 
 
 def advised_as(snapshot: Snapshot, kind: Kind, gains: tuple[Gain, ...] = ()) -> Feeding | None:
-    """Of a session each of whose stretches is judged so."""
-    made, cores = stretches(snapshot), usable_cores(snapshot.schema)
+    """Of a session each of whose segments is judged so."""
+    made, cores = segments(snapshot), usable_cores(snapshot.schema)
     state = snapshot.loaders[0]
     decisions = {one.key: decide(one, Verdict(kind, one.key, "", gains=gains), state, cores) for one in made}
     return feeding(snapshot, made, decisions, made[-1])
@@ -110,7 +110,7 @@ def test_cores_needed_are_cpu_seconds_per_image_at_the_pace_of_a_loop_that_never
     found, _ = fed(workers=320.0)  # 3.2 cores for 320 images/s
     assert found.cpu_per_image == pytest.approx(0.01)
     assert found.cores_needed == pytest.approx(8)  # 800 images/s, if each step took 40 ms
-    assert (found.stretch, found.cores) == ("train/1", 4)
+    assert (found.segment, found.cores) == ("train/1", 4)
 
 
 def test_without_workers_the_wait_is_the_work() -> None:
@@ -119,22 +119,22 @@ def test_without_workers_the_wait_is_the_work() -> None:
     assert found.cores_needed == pytest.approx(1.5)
 
 
-def test_what_dali_takes_is_not_told_apart_and_an_earlier_stretch_says_more() -> None:
+def test_what_dali_takes_is_not_told_apart_and_an_earlier_segment_says_more() -> None:
     found, _ = fed(states=knobs(2, "dali-cpu"))
     assert math.isnan(found.cpu_per_image)
     runs = [Run(0, 30, wait=0.06), Run(30, 60, step=0.05, wait=0.01)]
     snapshot = build(60, workers=320.0, runs=runs, events=[switch(30, "torchvision", "dali-cpu")])
     other = advised_as(snapshot, "undetermined")
     assert other is not None
-    assert other.stretch == "train/1"
+    assert other.segment == "train/1"
     states = knobs(2, "dali-cpu")
     snapshot = build(60, busy=99.0, runs=runs, states=states, events=[switch(30, "torchvision", "dali-cpu")])
     slower = (Gain("torchvision", -0.9, -0.5),)
     advised = advised_as(snapshot, "input-bound", slower)
     assert advised is not None
-    assert advised.stretch == "train/1"
+    assert advised.segment == "train/1"
     assert "Switch to dali-cpu" not in advised.advice  # which it did
-    assert "cannot be told from train/2" in advised.advice
+    assert "is not known from train/2" in advised.advice
 
 
 def test_a_quota_bounds_the_cores() -> None:
@@ -160,11 +160,11 @@ NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "ava
         ({"states": knobs(1, "dali-cpu"), "busy": 30.0, "cpus": 8}, "Raise the threads from 2 to 8"),
         (
             {"states": knobs(2, "dali-cpu", backends=NO_DALI[1:]), "busy": 99.0},
-            "more CPU cores for each GPU; how many cannot be told",
+            "more CPU cores for each GPU; how many is not known",
         ),
         ({"states": knobs(None, "loader"), "busy": 99.0}, "Wrap the DataLoader with switchable(loader)"),
         ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 320.0}, "About 8 cores feed this loop"),
-        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 120.0}, "They are enough by this reckoning"),
+        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 120.0}, "They are enough by this estimate"),
         ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 399.0, "wait": 0.0985}, "put CPU machines"),
     ],
 )
@@ -182,6 +182,6 @@ def test_more_cores_than_one_machine_has_are_put_beside_it() -> None:
 def test_there_is_nothing_to_feed_without_deliveries_or_with_replayed_ones() -> None:
     assert feeding(build(10), (), {}, None) is None
     replayed = build(20, runs=[Run(0, 20)], states=knobs(2, "synthetic"))
-    assert feeding(replayed, stretches(replayed), {}, None) is None
+    assert feeding(replayed, segments(replayed), {}, None) is None
     (one,) = [fed(run=Run(0, 60, step=0.1, wait=0.1))[0]]
     assert math.isnan(one.cores_needed)

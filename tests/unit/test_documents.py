@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -13,13 +14,13 @@ import pytest
 
 from kernel_monitor import warm
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.live import Monitor
+from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps import watch_loader
 from kernel_monitor.store import Schema, Store
 from kernel_monitor.store.shape import filled, shape
-from kernel_monitor.stream import documents
-from kernel_monitor.stream.documents import Documents, key_of
-from kernel_monitor.stream.render import run_module
+from kernel_monitor.stream import chart_documents
+from kernel_monitor.stream.chart_documents import Documents, key_of
+from kernel_monitor.stream.render_process import run_module
 
 HELLO = {
     "interval": 0.1,
@@ -41,16 +42,22 @@ def schema(*loaders: str, first: int = 1, phased: bool = True, **changes: Any) -
     return store.page_schema
 
 
+@functools.cache
+def rendered(module: str, stdin: bytes, **options: Any) -> bytes:
+    """What a process makes of it, for every test that needs it: starting Bokeh takes seconds."""
+    return run_module(module, stdin, **options)
+
+
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a process was started for."""
+    """What a process would have been started for."""
     started: list[str] = []
 
     def run(module: str, stdin: bytes, **options: Any) -> bytes:
         started.append(module)
-        return run_module(module, stdin, **options)
+        return rendered(module, stdin, **options)
 
-    monkeypatch.setattr(documents, "run_module", run)
+    monkeypatch.setattr(chart_documents, "run_module", run)
     return started
 
 
@@ -75,11 +82,11 @@ def test_what_is_drawn_otherwise_has_another_shape(other: Schema) -> None:
     assert key_of(shape(other)) != key_of(shape(schema("a")))
 
 
-def test_a_document_is_as_if_it_had_been_made_for_this_session(tmp_path: Path) -> None:
+def test_a_document_is_as_if_it_had_been_made_for_this_session(tmp_path: Path, count: list[str]) -> None:
     """Differential: filled in, the shape's document is the one of a schema that has the loaders themselves."""
     wanted = schema(*NAMES)
     plain = replace(wanted, version=0, interval=1.0, origin=0.0, capacity=1)
-    made = json.loads(run_module("kernel_monitor.views", json.dumps(plain.to_json()).encode()))
+    made = json.loads(rendered("kernel_monitor.views", json.dumps(plain.to_json()).encode()))
     got = json.loads(Documents(tmp_path).get(wanted))
     assert got["doc"]["roots"] == made["doc"]["roots"]
     text = json.dumps(got)
@@ -125,7 +132,7 @@ def test_charts_come_where_nothing_can_be_kept(tmp_path: Path) -> None:
 
 
 def test_where_there_is_no_home_nothing_is_written_beside_the_notebook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: list[str]
 ) -> None:
     """Where no home is known, the cache folder is `~/.cache` to the letter."""
     monkeypatch.chdir(tmp_path)
@@ -140,16 +147,16 @@ def test_a_failure_is_told_and_the_next_one_tries_again(tmp_path: Path, monkeypa
         raise MonitorError("Bokeh is not there")
 
     kept = Documents(tmp_path)
-    monkeypatch.setattr(documents, "run_module", fail)
+    monkeypatch.setattr(chart_documents, "run_module", fail)
     for _ in range(2):
         with pytest.raises(MonitorError, match="Bokeh is not there"):
             kept.get(schema("train"))
-    monkeypatch.setattr(documents, "run_module", run_module)
+    monkeypatch.setattr(chart_documents, "run_module", run_module)
     assert b"images" in kept.get(schema("train"))
 
 
 def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "KEPT", 2)
+    monkeypatch.setattr(chart_documents, "KEPT", 2)
     kept = Documents(tmp_path)
     for number in range(4):
         kept.make([schema(*"abcd"[:number])], lambda wanted: {"charts": wanted.charts})
@@ -182,7 +189,7 @@ def test_a_session_has_its_charts_before_its_sampler_speaks() -> None:
     monitor = Monitor()
     loader = watch_loader([1, 2], name="train")
     hello = next(warm._hellos())
-    monitor.expect(lambda: hello)
+    monitor.live_session.expected_hello = lambda: hello
     try:
         monitor.start(record=False, interval=0.2)
         before = monitor.store.page_schema
@@ -202,7 +209,7 @@ def test_a_session_has_its_charts_before_its_sampler_speaks() -> None:
 @pytest.mark.parametrize("known", [None, {"cpus": [0]}, {**HELLO, "cpus": [7], "gpu_reason": "another"}])
 def test_what_was_expected_amiss_is_put_right_by_the_sampler(known: dict[str, Any] | None) -> None:
     monitor = Monitor()
-    monitor.expect(lambda: known)
+    monitor.live_session.expected_hello = lambda: known
     try:
         monitor.start(record=False)
         until = time.monotonic() + 20

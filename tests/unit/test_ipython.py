@@ -15,7 +15,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
-from kernel_monitor.ipython.summary import summary_text
+from kernel_monitor.ipython.summary import summary_rows
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_the_summary_tells_of_replaced_samples(shell: InteractiveShell, train: A
             pass
     state = train.state()
     assert state["replaced"] > 0
-    assert f"{state['replaced']} replaced by synthetic" in summary_text(monitor)
+    assert f"{state['replaced']} replaced by synthetic" in str(summary_rows(monitor))
 
 
 def test_charts_and_settings_are_chosen_by_magics(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:

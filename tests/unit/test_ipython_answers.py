@@ -10,7 +10,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
-from kernel_monitor.diagnose.model import Advice, Analysis, Evidence, Finding, Gain, Verdict
+from kernel_monitor.analysis.results import Advice, Analysis, Evidence, Finding, Gain, Verdict
 from kernel_monitor.ipython.answers import analysis_text, verdict_text
 from tests.unit.sessions import Run, build
 
@@ -95,7 +95,7 @@ def test_a_profile_stands_under_the_cell_of_its_loop(
 def test_the_verdict_in_words() -> None:
     verdict = Verdict(
         kind="input-bound",
-        stretch="train/1",
+        segment="train/1",
         sentence="Steps wait 40 ms of 100 ms for their batch (200 steps).",
         advised=(Advice("Try dali-cpu."),),
         missing=("phases: monitor.watch(model, optimizer)",),
@@ -104,8 +104,8 @@ def test_the_verdict_in_words() -> None:
     findings = (
         Finding("CPUBottleneck", "CPU bottleneck", "fired", "warning", evidence=(Evidence("CPU over 90 %"),)),
         Finding("IOBottleneck", "I/O bottleneck", "quiet"),
-        Finding("rank", "Odd", "fired", "note", stretch="train/1", evidence=(Evidence("of this"),)),
-        Finding("rank", "Odd", "fired", "note", stretch="val/1", evidence=(Evidence("of another"),)),
+        Finding("rank", "Odd", "fired", "note", segment="train/1", evidence=(Evidence("of this"),)),
+        Finding("rank", "Odd", "fired", "note", segment="val/1", evidence=(Evidence("of another"),)),
     )
     analysis = Analysis((), (), verdict, (verdict,), (), findings, (), None, cannot=("No GPU was measured.",))
     assert analysis_text(analysis).splitlines() == [

@@ -12,7 +12,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
-from kernel_monitor.ipython.cells import cell_html, label_of, leave_out, machine
+from kernel_monitor.ipython.cells import label_of, leave_out, machine
+from kernel_monitor.ipython.summary import html_table
 from tests.unit.sessions import build, rows_of
 
 
@@ -170,4 +171,4 @@ def test_the_machine_s_figures_are_those_of_the_rows() -> None:
 
 
 def test_names_are_text_in_html() -> None:
-    assert "<b>" not in cell_html([("Loader <b>x</b>", "1 & 2")])
+    assert "<b>" not in html_table("x", [("Loader <b>x</b>", "1 & 2")])

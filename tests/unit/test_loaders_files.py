@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kernel_monitor.loaders.data import files
-from kernel_monitor.loaders.data.files import Facts, FileTable, look_bytes
+from kernel_monitor.loaders.data import file_check
+from kernel_monitor.loaders.data.file_check import Facts, FileTable, look_bytes
 from tests.loaders.corpus import cases
 
 
@@ -95,13 +95,13 @@ def test_a_large_file_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.Mon
     pixels = np.random.default_rng(0).integers(0, 256, (400, 400, 3), dtype=np.uint8)
     path = tmp_path / "large.png"
     Image.fromarray(pixels).save(path)
-    assert path.stat().st_size > files.HEAD
+    assert path.stat().st_size > file_check.HEAD
     assert FileTable(1).look(0, str(path)) == (400, 400, None)
     damaged = bytearray(path.read_bytes())
     damaged[-100] ^= 1
     path.write_bytes(damaged)
     assert "checksum" in str(FileTable(1).look(0, str(path)).reason)
-    monkeypatch.setattr(files, "LONGEST", 1000)
+    monkeypatch.setattr(file_check, "LONGEST", 1000)
     assert "64 MB" in str(FileTable(1).look(0, str(path)).reason)
 
 
@@ -120,7 +120,7 @@ def test_what_takes_a_files_place_with_its_size_and_time_is_looked_at(photo: Pat
 def test_a_known_file_is_not_opened(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = FileTable(1)
     facts = table.look(0, str(photo))
-    monkeypatch.setattr(files, "_look_file", lambda path: pytest.fail(f"opened {path}"))
+    monkeypatch.setattr(file_check, "_look_file", lambda path: pytest.fail(f"opened {path}"))
     assert table.look(0, str(photo)) == facts
 
 
@@ -131,13 +131,13 @@ def test_an_error_of_the_storage_is_not_remembered(photo: Path, monkeypatch: pyt
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "_look_file", fail)
+        patched.setattr(file_check, "_look_file", fail)
         assert table.look(0, str(photo)).reason == "cannot be read: Input/output error"
     assert table.look(0, str(photo)).reason is None
 
 
 def test_slow_storage_is_looked_at_by_several_threads(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names, walk = set(), files._look_file
+    names, walk = set(), file_check._look_file
     together = threading.Barrier(4)  # nobody gets on unless four are there at once
 
     def slow(path: str) -> Facts:
@@ -146,10 +146,10 @@ def test_slow_storage_is_looked_at_by_several_threads(photo: Path, monkeypatch: 
             names.add(name)
             together.wait(30)
         else:
-            time.sleep(2 * files.PATIENCE)
+            time.sleep(2 * file_check.PATIENCE)
         return walk(path)
 
-    monkeypatch.setattr(files, "_look_file", slow)
+    monkeypatch.setattr(file_check, "_look_file", slow)
     table = FileTable(0)
     batch = [(number, str(photo)) for number in range(9)]
     expected = [Facts(50, 70, None)] * 9
@@ -157,7 +157,7 @@ def test_slow_storage_is_looked_at_by_several_threads(photo: Path, monkeypatch: 
     assert len(names) >= 4
     table.close()
     assert not [one for one in threading.enumerate() if one.name.startswith("kernel-monitor-files")]
-    monkeypatch.setattr(files, "PATIENCE", 30.0)
+    monkeypatch.setattr(file_check, "PATIENCE", 30.0)
     assert table.look_all(batch) == expected
     assert not [one for one in threading.enumerate() if one.name.startswith("kernel-monitor-files")]
     assert table.look_all([]) == []

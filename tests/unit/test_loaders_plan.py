@@ -12,8 +12,8 @@ def cursor(batches: list[list[int]]) -> Cursor:
 
 def test_batches_come_in_order_with_occurrences_and_are_recorded() -> None:
     one = cursor([[1, 2], [2, 2], [1]])
-    takes = [one.take(), one.take(), one.take()]
-    assert [take and (take.number, take.epoch, take.indices, take.occurrences) for take in takes] == [
+    slots = [one.take(), one.take(), one.take()]
+    assert [slot and (slot.number, slot.epoch, slot.indices, slot.occurrences) for slot in slots] == [
         (0, 3, [1, 2], [0, 0]),
         (1, 3, [2, 2], [1, 2]),
         (2, 3, [1], [1]),
@@ -30,7 +30,7 @@ def test_what_is_given_back_comes_first_in_order_and_is_not_recorded_twice() -> 
     assert second
     one.give_back([second])
     one.give_back([first])
-    numbers = [take.number for take in iter(one.take, None)]
+    numbers = [slot.number for slot in iter(one.take, None)]
     assert numbers == [0, 1, 2]
     assert one.record.indices.tolist() == [1, 2, 3]
 

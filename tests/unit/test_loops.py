@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from kernel_monitor.diagnose import measure, strip
-from kernel_monitor.diagnose.analysis import analyse
-from kernel_monitor.diagnose.live import live_verdict
-from kernel_monitor.diagnose.loops import Loop, beside, of_steps, of_stretches
-from kernel_monitor.steps.records import NO_GRADIENTS
+from kernel_monitor.analysis import measure, strip
+from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.loops import Loop, beside, of_segments, of_steps
+from kernel_monitor.analysis.session_analysis import analyse
+from kernel_monitor.steps.measured_step import NO_GRADIENTS
 
-from .sessions import Run, build, rows_of, state, switch
+from .sessions import Run, build, calibrated, rows_of, state, switch
 
 TRAIN, VAL = "loader-1", "loader-2"
 NAMES = {TRAIN: "train", VAL: "val"}
@@ -63,34 +63,34 @@ def test_what_stands_beside_what(loops: list[Loop], aside: set[str]) -> None:
 def test_the_verdict_of_a_session_is_that_of_its_training(flags: int) -> None:
     snapshot = build(96, runs=epochs(flags), loaders=NAMES, states=[{}, {}])
     found = analyse(snapshot)
-    assert [one.evaluates for one in found.stretches] == [False, bool(flags)]
-    assert found.verdict.stretch == "train/1"
+    assert [one.evaluates for one in found.segments] == [False, bool(flags)]
+    assert found.verdict.segment == "train/1"
     assert found.verdict.shares["wait"] == pytest.approx(0.04, abs=0.01)
     assert [one.kind for one in found.verdicts][1] == "input-bound"
     assert found.feeding is not None
-    assert found.feeding.stretch == "train/1"
+    assert found.feeding.segment == "train/1"
 
 
 def test_a_last_test_longer_than_the_training_is_not_what_it_is_about() -> None:
     runs = [Run(0, 30, step=0.1, loader=TRAIN), Run(30, 90, step=0.1, loader=VAL, flags=NO_GRADIENTS)]
-    assert analyse(build(90, runs=runs, loaders=NAMES)).verdict.stretch == "train/1"
+    assert analyse(build(90, runs=runs, loaders=NAMES)).verdict.segment == "train/1"
 
 
 def test_of_two_experiments_the_newer_is_what_it_is_about() -> None:
     runs = [Run(0, 60, step=0.1, loader=TRAIN), Run(60, 90, step=0.1, loader=VAL)]
-    assert analyse(build(90, runs=runs, loaders=NAMES)).verdict.stretch == "val/1"
+    assert analyse(build(90, runs=runs, loaders=NAMES)).verdict.segment == "val/1"
 
 
-def test_a_switch_begins_the_stretch_it_is_about_whatever_is_evaluated_after_it() -> None:
+def test_a_switch_begins_the_segment_it_is_about_whatever_is_evaluated_after_it() -> None:
     runs = [*epochs(0), Run(96, 106, step=0.1, loader=TRAIN), Run(106, 110, step=0.05, loader=VAL)]
     snapshot = build(110, runs=runs, loaders=NAMES, events=[switch(96.1, "torchvision", "dali-cpu", asked=96.0)])
-    assert analyse(snapshot).verdict.stretch == "train/2"
+    assert analyse(snapshot).verdict.segment == "train/2"
 
 
-def test_the_loops_of_steps_are_those_of_stretches() -> None:
+def test_the_loops_of_steps_are_those_of_segments() -> None:
     snapshot = build(96, runs=epochs(NO_GRADIENTS), loaders=NAMES)
     by_steps = {one.loader: one for one in of_steps(snapshot.steps, 0, 96)}
-    for one in of_stretches(analyse(snapshot).stretches):
+    for one in of_segments(analyse(snapshot).segments):
         other = by_steps[one.loader]
         assert other[1:4] == pytest.approx(one[1:4], abs=0.2)
         assert other.evaluates == one.evaluates
@@ -138,14 +138,14 @@ def test_what_an_evaluation_takes_of_the_cores_is_not_the_training_s(evaluation:
         kernel=taken(20, 100, evaluation),  # type: ignore[arg-type]
         workers=taken(30, 0, evaluation),  # type: ignore[arg-type]
     )
-    train = analyse(snapshot).stretches[0]
+    train = analyse(snapshot).segments[0]
     assert train.cpu_seconds == pytest.approx(0.5 * 60, rel=0.03)
     assert train.workers_cpu_seconds == pytest.approx(0.3 * 60, rel=0.03)
 
 
 def test_while_it_evaluates_the_gain_asked_for_is_that_of_the_training() -> None:
     states = [
-        state(TRAIN, "train", expected={"dali-cpu": {"AMD": 0.5}}, backend="torchvision"),
+        state(TRAIN, "train", backend="torchvision", **calibrated(0.5 * 0.165)),
         state(VAL, "val"),
     ]
     runs = [

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from benchmarks.fakehost import simulation
-from kernel_monitor.sample.client import SamplerClient
-from kernel_monitor.sample.metrics import FRAME, GROUPS, METRICS, matching
+from benchmarks.metrics import FRAME, GROUPS, METRICS, matching
+from kernel_monitor.sample.sampler_client import SamplerClient
 
 from .metrics_table import DOCUMENT, text
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.diagnose.live import live_verdict
-from kernel_monitor.live.judging import PERIOD_S
-from kernel_monitor.live.offering import BOUND_S, OVER_S, Offers
-from kernel_monitor.steps.records import NO_GRADIENTS, ON_DEVICE
+from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.protocol.analysis_states import OfferState
+from kernel_monitor.runtime.current_verdict import PERIOD_S
+from kernel_monitor.runtime.offers import BOUND_S, OVER_S, Offers
+from kernel_monitor.steps.measured_step import NO_GRADIENTS, ON_DEVICE
 from kernel_monitor.store import Snapshot
 
-from .sessions import Run, build, rows_of, state, switch
-from .test_advice import diagnosed
+from .sessions import Run, build, calibrated, rows_of, state, switch
+from .test_advice import LOADING, diagnosed
 
 READY = [
     {"name": name, "available": True, "reason": None, "confirm": confirm, "note": None}
@@ -29,7 +30,7 @@ def starved(*events: dict[str, Any], **more: Any) -> Snapshot:
     """Two busy cores, most of whose work is loading, which DALI does in half the time."""
     given: dict[str, Any] = {
         "cpus": 2, "busy": 99.0, "kernel": 12.0, "workers": 171.0, "runs": [Run(0, 40, step=0.1, wait=0.08)],
-        "states": [{"expected": {"dali-cpu": {"AMD": 0.5, "Intel": 0.5}}}],
+        "states": [calibrated(0.5 * LOADING)],
     }  # fmt: skip
     return build(40, events=events, **{**given, **more})
 
@@ -75,12 +76,12 @@ def test_what_was_measured_to_be_no_faster_is_not_offered(rate: float) -> None:
 
 def test_what_is_predicted_to_be_slower_or_hardly_faster_is_not_offered() -> None:
     for ratio in (1.8, 0.97):
-        states = [{"expected": {"dali-cpu": {"AMD": ratio, "Intel": ratio}}}]
+        states = [calibrated(ratio * LOADING)]
         assert offered(starved(states=states)) is None
 
 
 def test_a_prediction_that_leaves_room_for_a_loss_says_so() -> None:
-    one = offered(starved(states=[{"expected": {"dali-cpu": {"AMD": 0.55, "Intel": 1.1}}}]))
+    one = offered(starved(states=[calibrated(0.82 * LOADING, error=0.28 * LOADING)]))
     assert one is not None
     assert one["advice"].startswith("dali-cpu is ready: steps between ")
     assert one["advice"].endswith(" % longer are predicted. Try it: the way back is one click.")
@@ -95,6 +96,17 @@ def test_without_a_prediction_it_is_offered_in_words_that_say_so() -> None:
     one = offered(starved(states=[{"backends": READY}], **GPU))
     assert one is not None
     assert one["engine"] == "dali-gpu"
+
+
+def test_an_engine_that_is_being_measured_on_some_files_is_not_offered_before_that_is_done() -> None:
+    def state(how: str) -> dict[str, Any]:
+        found = {"state": how, "files": 32, "seconds": None, "error": None, "reason": None}
+        return {"calibration": {"dali-cpu": found}}
+
+    assert offered(starved(states=[state("running")])) is None
+    one = offered(starved(states=[state("failed")]))
+    assert one is not None
+    assert "Nobody has measured it" in one["advice"]
 
 
 def test_an_engine_that_leaves_work_to_others_is_not_offered_unmeasured() -> None:
@@ -151,7 +163,7 @@ MAY = {"engine": "dali-cpu", "advised": [], "advice": "dali-cpu is ready.", "gai
 
 
 class Session:
-    """Verdicts every two seconds, as `Judging` reaches them."""
+    """Verdicts every two seconds, as `CurrentVerdict` reaches them."""
 
     def __init__(self) -> None:
         self.offers = Offers()
@@ -159,10 +171,10 @@ class Session:
         self.now = 0.0
         self.more: dict[str, Any] = {}
 
-    def run(self, seconds: float, kind: str = "input-bound", **fields: Any) -> list[dict[str, Any]]:
+    def run(self, seconds: float, kind: str = "input-bound", **fields: Any) -> list[OfferState]:
         """What is offered after so many more seconds of a loop of that kind."""
         verdict = {
-            "loader": "loader-1", "kind": kind, "stretch": "train", "gains": [],
+            "loader": "loader-1", "kind": kind, "segment": "train", "gains": [],
             "offer": MAY if kind == "input-bound" else None, **fields,
         }  # fmt: skip
         until = self.now + seconds
@@ -201,12 +213,12 @@ def test_it_comes_after_ten_seconds_and_stays(session: Session) -> None:
     assert session.run(20, offer=None) is first
 
 
-@pytest.mark.parametrize("change", [{"kind": "undetermined"}, {"stretch": "train@12.000"}, {"loader": "loader-2"}])
+@pytest.mark.parametrize("change", [{"kind": "undetermined"}, {"segment": "train@12.000"}, {"loader": "loader-2"}])
 def test_the_seconds_count_only_in_one_go(session: Session, change: dict[str, str]) -> None:
     session.run(8)
     session.states.append(state("loader-2", "val"))
     session.run(4, **change)
-    rest = change if "stretch" in change else {}
+    rest = change if "segment" in change else {}
     assert session.run(6 if rest else 2, **rest) == []
     assert session.run(10, **rest) != []
 
@@ -301,7 +313,7 @@ def test_what_diagnose_tries_is_nobodys_choice_and_what_it_measures_is_said(sess
 
 def test_what_was_slower_once_is_not_offered_though_the_loop_is_another_now(session: Session) -> None:
     session.run(4, gains=[{**GAIN, "measured": -0.1, "by": "switch"}], offer=None)
-    assert session.run(40, stretch="train@20.000") == []
+    assert session.run(40, segment="train@20.000") == []
 
 
 def test_an_ended_loader_leaves_nothing(session: Session) -> None:
@@ -310,4 +322,4 @@ def test_an_ended_loader_leaves_nothing(session: Session) -> None:
     session.offers.look(session.states)
     assert session.offers.standing == []
     session.run(2)
-    assert vars(session.offers)["_made"] == vars(session.offers)["_bound"] == {}
+    assert vars(session.offers)["_open"] == vars(session.offers)["_bound"] == {}

@@ -21,7 +21,7 @@ from kernel_monitor import output, signature
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.output import check, write
 from kernel_monitor.record import format as record_format
-from kernel_monitor.record.file import SessionFile
+from kernel_monitor.record.session_file import SessionFile
 from kernel_monitor.signature import is_recording
 
 
@@ -98,7 +98,7 @@ def test_a_device_stays_one(tmp_path: Path) -> None:
 def test_a_named_pipe_is_written_through(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(MonitorError, match="it is a named pipe that nobody reads: start its reader first"):
+    with pytest.raises(MonitorError, match="it is a named pipe without a reader: start the reader first"):
         write(pipe, "x")
     content = b"0123456789" * 50_000  # more than the pipe takes at once
     read: list[bytes] = []
@@ -120,7 +120,7 @@ def test_a_reader_that_stops_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     os.mkfifo(pipe)
     monkeypatch.setattr(output, "PATIENCE_S", 0.2)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(MonitorError, match=r"nobody has read for 0.2 s \([\d,]+ of 1,000,000 bytes were written\)"):
+    with pytest.raises(MonitorError, match=r"has read nothing for 0.2 s \([\d,]+ of 1,000,000 bytes were written\)"):
         write(pipe, b"x" * 1_000_000)
     threading.Timer(0.2, os.close, [reader]).start()
     monkeypatch.setattr(output, "PATIENCE_S", 20)

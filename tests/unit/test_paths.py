@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from kernel_monitor.errors import MonitorError, SampleError
-from kernel_monitor.paths import last_part, private, searched, told, without
+from kernel_monitor.paths import error_text, last_part, private, searched, without
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_an_error_tells_no_folder_of_the_files_that_it_is_of(tmp_path: Path, mon
     with pytest.raises(FileNotFoundError) as missing:
         file.read_bytes()
     unread = SampleError(f"sample 5, {file}: {missing.value}", path=str(file), index=5)
-    assert told(unread) == "sample 5, …/cat.jpg: [Errno 2] No such file or directory: '…/cat.jpg'"
+    assert error_text(unread) == "sample 5, …/cat.jpg: [Errno 2] No such file or directory: '…/cat.jpg'"
     wrapped = RuntimeError(f"stopped at {file}")
     wrapped.__cause__ = missing.value
-    assert told(wrapped) == "stopped at …/cat.jpg"
+    assert error_text(wrapped) == "stopped at …/cat.jpg"
     failed = MonitorError(f"dali-cpu fails on {file} and in {file.parent}")
     failed.paths = (str(file),)
-    assert told(failed) == "dali-cpu fails on …/cat.jpg and in …"
+    assert error_text(failed) == "dali-cpu fails on …/cat.jpg and in …"
     home = tmp_path / f"first {CLIENT}"
     monkeypatch.setenv("HOME", str(home))
-    assert told(OSError(f"no {home}/x y, no {home}, no {Path.cwd()}")) == "no ~/x y, no ~, no …"
+    assert error_text(OSError(f"no {home}/x y, no {home}, no {Path.cwd()}")) == "no ~/x y, no ~, no …"

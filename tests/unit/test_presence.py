@@ -6,7 +6,7 @@ from typing import Any
 
 from comm import get_comm_manager
 
-from kernel_monitor.stream import wire
+from kernel_monitor.protocol.message_types import TARGET
 from kernel_monitor.stream.jupyter import Presence
 
 
@@ -17,6 +17,6 @@ def test_a_page_cannot_take_it_away() -> None:
     stream: Any = None
     manager.comm_close(stream, "", {"content": {"comm_id": presence.comm_id}})
     assert manager.comms[presence.comm_id] is entry
-    assert entry.target_name == wire.TARGET
+    assert entry.target_name == TARGET
     manager.unregister_comm(entry)
     assert presence.comm_id not in manager.comms

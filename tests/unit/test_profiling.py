@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.diagnose.operators import pairs, text
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.live import Monitor
-from kernel_monitor.steps.operators import LONGEST_NAME, keep, tables
-from kernel_monitor.steps.traces import MOST, new_trace, prune
+from kernel_monitor.profiler.operator_text import pairs, text
+from kernel_monitor.profiler.operators import LONGEST_NAME, keep, tables
+from kernel_monitor.profiler.traces import MOST, new_trace, prune
+from kernel_monitor.runtime import Monitor
 
 
 def call(name: str, start: float, took: float, thread: int = 1, kind: str = "cpu_op") -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_the_process_reads_a_trace(tmp_path: Path) -> None:
     raw.write_text(json.dumps({"traceEvents": TRACE}))
     request = {"trace": str(raw), "keep": str(tmp_path / "gone" / "t.json.gz"), "top": 3}
     done = subprocess.run(
-        [sys.executable, "-m", "kernel_monitor.steps.operators"],
+        [sys.executable, "-m", "kernel_monitor.profiler.operators"],
         input=json.dumps(request),
         capture_output=True,
         text=True,
@@ -114,7 +114,7 @@ def test_the_process_reads_a_trace(tmp_path: Path) -> None:
 
 
 def test_reading_a_trace_imports_neither_torch_nor_numpy() -> None:
-    code = "import kernel_monitor.steps.operators, sys; print(sorted({'torch', 'numpy'} & set(sys.modules)))"
+    code = "import kernel_monitor.profiler.operators, sys; print(sorted({'torch', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
 

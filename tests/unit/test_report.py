@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from kernel_monitor.report import render
-from kernel_monitor.steps.records import NO_GRADIENTS
+from kernel_monitor.steps.measured_step import NO_GRADIENTS
 from kernel_monitor.store import LoaderInfo, Snapshot, Store
 from tests.unit.pages import Page
 from tests.unit.sessions import Run, build
 from tests.unit.test_diagnose import found, session, state
-from tests.unit.test_report_sources import replayed
 
 HOSTILE = "</script><script>document.title='owned'</script><b title=\"x\" onmouseover='y'>&amp; $$x$$"
 
@@ -68,7 +67,7 @@ def no_gpu(reason: str) -> Snapshot:
 
 
 def test_the_percentiles_before_and_after_are_in_the_table(page: Page) -> None:
-    assert "metric stretch n min p50 p90 p95 p99 max" in page.text
+    assert "metric segment n min p50 p90 p95 p99 max" in page.text
     both = "train/1 · torchvision {} {} train/2 · dali-cpu {} {}"
     for label, before, after in (
         ("CPU busy, mean of the cores, %", 100, 61),
@@ -157,10 +156,22 @@ def test_earlier_epochs_have_their_rows() -> None:
     assert "train 1 20,381 of 20,480 3 96 0 0 20,381 by torchvision train 2 6,784 of 20,480" in text
 
 
+def replayed(*, end: bool) -> Snapshot:
+    """A session that goes on with replayed batches at 22 s, until 30 s or the last delivery."""
+    snapshot = session(idle=5.0)
+    events = [
+        {**event, "target": "synthetic"} if event["kind"].startswith("switch") else event for event in snapshot.events
+    ]
+    if end:
+        back = {"loader": "loader-1", "source": "synthetic", "target": "dali-cpu", "epoch": 0, "batch": 500}
+        events.append({"id": 99, "kind": "switch", "time": 30.0, "asked": 29.9, "first": 30.0, **back})
+    return replace(snapshot, events=events)
+
+
 def test_the_page_says_which_figures_are_of_replayed_batches() -> None:
     text = Page(render(replayed(end=False))).text
     assert "the figures after the switch are of replayed batches" in text
-    assert "hatched stretches replayed batches" in text
+    assert "hatched segments replayed batches" in text
     assert "the figures before the switch are of replayed batches" in Page(render(replayed(end=True))).text
     plain = Page(render(session())).text
     assert "replayed" not in plain

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from kernel_monitor.diagnose.model import Advice, Cost, EpochCount, Gain
-from kernel_monitor.report.costs import money
-from kernel_monitor.report.page import PARTS, render
-from kernel_monitor.report.percentiles import QUANTILES
-from kernel_monitor.report.pictures import bar, histograms
+from kernel_monitor.analysis.results import Advice, Cost, EpochCount, Gain
+from kernel_monitor.report.formats import money
+from kernel_monitor.report.page import render
+from kernel_monitor.report.sections import SECTIONS
+from kernel_monitor.report.segments_section import QUANTILES, outline, stack
 from tests.unit.pages import Page
-from tests.unit.reports import ABSTAINED, GAIN, METRICS, QUIET, analysis, bump, fired, nothing, profile, stretch
+from tests.unit.reports import ABSTAINED, GAIN, METRICS, QUIET, analysis, bump, fired, nothing, profile, segment
 from tests.unit.test_diagnose import session
 
 HOSTILE = "</script><b onmouseover='y'>x</b>"
@@ -50,7 +50,7 @@ def says(html: str, key: str, *sentences: str) -> None:
 def test_verdict_strip_and_rates_come_before_anything_else(html: str) -> None:
     order = [html.index(f'id="{key}"') for key in ("verdict", "change", "charts-part", "histograms", "rules", "method")]
     assert order == sorted(order)
-    assert order[-1] < html.index('id="document"')  # words and pictures before the scripts
+    assert order[-1] < html.index('id="session"')  # words and pictures before the scripts
     says(
         html,
         "verdict",
@@ -83,8 +83,8 @@ def test_a_prediction_that_failed_is_called_so(gain: Gain, words: str) -> None:
 
 
 def test_a_change_that_is_no_switch_has_its_figures_too() -> None:
-    second = stretch(2, "torchvision", began_by="mark", label="augment x12")
-    told = analysis(stretches=(stretch(1, "torchvision"), second))
+    second = segment(2, "torchvision", began_by="mark", label="augment x12")
+    told = analysis(segments=(segment(1, "torchvision"), second))
     html = render(session(gpus=1, switch=False), told)
     says(
         html,
@@ -97,27 +97,27 @@ def test_a_change_that_is_no_switch_has_its_figures_too() -> None:
 
 
 def test_where_nothing_changed_the_rate_stands_with_its_counts() -> None:
-    told = analysis(stretches=(stretch(1, "torchvision"),), changes=(), verdict=analysis().verdicts[0])
+    told = analysis(segments=(segment(1, "torchvision"),), changes=(), verdict=analysis().verdicts[0])
     words = Page(render(session(gpus=1, switch=False), told)).text
     assert "320 images/s: 6,400 in 20 s, train/1 · torchvision . Nothing was changed in this session." in words
 
 
 def test_every_percentile_of_both_sides_is_in_the_table(html: str) -> None:
     words = part(html, "percentiles")
-    assert "metric stretch n min p50 p90 p95 p99 max" in words
+    assert "metric segment n min p50 p90 p95 p99 max" in words
     assert (
         "GPU utilisation, % train/1 · torchvision 200 15.5 31 34.1 37.2 40.3 43.4 train/2 · dali-cpu 200 44 88" in words
     )
     assert "Network received train/1 · torchvision 200 156 kB/s 312 kB/s" in words
-    first = analysis().stretches[0]
+    first = analysis().segments[0]
     for one, (_, label, *_rest) in zip(first.statistics, METRICS, strict=True):
         assert label in words
         assert len([getattr(one.values, name) for name in QUANTILES]) == 6
 
 
-def test_other_stretches_are_folded_and_labelled_with_their_mark() -> None:
-    third = stretch(2, "dali-cpu", key="train/3", began_by="mark", label="augment x12", start=50.0, end=60.0)
-    html = render(session(gpus=1), analysis(stretches=(*analysis().stretches, third)))
+def test_other_segments_are_folded_and_labelled_with_their_mark() -> None:
+    third = segment(2, "dali-cpu", key="train/3", began_by="mark", label="augment x12", start=50.0, end=60.0)
+    html = render(session(gpus=1), analysis(segments=(*analysis().segments, third)))
     folded = html[html.index('<section id="percentiles"') :]
     folded = folded[folded.index("<details>") : folded.index("</details>")]
     assert "train/3 · dali-cpu “augment x12”, 590 steps" in folded
@@ -132,7 +132,7 @@ def test_phases_are_shown_as_shares_and_as_times(html: str) -> None:
         "train/1 · torchvision 197 60 ms 3 ms 12 ms 20 ms 4 ms 1 ms 100 ms",
         "times of the GPU",
     )
-    assert 'id="phases"' not in render(session(), analysis(stretches=(stretch(1, "torchvision", phases={}),)))
+    assert 'id="phases"' not in render(session(), analysis(segments=(segment(1, "torchvision", phases={}),)))
 
 
 def test_the_histograms_lie_over_each_other_with_a_table_beside_them(html: str, page: Page) -> None:
@@ -144,21 +144,28 @@ def test_the_histograms_lie_over_each_other_with_a_table_beside_them(html: str, 
     assert "train/2 · dali-cpu mostly 80 to 90 %" in label
 
 
-def test_a_histogram_is_drawn_to_its_highest_bin() -> None:
-    picture = histograms([("one", (0.0,) * 49 + (0.5,))], "words")
-    heights = [float(found) for found in re.findall(r"V([\d.]+)H", picture)]
+def test_a_histogram_is_drawn_to_its_highest_bin(html: str) -> None:
+    path = outline((0.0,) * 49 + (0.5,), 0.5)
+    heights = [float(found) for found in re.findall(r"V([\d.]+)H", path)]
     assert len(heights) == 50
     assert heights[-1] == 14.0
     assert set(heights[:-1]) == {168.0}
-    assert "50 %" in picture
+    assert path.endswith("H636.0")
+    top = 100 * max(max(one.gpu_histogram) for one in analysis().segments)
+    says(html, "histograms", f"{top:.0f} % 0 % 20 % 40 %")
 
 
-def test_a_bar_is_as_wide_as_its_shares() -> None:
-    picture = bar({"wait": 0.6, "copy": 0.03, "compute": 0.35, "other": 0.02}, "words")
-    boxes = re.findall(r'<rect x="([\d.]+)%" width="([\d.]+)%"', picture)
-    assert [(float(x), float(width)) for x, width in boxes] == [(0, 60), (60, 3), (63, 35), (98, 2)]
-    assert "data wait 60 %</text>" in picture
-    assert "other 2 %</text>" not in picture
+def test_a_bar_is_as_wide_as_its_shares(html: str) -> None:
+    pieces = stack({"wait": 0.6, "copy": 0.03, "compute": 0.35, "other": 0.02})
+    assert [(piece["start"], piece["width"]) for piece in pieces] == [
+        (0, 60), (60, 3), (63, 35), (98, pytest.approx(2)),
+    ]  # fmt: skip
+    assert [piece["text"] for piece in pieces if piece["has_room"]] == ["data wait 60 %", "compute 35 %"]
+    shares = [
+        (round(float(x)), round(float(width))) for x, width in re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', html)
+    ]
+    assert (0, 60) in shares
+    assert "data wait 60 %</text>" in html
 
 
 def test_fired_rules_come_first_with_evidence_and_what_to_do(html: str) -> None:
@@ -246,7 +253,7 @@ def test_a_price_of_zero_and_no_price_are_both_said() -> None:
     ],
 )  # fmt: skip
 def test_money(value: float, currency: str, shown: str) -> None:
-    assert money(value, Cost("train/1", 1.0, currency, 0.0, 0.0, 0.0)) == shown
+    assert money(value, currency) == shown
 
 
 def test_a_diagnosis_has_its_runs_with_spread_and_counts(html: str) -> None:
@@ -267,24 +274,24 @@ def test_the_contents_lead_to_what_is_there(page: Page) -> None:
     assert len(ids) == len(set(ids))
     assert {target[1:] for target in targets} <= set(ids)
     assert targets[:2] == ["#verdict", "#charts-part"]
-    assert set(targets) >= {f"#{key}" for key, _, _ in PARTS if key != "limits" and key != "processes"}
+    assert set(targets) >= {f"#{key}" for key in SECTIONS if key not in ("limits", "processes")}
 
 
 def test_an_analysis_of_nothing_says_so_and_no_more() -> None:
     html = render(session(switch=False), nothing("No step ended in this session."))
     page = Page(html)
-    assert "Undetermined no stretch to judge No step was measured." in page.text
+    assert "Undetermined no segment to judge No step was measured." in page.text
     assert "What this session cannot say No step ended in this session." in page.text
     assert "No loader delivered anything: all of the time." in page.text
-    for key in ("phases", "histograms", "stretches", "rules", "operators", "cost", "epochs", "change"):
+    for key in ("phases", "histograms", "segments", "rules", "operators", "cost", "epochs", "change"):
         assert f'id="{key}"' not in html
 
 
 def test_words_of_others_are_text_everywhere() -> None:
     told = analysis(
-        stretches=(
-            stretch(1, HOSTILE, label=HOSTILE, began_by="mark", name=HOSTILE),
-            stretch(2, HOSTILE, gpu_histogram=bump(50.0)),
+        segments=(
+            segment(1, HOSTILE, label=HOSTILE, began_by="mark", name=HOSTILE),
+            segment(2, HOSTILE, gpu_histogram=bump(50.0)),
         ),
         findings=(fired(title=HOSTILE, advised=(Advice(HOSTILE),)),),
         epochs=(EpochCount("loader-1", HOSTILE, 0, 1, 1, 2, 1.0, False, HOSTILE),),

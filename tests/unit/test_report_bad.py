@@ -40,7 +40,7 @@ def test_no_row_at_all() -> None:
 
 def test_no_step() -> None:
     text = text_of(build(20.0, states=states(), loaders={"loader-1": "train"}))
-    assert "Undetermined no stretch to judge" in text
+    assert "Undetermined no segment to judge" in text
     assert "switchable" in text  # what to do about it
 
 
@@ -79,7 +79,7 @@ def test_a_clock_that_jumped_is_a_gap() -> None:
     assert "2 h 1 min" in text
     counted = re.search(r", start (\d+ \w+) ", text)
     assert counted is not None
-    assert counted[1] in ("59 s", "60 s", "1 min")  # the time that was slept is no time of the stretch
+    assert counted[1] in ("59 s", "60 s", "1 min")  # the time that was slept is no time of the segment
 
 
 def test_steps_that_go_back_in_time() -> None:

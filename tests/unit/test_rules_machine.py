@@ -285,5 +285,5 @@ def test_one_core_alone_is_never_saturated_among_others() -> None:
 def test_rules_on_loading_are_not_asked_of_replayed_batches() -> None:
     runs = [Run(0, 30), Run(30, 60)]
     snapshot = build(60, gpus=1, busy=99, gpu=1, runs=runs, events=[switch(30, "torchvision", "synthetic")])
-    assert [one.stretch for one in findings("cpu-bottleneck", snapshot)] == ["train/1"]
-    assert [one.stretch for one in findings("saturated-core", snapshot)] == ["train/1", "train/2"]
+    assert [one.segment for one in findings("cpu-bottleneck", snapshot)] == ["train/1"]
+    assert [one.segment for one in findings("saturated-core", snapshot)] == ["train/1", "train/2"]

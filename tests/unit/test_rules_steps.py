@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.diagnose.rules import RULES, evaluate
-from kernel_monitor.diagnose.rules.periods import strongest
-from kernel_monitor.diagnose.stretches import stretches
+from kernel_monitor.analysis.rules import RULES, evaluate
+from kernel_monitor.analysis.rules.periods import strongest
+from kernel_monitor.analysis.segments import segments
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.steps.records import NO_GRADIENTS, PROFILED
+from kernel_monitor.steps.measured_step import NO_GRADIENTS, PROFILED
 from kernel_monitor.store import Snapshot, Store
 
 from .rules_asked import ask
@@ -292,7 +292,7 @@ def test_rules_that_only_tell_never_fire() -> None:
     ids=["nothing", "no steps", "one step", "older file", "no values", "gap", "no cores"],
 )
 def test_every_rule_has_something_to_say_of_any_session(snapshot: Snapshot) -> None:
-    found = evaluate(snapshot, stretches(snapshot))
+    found = evaluate(snapshot, segments(snapshot))
     assert list(dict.fromkeys(one.rule for one in found)) == list(RULES)
     for one in found:
         assert bool(one.missing) == (one.state == "abstained")

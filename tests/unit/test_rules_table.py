@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kernel_monitor.diagnose.rules import RULES
+from kernel_monitor.analysis.rules import RULES
 
 from .rules_table import DOCUMENT, text
 
@@ -20,7 +20,7 @@ def test_every_rule_has_words_and_sources() -> None:
         assert rule.title
         assert rule.source.endswith(".")
         assert all(one.meaning for one in rule.parameters.values())
-        assert (rule.of_stretch is None) != (rule.of_session is None)
+        assert (rule.of_segment is None) != (rule.of_session is None)
 
 
 def test_all_published_rules_and_our_own_are_there() -> None:

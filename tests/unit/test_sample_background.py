@@ -9,19 +9,19 @@ import time
 
 import pytest
 
-from kernel_monitor.sample.background import Background
+from kernel_monitor.sample.probe import Probe
+from kernel_monitor.sample.slow_probes import Background
 
 from .sampler_taken import wait_for
 
 
-class Steps:
+class Steps(Probe):
     """A probe that counts its reads, and fails while it is told to."""
 
     def __init__(self, group: str, period: float) -> None:
         self.group = group
         self.period = period
-        self.series: tuple[tuple[str, str], ...] = ((f"{group}/reads", "1"),)
-        self.reasons: dict[str, str] = {}
+        self.series = ((f"{group}/reads", "1"),)
         self.reads: list[float] = []
         self.broken = False
 

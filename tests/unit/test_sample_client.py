@@ -20,9 +20,9 @@ from typing import Any
 import psutil
 import pytest
 
-from kernel_monitor.sample import client as client_module
 from kernel_monitor.sample import launch
-from kernel_monitor.sample.client import SamplerClient
+from kernel_monitor.sample import sampler_client as client_module
+from kernel_monitor.sample.sampler_client import SamplerClient
 
 THREAD = "kernel-monitor-sampler"
 
@@ -124,6 +124,7 @@ def test_it_says_hello_and_then_samples() -> None:
     assert taken.notices == []
 
 
+@pytest.mark.alone
 def test_it_keeps_its_deadlines_beside_threads_that_hold_the_gil_and_is_cheap() -> None:
     stop = threading.Event()
     spinners = [threading.Thread(target=spin, args=(stop,)) for _ in range(2)]
@@ -186,7 +187,7 @@ def test_a_sampler_that_is_killed_is_restarted_and_the_gap_stays() -> None:
 
 def test_a_sampler_that_cannot_live_is_not_restarted_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "BACK_OFF_S", (0.01, 0.02))
-    monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, "PYTHONPATH": "", "PYTHONHOME": "/nowhere"})
+    monkeypatch.setattr(launch, "child_environment", lambda: {**os.environ, "PYTHONPATH": "", "PYTHONHOME": "/nowhere"})
     with running() as (client, taken):
         wait_for(lambda: taken.notices)
         assert client.restarts == 2

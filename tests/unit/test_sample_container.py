@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.metrics import GROUPS, METRICS, matching
 from kernel_monitor.sample.host.cgroups import Groups
 from kernel_monitor.sample.host.container import Container
-from kernel_monitor.sample.host.limits import Limits
-from kernel_monitor.sample.metrics import GROUPS, METRICS, matching
+from kernel_monitor.sample.host.process_limits import Limits
 
 PID = os.getpid()  # its cores are asked of the kernel itself
 CORES = sorted(os.sched_getaffinity(0))

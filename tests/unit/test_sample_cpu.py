@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fakehost import FakeHost, ranges
+from kernel_monitor.sample import procfs
 from kernel_monitor.sample.host import facts as host
 from kernel_monitor.sample.host.cpu import FIELDS, NOT_COUNTED, Counts, Cpu, ProcStat, Split, cpu, psutil_counts
+from kernel_monitor.sample.host.facts import Topology
 from kernel_monitor.sample.host.frequency import Frequency
-from kernel_monitor.sample.host.topology import Topology, numbers
 
 Times = tuple[int, ...]
 
@@ -280,7 +281,7 @@ def test_the_topology_of_this_machine() -> None:
 
 @pytest.mark.parametrize(("text", "expected"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("\n", [])])
 def test_lists_of_sysfs(text: str, expected: list[int]) -> None:
-    assert numbers(text) == expected
+    assert procfs.numbers(text) == expected
     assert ranges(expected) == text.strip()
 
 

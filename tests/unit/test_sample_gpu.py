@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.sample.gpu import asker as nvml_asker
 from kernel_monitor.sample.gpu import gpus as gpu_module
 from kernel_monitor.sample.gpu import nvml as nvml_module
-from kernel_monitor.sample.gpu import session as nvml_session
-from kernel_monitor.sample.gpu import xid
+from kernel_monitor.sample.gpu import nvml_session, query_thread, xid
 from kernel_monitor.sample.gpu.gpus import Gpus
 from tests.unit.nvml_standin import GIB, FakeGpu, FakeMig, Machine, nvml, pynvml
 
@@ -52,7 +50,7 @@ def started(gpus: list[FakeGpu], **options: Any) -> Iterator[tuple[Gpus, Machine
 
 
 def values(probe: Gpus) -> dict[str, float]:
-    found = probe.read(time.monotonic())
+    found = probe.read()
     return dict(zip([name for name, _ in probe.series], found, strict=True))
 
 
@@ -117,7 +115,7 @@ def test_each_group_tells_its_age_and_window() -> None:
         later = {group: age for group, age, _ in probe.groups(now + 500)}
         assert 495 < later["gpm"] < 505
     with started([]) as (probe, _):
-        assert probe.groups() == []
+        assert probe.groups(time.monotonic()) == []
 
 
 def test_new_answers_arrive() -> None:
@@ -148,7 +146,7 @@ def test_throttling_and_mig_are_told() -> None:
     with started([gpu, FakeGpu()]) as (probe, _):
         assert probe.hello()["gpus"][0]["mig"] == [{"index": 0, "name": "MIG 1g.10gb", "memory_total": 10 * GIB}]
         assert ("gpu/0/mig/0/memory", "%") in probe.series
-        assert "mig" in [group for group, _, _ in probe.groups()]
+        assert "mig" in [group for group, _, _ in probe.groups(time.monotonic())]
         gpu.clocks_event = 0x44
         said = changes_until(probe, lambda: probe.hello()["gpus"][0]["throttle"] != [])
         assert said == ["GPU 0: clocks lowered: power cap, hardware thermal slowdown"]
@@ -205,7 +203,7 @@ def test_memory_that_is_not_told_has_no_total() -> None:
 def test_without_nvml_there_are_no_gpus_and_nvmls_words_say_why(code: str, words: str) -> None:
     with started([], init_error=getattr(pynvml, code)) as (probe, _):
         assert list(probe.series) == []
-        assert list(probe.read(time.monotonic())) == []
+        assert list(probe.read()) == []
         assert probe.hello()["gpus"] == []
         assert words in probe.hello()["gpu_reason"]
 
@@ -262,7 +260,7 @@ def test_a_gpu_that_is_lost_goes_grey_and_comes_back_when_nvml_is_started_anew(m
         assert not missing(probe, 1)
         assert values(probe)["gpu/1/utilisation"] == 37.0
         said = changes_until(probe, lambda: not missing(probe), 15)
-        assert "NVML was started anew" in said
+        assert "NVML was started again" in said
         assert machine.loads == 2
         assert reasons(probe) == {}
         assert list(probe.series) == series
@@ -304,7 +302,7 @@ def test_a_driver_that_is_loaded_again(monkeypatch: pytest.MonkeyPatch, code: st
         assert list(probe.series) == series
         assert len(missing(probe)) == METRICS
         assert set(reasons(probe)) >= {"utilisation", "temperature", "pcie_sent", "sm_active"}
-        assert all(math.isnan(age) for _, age, _ in probe.groups())
+        assert all(math.isnan(age) for _, age, _ in probe.groups(time.monotonic()))
         assert probe.hello()["gpu_reason"] is None
         machine.init_error = None
         changes_until(probe, lambda: missing(probe) <= PIDS, 20)
@@ -330,7 +328,7 @@ def test_a_gpu_that_is_lost_from_the_start_has_its_rows() -> None:
 
 
 def test_a_driver_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml_asker, "SILENT_S", 1.0)
+    monkeypatch.setattr(query_thread, "SILENT_S", 1.0)
     free = threading.Event()
     with started([FakeGpu()]) as (probe, _):
         monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda _: free.wait(30) and None)
@@ -348,7 +346,7 @@ def test_a_driver_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_call_that_hangs_takes_only_its_own_thread_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml_asker, "SILENT_S", 1.0)
+    monkeypatch.setattr(query_thread, "SILENT_S", 1.0)
     free = threading.Event()
     with started([FakeGpu()]) as (probe, _):
         monkeypatch.setattr(pynvml, "nvmlDeviceGetPcieThroughput", lambda *_: free.wait(30) and 7)

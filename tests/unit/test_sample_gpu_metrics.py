@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from kernel_monitor.sample import metrics
-from kernel_monitor.sample.gpu import processes as nvml_processes
+from benchmarks import metrics
+from kernel_monitor.sample.gpu import gpu_processes as nvml_processes
 from kernel_monitor.sample.gpu.nvml import RETRY_S
 from tests.unit.gpu_asked import Asked, Clock
 from tests.unit.nvml_standin import GIB, FakeGpu, FakeMig, nvml, pynvml
@@ -115,12 +115,12 @@ def test_every_metric(clock: Clock) -> None:
 def test_they_are_those_of_the_table_with_its_units(clock: Clock) -> None:
     gpu = FakeGpu(mig_mode=1, migs=[FakeMig("1g.10gb", 7, GIB, 10 * GIB)])
     with nvml([gpu]):
-        _, desks = Asked(clock).session.desks[0]
+        _, desks = Asked(clock).session.tables[0]
         emitted = {f"gpu/0/{part}": unit for _, desk in desks for part, unit in desk.table.parts}
         groups = {
             f"gpu/0/{part}": question.group
             for _, desk in desks
-            for question in desk.questions
+            for question in desk.queries
             for part, _ in question.parts
         }
     for name, unit in emitted.items():

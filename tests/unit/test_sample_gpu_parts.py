@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.sample.gpu import processes as nvml_processes
+from kernel_monitor.sample.gpu import gpu_processes as nvml_processes
 from kernel_monitor.sample.gpu import xid
 from kernel_monitor.sample.gpu.nvml import RETRY_S, open_devices
 from tests.unit.gpu_asked import Asked, Clock
@@ -100,7 +100,7 @@ def test_a_driver_that_keeps_the_memory_of_processes_to_itself(clock: Clock) -> 
     with nvml([FakeGpu(processes=[(4001, -1, 4)])]):
         asked = Asked(clock)
         asked.round()
-        assert asked.reasons() == {"process_memory": nvml_processes.UNTOLD}
+        assert asked.reasons() == {"process_memory": nvml_processes.NOT_GIVEN}
 
 
 def mig_gpu(count: int) -> FakeGpu:

@@ -27,7 +27,7 @@ def gone(pid: int) -> bool:
 
 KERNEL = """
 import ctypes, os, signal, sys, time
-from kernel_monitor.sample.client import SamplerClient
+from kernel_monitor.sample.sampler_client import SamplerClient
 frames = []
 exits = []
 client = SamplerClient(

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from benchmarks.fakehost import FakeHost
-from kernel_monitor.sample import wire
+from kernel_monitor.sample import messages as wire
 from kernel_monitor.sample.clock import SessionClock
-from kernel_monitor.sample.commands import Commands
-from kernel_monitor.sample.loop import Loop, Notices
+from kernel_monitor.sample.loop import Commands, Loop, Notices
 from kernel_monitor.sample.pipes import Input, Output
 
 from .sampler_taken import ROOT, running, wait_for
 
 
+@pytest.mark.alone
 def test_the_interval_changes_while_it_runs() -> None:
     zero = time.monotonic() - 3.21
     with running(0.1, zero=zero) as taken:

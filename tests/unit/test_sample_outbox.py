@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.sample.client import SamplerClient
 from kernel_monitor.sample.outbox import BACKLOG, Outbox
+from kernel_monitor.sample.sampler_client import SamplerClient
 
 from .sampler_taken import ROOT, wait_for
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_sent_is_refused(outbox: Outbox) -> None:
 
 FORK = """
 import os, sys
-from kernel_monitor.sample.client import SamplerClient
+from kernel_monitor.sample.sampler_client import SamplerClient
 frames = []
 client = SamplerClient(0.05, lambda hello: None, lambda *frame: frames.append(frame), print, print)
 client.start()

@@ -14,17 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernel_monitor.sample import process
+from benchmarks.metrics import GROUPS, METRICS, matching
+from kernel_monitor import os_process as process
+from kernel_monitor.sample import procfs
 from kernel_monitor.sample.host import facts as host
-from kernel_monitor.sample.host import procfs
 from kernel_monitor.sample.host.container import Container
-from kernel_monitor.sample.host.disk import Disk
-from kernel_monitor.sample.host.limits import Limits
-from kernel_monitor.sample.host.load import Load
-from kernel_monitor.sample.host.memory import Memory
-from kernel_monitor.sample.host.network import Network
-from kernel_monitor.sample.host.pressure import Pressure
-from kernel_monitor.sample.metrics import GROUPS, METRICS, matching
+from kernel_monitor.sample.host.host_memory import Memory
+from kernel_monitor.sample.host.load import Load, Pressure
+from kernel_monitor.sample.host.process_limits import Limits
+from kernel_monitor.sample.host.traffic import Disk, Network
 from kernel_monitor.sample.probe import Probe, Rates
 
 
@@ -303,7 +301,7 @@ def test_systems_without_proc_are_asked_through_psutil(monkeypatch: pytest.Monke
 
 
 def test_limits_of_systems_without_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("limits", "container"):
+    for module in ("process_limits", "container"):
         monkeypatch.setattr(f"kernel_monitor.sample.host.{module}.LINUX", False)
     limits, probe = Limits(os.getpid()), Container(os.getpid())
     cpus = sorted(os.sched_getaffinity(0))

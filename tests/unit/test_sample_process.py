@@ -22,8 +22,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_monitor.sample import wire
-from kernel_monitor.sample.metrics import GROUPS
+from benchmarks.metrics import GROUPS
+from kernel_monitor.sample import messages as wire
 from kernel_monitor.sample.pipes import Output
 
 ROOT = Path(__file__).resolve().parents[2]

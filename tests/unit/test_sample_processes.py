@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks.metrics import GROUPS, METRICS, matching
 from kernel_monitor.sample.host.descendants import ProcSource, PsutilSource, Source, Usage
-from kernel_monitor.sample.host.processes import ProcessTree
-from kernel_monitor.sample.metrics import GROUPS, METRICS, ROLES, matching
+from kernel_monitor.sample.host.processes import ROLES, ProcessTree
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")

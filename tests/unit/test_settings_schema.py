@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernel_monitor.errors import SessionError
-from kernel_monitor.live.settings import HISTORY_S, INTERVAL_S, Settings
+from kernel_monitor.runtime.settings import HISTORY_S, INTERVAL_S, Settings
 from kernel_monitor.store.charts import CHART_IDS
 
 SCHEMA = Path(__file__).resolve().parents[2] / "extension" / "schema" / "plugin.json"

@@ -10,8 +10,8 @@ import pytest
 
 from kernel_monitor.steps import boundary, step, watch_loader
 from kernel_monitor.steps.boundary import BoundaryInfo, at_boundary
-from kernel_monitor.steps.records import PROFILED, Step
-from kernel_monitor.steps.registry import live
+from kernel_monitor.steps.measured_step import PROFILED, Step
+from kernel_monitor.steps.sources import live
 
 
 def identity(name: str) -> str:
@@ -25,8 +25,7 @@ def steps(name: str) -> list[Step]:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
-    assert not boundary.Waiting.anything
-    boundary.problems.clear()
+    assert not boundary.Pending.any
 
 
 def test_a_call_is_made_at_each_boundary_until_it_has_enough() -> None:
@@ -83,15 +82,17 @@ def test_another_loader_s_boundary_is_not_meant_and_none_means_whichever_steps()
     assert seen[1:] == [identity("by hand")]
 
 
-def test_what_it_raises_ends_it_and_is_kept_and_the_loop_goes_on() -> None:
+def test_what_it_raises_ends_it_and_is_logged_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     def call(info: BoundaryInfo) -> bool:
         raise RuntimeError("no profiler here")
 
     watched = watch_loader(range(4), name="goes on")
     at_boundary(None, call)
     assert list(watched) == [0, 1, 2, 3]
-    assert boundary.problems == ["RuntimeError: no profiler here"]
-    assert not boundary.Waiting.anything
+    assert [(record.levelname, str(record.exc_info[1])) for record in caplog.records if record.exc_info] == [
+        ("ERROR", "no profiler here")
+    ]
+    assert not boundary.Pending.any
 
 
 def test_an_interrupt_in_a_call_reaches_the_loop() -> None:
@@ -109,7 +110,7 @@ def test_an_interrupt_in_a_call_reaches_the_loop() -> None:
     assert [one.batch for one in steps("stopped")] == [0, 1], "the step that ended is counted once"
 
 
-def test_it_can_be_taken_back() -> None:
+def test_it_can_be_taken_back(caplog: pytest.LogCaptureFixture) -> None:
     def call(info: BoundaryInfo) -> bool:
         raise AssertionError
 
@@ -117,4 +118,4 @@ def test_it_can_be_taken_back() -> None:
     end()
     end()
     list(watch_loader(range(3)))
-    assert boundary.problems == []
+    assert caplog.records == []

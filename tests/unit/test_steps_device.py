@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from kernel_monitor import monitor
-from kernel_monitor.steps import device as clockwork
-from kernel_monitor.steps import meter as metering
+from kernel_monitor.steps import cuda_times as clockwork
 from kernel_monitor.steps import phase, watch
-from kernel_monitor.steps.book import here
-from kernel_monitor.steps.device import MOST_MARKS
-from kernel_monitor.steps.meter import PENDING, Meter, StepClock
-from kernel_monitor.steps.records import ON_DEVICE, Step
+from kernel_monitor.steps import step_meter as metering
+from kernel_monitor.steps.cuda_times import MOST_MARKS
+from kernel_monitor.steps.measured_step import ON_DEVICE, Step
+from kernel_monitor.steps.phases import thread_phases
+from kernel_monitor.steps.step_meter import PENDING, Meter, StepClock
 
 from .stream_standin import Device
 
@@ -26,10 +26,10 @@ from .stream_standin import Device
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """A device that this thread's models are on, with the host's clock in the test's hands."""
-    found, book = Device(), here()
-    monkeypatch.setattr("kernel_monitor.steps.book.monotonic", lambda: found.now)
+    found, book = Device(), thread_phases()
+    monkeypatch.setattr("kernel_monitor.steps.phases.monotonic", lambda: found.now)
     monkeypatch.setattr(time, "monotonic", lambda: found.now)
-    monkeypatch.setattr("kernel_monitor.steps.by_hand._cuda_in_use", lambda: False)
+    monkeypatch.setattr("kernel_monitor.steps.manual_steps._cuda_in_use", lambda: False)
     before = book.trails
     clockwork.use(found)
     book.on_device, book.trails, book.used = True, [], True
@@ -237,7 +237,7 @@ def test_a_loop_that_was_left_keeps_no_stamps(device: Device) -> None:
     left.clock.got(4)
     for _ in range(2 * MOST_MARKS):
         loop.step(0.001, ("forward", 0.002, 0.001))
-    assert len(here().trails) == 1
+    assert len(thread_phases().trails) == 1
     assert len(device.events) <= 2 * MOST_MARKS
 
 
@@ -245,7 +245,7 @@ def test_a_loop_that_was_left_keeps_no_stamps(device: Device) -> None:
 def model(device: Device) -> Iterator[torch.nn.Module]:
     """One on the stand-in's device, watched."""
     linear = torch.nn.Linear(4, 4, device="meta")
-    here().on_device = False
+    thread_phases().on_device = False
     with watch(linear):
         yield linear
 
@@ -269,7 +269,7 @@ def test_a_tensor_s_way_to_the_device_is_a_copy(
     original = torch.Tensor.to
     model(torch.empty(1, 4, device="meta"))
     assert torch.Tensor.to is not original, "wrapped once a model is met on the device"
-    before = here().spent[0]
+    before = thread_phases().spent[0]
 
     class Slow(torch.Tensor):
         @classmethod
@@ -278,16 +278,16 @@ def test_a_tensor_s_way_to_the_device_is_a_copy(
             return super().__torch_function__(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     send(torch.ones(2, 2).as_subclass(Slow))
-    assert (here().spent[0] - before >= 0.5) == counts
-    assert here().idle
+    assert (thread_phases().spent[0] - before >= 0.5) == counts
+    assert thread_phases().idle
 
 
 def test_inside_another_phase_a_copy_is_part_of_that(device: Device, model: torch.nn.Module) -> None:
     model(torch.empty(1, 4, device="meta"))
-    before = here().spent[0]
+    before = thread_phases().spent[0]
     with phase("forward"):
         torch.ones(2).to("meta")
-    assert here().spent[0] == before
+    assert thread_phases().spent[0] == before
 
 
 def test_torch_has_its_functions_back_when_nothing_is_watched(device: Device) -> None:
@@ -311,7 +311,7 @@ def test_stamps_cost_little() -> None:
     """Beside what CUDA takes for them: 3 µs for a step of four phases is the bar; three times that here."""
     found = Device()
     clockwork.use(found)
-    here().on_device = True
+    thread_phases().on_device = True
     try:
         loop = Loop(found)
         spent = []
@@ -327,6 +327,6 @@ def test_stamps_cost_little() -> None:
         print(f"{min(spent) * 1e6:.1f} µs a step")
         assert min(spent) < 200e-6
     finally:
-        here().on_device = False
+        thread_phases().on_device = False
         clockwork.use(None)
     assert math.isfinite(loop.meter.totals().forward_s)

@@ -19,8 +19,8 @@ from torchvision.transforms.functional import pil_to_tensor
 import kernel_monitor
 from kernel_monitor import switchable, watch_loader
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.steps.iterables import count
-from kernel_monitor.steps.registry import Source, live
+from kernel_monitor.steps.sources import Source, live
+from kernel_monitor.steps.watched_loader import count
 
 
 def source(name: str) -> Source:
@@ -71,7 +71,7 @@ def test_a_dataloader_reads_and_writes_through_and_its_plan_is_known() -> None:
     watched.pin_memory_device = "none"
     assert loader.pin_memory_device == "none"
     assert [len(labels) for _, labels in watched] == [4, 4, 2]
-    state = source("train").state()
+    state: dict[str, object] = dict(source("train").state())
     assert state == {
         "id": state["id"],
         "name": "train",
@@ -89,6 +89,8 @@ def test_a_dataloader_reads_and_writes_through_and_its_plan_is_known() -> None:
         "skipped": 0,
         "replaced": 0,
         "skips": [],
+        "calibration": {},
+        "ended": False,
         "knobs": {"workers": None, "prefetch": None, "threads": None},
         "decoded": {},
         "finished": True,

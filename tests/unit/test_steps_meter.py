@@ -16,10 +16,10 @@ import pytest
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.steps import phase, step, watch_loader
-from kernel_monitor.steps.book import here
-from kernel_monitor.steps.meter import STEPS_KEPT, WARM_UP_STEPS, Meter, StepClock
-from kernel_monitor.steps.records import NO_GRADIENTS, PROFILED, WARM_UP, Step
-from kernel_monitor.steps.registry import Source, live
+from kernel_monitor.steps.measured_step import NO_GRADIENTS, WARM_UP, Step
+from kernel_monitor.steps.phases import thread_phases
+from kernel_monitor.steps.sources import Source, live
+from kernel_monitor.steps.step_meter import STEPS_KEPT, WARM_UP_STEPS, Meter, StepClock
 
 
 def source(name: str) -> Source:
@@ -33,7 +33,7 @@ def steps(name: str) -> list[Step]:
 @pytest.fixture(autouse=True)
 def thread() -> Iterator[None]:
     """Each test has a book of its own: that of a thread of its own would be the same."""
-    book = here()
+    book = thread_phases()
     used = book.used
     book.used = False
     yield
@@ -105,17 +105,6 @@ def test_without_torch_no_step_is_an_evaluation(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as while another thread imports it
         list(data)
     assert {one.flags & NO_GRADIENTS for one in steps("plain")} == {0}
-
-
-def test_a_flag_is_set_for_the_step_that_begins_next() -> None:
-    meter = Meter()
-    clock = StepClock(meter)
-    for number in range(8):
-        if number == 5:
-            meter.flag_next(PROFILED)
-        clock.ask(float(number))
-        clock.got(1, number + 0.5, batch=number)
-    assert [one.batch for one in meter.steps_since(0)[0] if one.flags & PROFILED] == [5]
 
 
 def test_without_phases_nothing_is_said_of_them() -> None:
@@ -307,7 +296,7 @@ def test_sources_are_gone_with_what_they_watch() -> None:
 
 def test_a_loop_that_is_interrupted_between_two_hooks_does_not_stay_in_its_phase() -> None:
     def optimizer_step() -> None:
-        here().enter(3, optimizer_step.__code__)
+        thread_phases().enter(3, optimizer_step.__code__)
         raise KeyboardInterrupt
 
     watched = watch_loader(range(6), name="interrupted")
@@ -318,7 +307,7 @@ def test_a_loop_that_is_interrupted_between_two_hooks_does_not_stay_in_its_phase
         sum(range(20_000))
     found = steps("interrupted")
     assert found[4].optimizer == found[5].optimizer == 0.0
-    assert here().idle
+    assert thread_phases().idle
 
 
 def test_a_reader_never_sees_a_step_in_another_ones_place() -> None:

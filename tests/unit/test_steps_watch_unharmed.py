@@ -20,8 +20,8 @@ import torch
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.steps import watch, watch_loader
-from kernel_monitor.steps.book import BACKWARD, FORWARD, OPTIMIZER, watched
-from kernel_monitor.steps.registry import live
+from kernel_monitor.steps.phases import BACKWARD, FORWARD, OPTIMIZER, watched
+from kernel_monitor.steps.sources import live
 
 from .burning import BURN, Model, Slow, as_before, close, over, spent, x
 
@@ -199,8 +199,8 @@ def test_what_is_not_torch_s_is_refused_with_what_to_do() -> None:
 FORKED = """
 import os, sys, torch
 from kernel_monitor.steps import phase, step, watch, watch_loader
-from kernel_monitor.steps.book import here, watched
-from kernel_monitor.steps.registry import live
+from kernel_monitor.steps.phases import thread_phases, watched
+from kernel_monitor.steps.sources import live
 
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -215,7 +215,7 @@ if child == 0:
         assert live() == []
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
-        assert here().spent == [0.0] * 5, here().spent
+        assert thread_phases().spent == [0.0] * 5, thread_phases().spent
         found.stop()
         list(kept)
         os._exit(0)
@@ -226,7 +226,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert watched.models == 1
 model(torch.ones(1, 2)).sum().backward()
 optimizer.step()
-assert all(value > 0 for value in here().spent[1:4])
+assert all(value > 0 for value in thread_phases().spent[1:4])
 """
 
 

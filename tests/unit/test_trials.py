@@ -1,4 +1,4 @@
-"""What a diagnosis makes of the steps and rows of each engine's stretch."""
+"""What a diagnosis makes of the steps and rows of each engine's segment."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.diagnose.trials import Trial, covered, diagnosis, per_second, trial, with_ceiling
-from kernel_monitor.steps.records import ON_DEVICE, PROFILED, Step
+from kernel_monitor.diagnosis.trials import Trial, covered, diagnosis, per_second, step_rows, trial, with_ceiling
+from kernel_monitor.steps.measured_step import ON_DEVICE, PROFILED, WARM_UP, Step
 from kernel_monitor.store import Rows, Schema
 
 
@@ -72,7 +72,7 @@ def test_quartiles_are_of_single_seconds() -> None:
     # Four seconds at 10, 20, 40 and 80 images a second.
     parts = [(0.0, 1.0), (0.0, 0.5), (0.0, 0.5), *[(0.0, 0.25)] * 4, *[(0.0, 0.125)] * 8]
     made = steps(*parts)
-    rates = per_second(covered(made), np.array([one.images for one in made]))
+    rates = per_second(covered(step_rows(made)), np.array([step.images for step in made], dtype=float))
     assert rates == pytest.approx([10, 20, 40, 80])
     one = trial("x", made, rows(), "loader-1", 0.0, 4.0)
     assert one.rate_low == pytest.approx(np.percentile([10, 20, 40, 80], 25))
@@ -90,8 +90,9 @@ def test_a_pause_of_the_loop_is_left_out_and_a_stall_of_the_loader_is_not() -> N
     assert other.steps == 41
 
 
-def test_profiled_steps_count_for_nothing() -> None:
-    made = [*steps(*[(0.01, 0.1)] * 10), *steps(*[(0.01, 1.0)] * 10, begin=101.0, flags=PROFILED)]
+@pytest.mark.parametrize("flags", [PROFILED, WARM_UP])
+def test_steps_of_warm_up_and_profiling_count_for_nothing(flags: int) -> None:
+    made = [*steps(*[(0.01, 0.1)] * 10), *steps(*[(0.01, 1.0)] * 10, begin=101.0, flags=flags)]
     one = trial("x", made, rows(), "loader-1", 0.0, 10.0)
     assert (one.steps, one.batches, one.samples) == (10, 20, 100)
     assert one.rate == pytest.approx(100.0)
@@ -100,7 +101,7 @@ def test_profiled_steps_count_for_nothing() -> None:
 def test_two_iterations_at_a_time_count_their_time_once() -> None:
     one, two = steps(*[(0.0, 0.2)] * 20), steps(*[(0.0, 0.2)] * 20, begin=100.1)
     both = sorted([*one, *two])
-    assert covered(both).sum() == pytest.approx(4.1)
+    assert covered(step_rows(both)).sum() == pytest.approx(4.1)
     assert trial("x", both, rows(), "loader-1", 0.0, 5.0).rate == pytest.approx(400 / 4.1)
 
 
@@ -147,7 +148,7 @@ PREDICTED = [{"action": "dali-cpu", "low": 0.4, "high": 0.6, "measured": None, "
 
 
 def found(*trials: Trial, **more: Any) -> dict[str, Any]:
-    told: dict[str, Any] = diagnosis("loader-1", "train", trials, first="torchvision", back_to="torchvision", **more)
+    told = dict(diagnosis("loader-1", "train", trials, first="torchvision", back_to="torchvision", **more))
     json.dumps(told, allow_nan=False)
     return told
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.diagnose.analysis import analyse
-from kernel_monitor.diagnose.live import live_verdict
-from kernel_monitor.diagnose.trials import Trial, diagnosis
+from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.session_analysis import analyse
+from kernel_monitor.diagnosis.trials import Trial, diagnosis
 from kernel_monitor.store import Snapshot
 from tests.unit.sessions import Run, build, rows_of, switch
 
@@ -34,7 +34,7 @@ def session(*events: dict[str, Any], backend: str = "torchvision") -> Snapshot:
 
 
 def verdicts(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Of the newest stretch, live and afterwards, as JSON."""
+    """Of the newest segment, live and afterwards, as JSON."""
     live = live_verdict(rows_of(snapshot), snapshot.steps, snapshot.events, snapshot.loaders)
     assert live is not None
     return [live, analyse(snapshot).to_json()["verdict"]]
@@ -82,7 +82,7 @@ def test_what_was_not_measured_of_this_loop_is_not_said(events: list[dict[str, A
         assert "Diagnose tries the other engines" in found["advice"]
 
 
-def test_a_stretch_knows_nothing_of_what_came_later() -> None:
+def test_a_segment_knows_nothing_of_what_came_later() -> None:
     snapshot = session(diagnosed(*SLOWER, at=40.0), backend="dali-cpu")
     before, after = analyse(snapshot).verdicts
     assert not any(one.action == "dali-cpu" for one in before.gains)

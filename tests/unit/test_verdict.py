@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.diagnose.advice import next_step
-from kernel_monitor.diagnose.decision import decide
-from kernel_monitor.diagnose.model import Statistic, Stretch, prose
-from kernel_monitor.diagnose.statistics import quantiles
-from kernel_monitor.diagnose.timings import of_steps, shares
-from kernel_monitor.diagnose.verdict import verdict
-from kernel_monitor.steps.records import ON_DEVICE, PROFILED, WARM_UP
+from kernel_monitor.analysis.advice import next_step
+from kernel_monitor.analysis.decision import decide
+from kernel_monitor.analysis.results import Segment, Statistic, prose
+from kernel_monitor.analysis.statistics import quantiles
+from kernel_monitor.analysis.step_times import of_steps, shares
+from kernel_monitor.analysis.verdict import verdict
+from kernel_monitor.steps.measured_step import ON_DEVICE, PROFILED, WARM_UP
 from kernel_monitor.store.steps import STEP
 
 
@@ -27,7 +27,7 @@ def rows(count: int = 300, /, flags: float = 0, **parts: float) -> Any:
     return made
 
 
-def stretch(gpu: float | None = None, **others: Any) -> Stretch:
+def segment(gpu: float | None = None, **others: Any) -> Segment:
     statistics = () if gpu is None else (Statistic("gpu", "GPU", "%", quantiles(np.full(50, gpu))),)
     given: dict[str, Any] = {
         "key": "train/1", "loader": "loader-1", "name": "train", "backend": "torchvision", "began_by": "start",
@@ -35,7 +35,7 @@ def stretch(gpu: float | None = None, **others: Any) -> Stretch:
         "left_out": 0, "batches": 300, "samples": 9600, "rate": 320.0, "wait": 0.0, "step": 100.0, "phases": {},
         "on_device": False, "statistics": statistics,
     }  # fmt: skip
-    return Stretch(**{**given, **others})
+    return Segment(**{**given, **others})
 
 
 ALL = {"copy": 0.005, "forward": 0.025, "backward": 0.05, "optimizer": 0.01}
@@ -44,36 +44,36 @@ ALL = {"copy": 0.005, "forward": 0.025, "backward": 0.05, "optimizer": 0.01}
 def test_a_wait_behind_queued_work_is_not_starvation() -> None:
     """The host waits 40 ms of each 100, but the GPU is busy 95 of them: without the wait, 5 would be saved."""
     device = rows(flags=ON_DEVICE, wait=0.04, step=0.1, **{**ALL, "backward": 0.055})
-    found = verdict(stretch(gpu=96.0), of_steps(device))
+    found = verdict(segment(gpu=96.0), of_steps(device))
     assert found.kind == "compute-bound"
     assert found.shares["wait"] == pytest.approx(0.05, abs=1e-6)
 
 
 def test_the_same_wait_with_an_idle_gpu_is() -> None:
     device = rows(flags=ON_DEVICE, wait=0.04, step=0.1, copy=0.002, forward=0.02, backward=0.03, optimizer=0.004)
-    found = verdict(stretch(gpu=56.0), of_steps(device))
+    found = verdict(segment(gpu=56.0), of_steps(device))
     assert found.kind == "input-bound"
     assert found.shares["wait"] == pytest.approx(0.4, abs=1e-6)
     assert found.sentence == "The GPU waits for data 40 % of each step (40 of 100 ms, 300 steps)."
 
 
 def test_without_phases_a_busy_gpu_contradicts_the_wait() -> None:
-    found = verdict(stretch(gpu=98.0), of_steps(rows(wait=0.04, step=0.1)))
+    found = verdict(segment(gpu=98.0), of_steps(rows(wait=0.04, step=0.1)))
     assert found.kind == "undetermined"
     assert "hidden" in found.sentence
     assert any("monitor.watch(model, optimizer)" in one for one in found.missing)
 
 
 def test_without_phases_and_gpu_it_says_only_what_the_wait_says() -> None:
-    assert verdict(stretch(), of_steps(rows(wait=0.04, step=0.1))).kind == "input-bound"
-    found = verdict(stretch(), of_steps(rows(wait=0.001, step=0.1)))
+    assert verdict(segment(), of_steps(rows(wait=0.04, step=0.1))).kind == "input-bound"
+    found = verdict(segment(), of_steps(rows(wait=0.001, step=0.1)))
     assert found.kind == "undetermined"
     assert "not input-bound" in found.sentence
-    assert "monitor.watch" in prose(next_step(decide(stretch(), found, {}, 4), found.missing))
+    assert "monitor.watch" in prose(next_step(decide(segment(), found, {}, 4), found.missing))
 
 
 def test_without_phases_a_busy_gpu_and_no_wait_is_compute_bound() -> None:
-    assert verdict(stretch(gpu=97.0), of_steps(rows(wait=0.001, step=0.1))).kind == "compute-bound"
+    assert verdict(segment(gpu=97.0), of_steps(rows(wait=0.001, step=0.1))).kind == "compute-bound"
 
 
 @pytest.mark.parametrize(
@@ -88,28 +88,28 @@ def test_phases_tell_the_rest(parts: dict[str, float], kind: str) -> None:
     given = {**ALL, **parts}
     if "copy" in parts:
         given["backward"] = 0.015
-    assert verdict(stretch(), of_steps(rows(wait=0.004, step=0.1, **given))).kind == kind
+    assert verdict(segment(), of_steps(rows(wait=0.004, step=0.1, **given))).kind == kind
 
 
 def test_what_was_not_measured_is_not_called_residual() -> None:
     blind = {name: value for name, value in ALL.items() if name != "optimizer"} | {"backward": 0.03}
-    found = verdict(stretch(), of_steps(rows(wait=0.004, step=0.1, **blind)))
+    found = verdict(segment(), of_steps(rows(wait=0.004, step=0.1, **blind)))
     assert found.kind == "undetermined"
     assert "optimizer" in found.sentence
 
 
 @pytest.mark.parametrize("steps", [0, 1, 9])
 def test_a_handful_of_steps_is_too_few(steps: int) -> None:
-    found = verdict(stretch(), of_steps(rows(steps, wait=0.08, step=0.1)))
+    found = verdict(segment(), of_steps(rows(steps, wait=0.08, step=0.1)))
     assert found.kind == "undetermined"
     assert "too few" in found.sentence
-    assert verdict(stretch(), None).kind == "undetermined"
+    assert verdict(segment(), None).kind == "undetermined"
 
 
 def test_batches_loaded_in_advance_may_hide_a_slow_loader() -> None:
     few, many = (of_steps(rows(count, wait=0.0, step=0.1, **ALL)) for count in (60, 120))
-    assert verdict(stretch(), few).kind == "undetermined"
-    assert verdict(stretch(), many).kind == "compute-bound"
+    assert verdict(segment(), few).kind == "undetermined"
+    assert verdict(segment(), many).kind == "compute-bound"
 
 
 def test_steps_of_warm_up_profiling_and_pauses_do_not_count() -> None:
@@ -133,14 +133,14 @@ def test_bursts_of_workers_are_one_thing() -> None:
     made = rows(320, wait=0.0, step=0.05, forward=0.045)
     made["wait"][::8] = 0.4
     made["step"] = made["wait"] + 0.05
-    found = verdict(stretch(knobs={"workers": 8, "prefetch": 2}), of_steps(made))
+    found = verdict(segment(knobs={"workers": 8, "prefetch": 2}), of_steps(made))
     assert found.kind == "input-bound"
     assert found.shares["wait"] == pytest.approx(0.5, abs=0.01)
 
 
-def test_two_kinds_in_one_stretch_are_named_as_such() -> None:
+def test_two_kinds_in_one_segment_are_named_as_such() -> None:
     made = np.concatenate([rows(200, wait=0.0, step=0.1, **ALL), rows(100, wait=0.15, step=0.25, **ALL)])
-    found = verdict(stretch(), of_steps(made))
+    found = verdict(segment(), of_steps(made))
     assert found.kind == "undetermined"
     assert "not one thing" in found.sentence
     assert "59 %" in found.sentence
@@ -148,4 +148,4 @@ def test_two_kinds_in_one_stretch_are_named_as_such() -> None:
 
 def test_thresholds_are_adjustable() -> None:
     steps = of_steps(rows(wait=0.04, step=0.1))
-    assert verdict(stretch(), steps, thresholds={"wait": 0.5}).kind != "input-bound"
+    assert verdict(segment(), steps, thresholds={"wait": 0.5}).kind != "input-bound"

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kernel_monitor.diagnose.model import Statistic, Stretch
-from kernel_monitor.diagnose.statistics import quantiles
-from kernel_monitor.diagnose.timings import of_steps
-from kernel_monitor.diagnose.verdict import verdict
-from kernel_monitor.steps.records import PHASES
+from kernel_monitor.analysis.results import Segment, Statistic
+from kernel_monitor.analysis.statistics import quantiles
+from kernel_monitor.analysis.step_times import of_steps
+from kernel_monitor.analysis.verdict import verdict
+from kernel_monitor.steps.measured_step import PHASES
 
 from .loop_simulator import Loop, run, savings
 
@@ -97,7 +97,7 @@ def draw(kind: str, random: np.random.Generator) -> Loop:
     )
 
 
-def see(case: Case, rows: npt.NDArray[Any]) -> tuple[Stretch, npt.NDArray[Any]]:
+def see(case: Case, rows: npt.NDArray[Any]) -> tuple[Segment, npt.NDArray[Any]]:
     """What a session would hold of it."""
     loop, rows = case.loop, rows.copy()
     for name in PHASES if case.missing in ("phases", "phases and GPU") else (case.missing,):
@@ -109,19 +109,19 @@ def see(case: Case, rows: npt.NDArray[Any]) -> tuple[Stretch, npt.NDArray[Any]]:
         busy = 100 * min(1.0, len(rows) * sum(loop.phases[1:]) / float(rows["step"].sum()))
         statistics = (Statistic("gpu", "GPU", "%", quantiles(np.full(20, busy))),)
     knobs = {"workers": loop.workers, "prefetch": loop.ahead} if case.missing != "knobs" else {}
-    stretch = Stretch(
+    segment = Segment(
         "train/1", "loader-1", "train", "torchvision", "start", None, knobs,
         start=0.0, end=float(rows["end"][-1]), seconds=float(rows["step"].sum()), steps=len(rows), left_out=3,
         batches=len(rows), samples=32 * len(rows), rate=32 * len(rows) / float(rows["step"].sum()),
         wait=1e3 * float(rows["wait"].mean()), step=1e3 * float(rows["step"].mean()), phases={},
         on_device=loop.device, statistics=statistics,
     )  # fmt: skip
-    return stretch, rows
+    return segment, rows
 
 
 def judge(case: Case, rows: npt.NDArray[Any]) -> str:
-    stretch, seen = see(case, rows)
-    return verdict(stretch, of_steps(seen), gpu=case.loop.device).kind
+    segment, seen = see(case, rows)
+    return verdict(segment, of_steps(seen), gpu=case.loop.device).kind
 
 
 def test_no_verdict_is_confidently_wrong_and_few_are_missing() -> None:

@@ -12,7 +12,7 @@ from bokeh.models import ColumnDataSource, HoverTool, Plot
 from kernel_monitor.store.charts import CHART_IDS
 from kernel_monitor.store.schema import Gpu
 from kernel_monitor.views import document, layout
-from kernel_monitor.views.cpu import grouped
+from kernel_monitor.views.cpu_chart import grouped
 from tests.browser.scenes import GB, machine
 from tests.unit.test_views import every, grids, models, plots, tags, words
 
@@ -93,7 +93,7 @@ def test_cores_that_may_not_be_used_are_hatched_and_the_title_says_of_what(
     charts = layout(machine(cores=64, sockets=1, nodes=1, allowed=allowed, quota=quota))
     assert words(charts, "cpu-title") == ["CPU busy, % per core", *([f" · {note}"] if note else [])]
     cpu: Any = charts.select_one({"name": "cpu"})
-    # Bokeh fills every second stretch between ticks, the first one being left free.
+    # Bokeh fills every second segment between ticks, the first one being left free.
     assert grids(cpu, "hatched") == ([] if bands is None else [bands])
 
 

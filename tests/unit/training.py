@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from kernel_monitor.live import Monitor
 from kernel_monitor.loaders import SwitchableLoader, switchable
+from kernel_monitor.runtime import Monitor
 from tests.loaders.conftest import augmented, make_folder
 
 IMAGES, BATCH = 60, 4
@@ -90,4 +90,5 @@ def loops(folder: Path) -> Iterator[Train]:
         one = made.pop()
         one.leave()
         one.loader.release()
+        del one.loader  # or the traceback of a failed test keeps it among the live ones, where the next tests find it
         del one

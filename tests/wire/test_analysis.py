@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.diagnose.model import Advice, Gain, Point, Verdict, plain
-from kernel_monitor.diagnose.offer import Offer
-from kernel_monitor.diagnose.trials import Trial, diagnosis
+from kernel_monitor.analysis.offer import Offer
+from kernel_monitor.analysis.results import Advice, Gain, Point, Verdict, plain
+from kernel_monitor.diagnosis.diagnosis_run import DiagnosisRun
+from kernel_monitor.diagnosis.trials import Trial, diagnosis
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.live import Monitor
-from kernel_monitor.live.trying import Run
-from kernel_monitor.stream import wire
+from kernel_monitor.protocol.message_types import FRAME
+from kernel_monitor.runtime import Monitor
 
 from .test_wire import ask, golden, images, request, shape
 
@@ -34,7 +34,7 @@ def verdict() -> dict[str, Any]:
     """As a frame has it."""
     made = Verdict(
         kind="input-bound",
-        stretch="train <b>/1",
+        segment="train <b>/1",
         sentence="The loop waits for data 62 % of each step (48 of 78 ms, 1,204 steps).",
         advised=(
             Advice(
@@ -68,7 +68,7 @@ def found() -> dict[str, Any]:
         Trial("dali-cpu", 22.1, 30.3, 8.2, 205, 205, 6560, 800.0, 782.25, 815.0, 40.0, 9.5, 62.0, 88.0, work=30.5),
         Trial("dali-gpu", problem="NVML Shared Library Not Found"),
     ]
-    return diagnosis(
+    made = diagnosis(
         LOADER,
         "train <b>",
         trials,
@@ -78,10 +78,11 @@ def found() -> dict[str, Any]:
         message="torchvision goes on.",
         cannot=["synthetic was not allowed."],
     )
+    return dict(made)
 
 
 def profile(backend: str, began: float, heaviest: str) -> dict[str, Any]:
-    """What profiling found, as `kernel_monitor/live/profiling.py` has it."""
+    """What profiling found, as `kernel_monitor/profiler/profile_command.py` has it."""
     return {
         "loader": LOADER,
         "name": "train <b>",
@@ -156,7 +157,7 @@ def asks() -> dict[str, Any]:
 
 def test_the_golden_message_is_what_this_code_makes() -> None:
     kind, made, buffers = golden("analysis")
-    assert (kind, buffers) == (wire.FRAME, [])
+    assert (kind, buffers) == (FRAME, [])
     assert made["asks"] == asks()
     assert {key: one for key, one in made.items() if key != "asks"} == json.loads(json.dumps(content()))
 
@@ -172,7 +173,7 @@ def test_a_page_finds_the_names_of_the_model() -> None:
 
 def test_how_far_a_diagnosis_is_has_the_golden_form(tmp_path: Path) -> None:
     loader = images(tmp_path, 4)
-    state = Run(loader, Monitor(), seconds=8.0, confirmed=False).state  # never started
+    state = DiagnosisRun(loader, Monitor().diagnosis.stage, seconds=8.0, confirmed=False).state  # never started
     _, made, _ = golden("analysis")
     assert shape(state) == shape(made["diagnosing"])
     json.dumps(state, allow_nan=False)
@@ -207,10 +208,10 @@ def test_what_is_offered_has_the_golden_form_and_is_declined(tmp_path: Path) -> 
         _, made, _ = golden("analysis")
         gain = plain(Gain("dali-cpu", 0.35, 0.55))
         may = plain(Offer("dali-cpu", (Advice("dali-cpu is ready."),), Gain("dali-cpu", 0.35, 0.55)))
-        said = {"kind": "input-bound", "stretch": "train", "gains": [gain], "loader": loader.id, "offer": may}
+        said = {"kind": "input-bound", "segment": "train", "gains": [gain], "loader": loader.id, "offer": may}
         for moment in range(0, 20, 2):
-            monitor._offers.judge(moment, said, monitor.loader_states(), busy=False)
-        reply, _ = ask(monitor, {"protocol": 1, "command": "subscribe", "args": {"client": "one"}})
+            monitor.publisher.current.offers.judge(moment, said, monitor.loader_states(), busy=False)
+        reply, _ = ask(monitor, {"protocol": 2, "command": "subscribe", "args": {"client": "one"}})
         assert shape(reply["offers"]) == shape(made["offers"])
         assert reply["offers"] == monitor.offers
         wish = made["asks"]["decline"]
@@ -278,5 +279,5 @@ def test_what_cannot_be_profiled_is_refused_by_name() -> None:
 
 
 if __name__ == "__main__":
-    message = {"msg_type": wire.FRAME, "content": {**content(), "asks": asks()}, "buffers": []}
+    message = {"msg_type": FRAME, "content": {**content(), "asks": asks()}, "buffers": []}
     FILE.write_text(json.dumps(message, indent=1, ensure_ascii=False) + "\n", "utf-8")

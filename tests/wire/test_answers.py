@@ -6,15 +6,16 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernel_monitor.live import Monitor
-from kernel_monitor.stream import wire
-from kernel_monitor.stream.control import Control
+from kernel_monitor.protocol.message_types import PROTOCOL
+from kernel_monitor.requests.control import Control
+from kernel_monitor.runtime import Monitor
+from kernel_monitor.stream import page_messages as wire
 
 DEEP: Any = []
 for _ in range(sys.getrecursionlimit() + 100):
@@ -56,11 +57,11 @@ class Answered:
         self._came = threading.Event()
         control.handle(content, self._reply)
 
-    def _reply(self, content: dict[str, Any], buffers: list[bytes]) -> None:
+    def _reply(self, content: Mapping[str, Any], buffers: list[bytes]) -> None:
         # As Jupyter encodes it, but that what is not UTF-8 is an error.
         json.dumps(content, ensure_ascii=False, default=float).encode()
         assert all(isinstance(one, bytes | bytearray | memoryview) for one in buffers)
-        self.replies.append(content)
+        self.replies.append(dict(content))
         self._came.set()
 
     def one(self) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class Answered:
         assert reply["status"] in ("ok", "error")
         if reply["status"] == "error":
             assert reply["error"]
-            assert 0 < len(reply["message"]) <= wire.MOST_LETTERS
+            assert 0 < len(reply["message"]) <= wire.MAX_ERROR
         return reply
 
 
@@ -85,7 +86,7 @@ def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
     one.stop()
 
 
-def request(command: Any, args: Any, protocol: Any = wire.PROTOCOL) -> dict[str, Any]:
+def request(command: Any, args: Any, protocol: Any = PROTOCOL) -> dict[str, Any]:
     return {"protocol": protocol, "command": command, "args": args}
 
 
@@ -147,7 +148,7 @@ def test_an_interrupt_is_answered_and_goes_on(monitor: Monitor) -> None:
     control._quick["fail"] = fail
     replies: list[dict[str, Any]] = []
     with pytest.raises(KeyboardInterrupt):
-        control.handle(request("fail", {}), lambda content, _buffers: replies.append(content))
+        control.handle(request("fail", {}), lambda content, _buffers: replies.append(dict(content)))
     assert [reply["error"] for reply in replies] == ["KeyboardInterrupt"]
 
 
@@ -155,7 +156,7 @@ def test_an_interrupt_is_answered_and_goes_on(monitor: Monitor) -> None:
 @pytest.mark.parametrize("answer", [object(), {1, 2}, b"bytes", DEEP], ids=["object", "set", "bytes", "deep"])
 def test_an_answer_that_cannot_be_encoded_is_an_error(monitor: Monitor, kind: str, answer: Any) -> None:
     control = Control(monitor)
-    getattr(control, kind)["odd"] = lambda _args: (wire.ok(answer=answer), [])
+    getattr(control, kind)["odd"] = lambda _args: ({"status": "ok", "answer": answer}, [])
     reply = Answered(control, request("odd", {})).one()
     assert reply["status"] == "error"
     assert reply["message"].startswith("The answer cannot be sent: ")
@@ -163,7 +164,7 @@ def test_an_answer_that_cannot_be_encoded_is_an_error(monitor: Monitor, kind: st
 
 def test_text_that_cannot_be_encoded_is_escaped_and_numbers_of_numpy_stay(monitor: Monitor) -> None:
     control = Control(monitor)
-    control._quick["odd"] = lambda _args: (wire.ok(path="caf\udce9.jpg", number=np.int64(3)), [])
+    control._quick["odd"] = lambda _args: ({"status": "ok", "path": "caf\udce9.jpg", "number": np.int64(3)}, [])
     reply = Answered(control, request("odd", {})).one()
     assert (reply["path"], reply["number"]) == ("caf\\xe9.jpg", 3)
 

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kernel_monitor.sample import wire
-from kernel_monitor.sample.commands import RECORDED
+from kernel_monitor.sample import messages
+from kernel_monitor.sample.loop import RECORDED
 
 GOLDEN = Path(__file__).parent / "sampler"
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,17 +29,17 @@ def told(lines: bytes, until_interval: float) -> tuple[list[dict[str, Any]], lis
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(lines)
-        decoder = wire.Decoder()
+        decoder = messages.Decoder()
         hellos: list[dict[str, Any]] = []
         notices: list[dict[str, Any]] = []
         frames, until = 0, time.monotonic() + 20
         while frames < 3:
             assert time.monotonic() < until
             for kind, payload in decoder.feed(os.read(process.stdout.fileno(), 1 << 16)):
-                if kind == wire.FRAME:
+                if kind == messages.FRAME:
                     frames += hellos[-1]["interval"] == until_interval
                 else:
-                    (hellos if kind == wire.HELLO else notices).append(wire.decode_json(payload))
+                    (hellos if kind == messages.HELLO else notices).append(messages.decode_json(payload))
         process.stdin.close()
         assert process.wait(5) == 0
     return hellos, notices

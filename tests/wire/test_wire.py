@@ -13,10 +13,15 @@ import numpy as np
 import pytest
 
 from kernel_monitor.errors import BackendUnavailable
-from kernel_monitor.live import Monitor
+from kernel_monitor.protocol.message_types import FRAME, GLANCE, NOTICE, PROTOCOL, REPLY, REQUEST
+from kernel_monitor.requests.control import Control
+from kernel_monitor.requests.recorded_requests import complete
+from kernel_monitor.runtime import Monitor
+from kernel_monitor.steps.sources import Source
 from kernel_monitor.store import Rows, Schema
-from kernel_monitor.stream import wire
-from kernel_monitor.stream.control import Control
+from kernel_monitor.stream import page_messages as wire
+
+from .schema import schema, validate
 
 GOLDEN = Path(__file__).parent / "golden"
 REQUESTS = sorted(path.stem.removeprefix("request-") for path in GOLDEN.glob("request-*.json"))
@@ -25,6 +30,27 @@ REQUESTS = sorted(path.stem.removeprefix("request-") for path in GOLDEN.glob("re
 STEERING = ("switch", "switch-confirmed", "set")
 RECORDED = [name for name in REQUESTS if name.endswith("-recorded") or name == "open"]
 ELSEWHERE = (*STEERING, *RECORDED, "document", "export", "stop")
+
+
+KINDS = {
+    **dict.fromkeys(("hello", "start", "stop"), "HelloReply"),
+    **dict.fromkeys(("switch", "set"), "LoaderReply"),
+    **dict.fromkeys(("unsubscribe", "sidebar", "mark"), "Reply"),
+    "subscribe": "SubscribeReply",
+    "history": "HistoryReply",
+    "glance": "GlanceReply",
+    "decline": "OffersReply",
+    "diagnose": "DiagnoseReply",
+    "profile": "ProfileReply",
+    "verdict": "VerdictReply",
+    "configure": "ConfigureReply",
+    "document": "DocumentReply",
+    "bokehjs": "BokehReply",
+    "export": "ExportReply",
+    "sessions": "SessionsReply",
+    "open": "OpenReply",
+}
+"""The type of the reply to each command."""
 
 
 def golden(name: str) -> tuple[str, dict[str, Any], list[bytes]]:
@@ -49,14 +75,14 @@ def monitor() -> Iterator[tuple[Monitor, list[tuple[str, dict[str, Any], list[by
     """A monitor that samples this machine, and what it published."""
     sent: list[tuple[str, dict[str, Any], list[bytes]]] = []
     one = Monitor()
-    one.connect(lambda kind, content, buffers=None: sent.append((kind, content, buffers or [])))
+    one.publisher.connect(lambda kind, content, buffers=None: sent.append((kind, content, buffers or [])))
     one.start()
     try:
         _wait(lambda: one.store.last_seq > 0)
         yield one, sent
     finally:
         one.stop()
-        one.connect(None)
+        one.publisher.connect(None)
 
 
 def _wait(condition: Callable[[], object], seconds: float = 20) -> None:
@@ -67,17 +93,23 @@ def _wait(condition: Callable[[], object], seconds: float = 20) -> None:
 
 
 def ask(monitor: Monitor, content: Any) -> tuple[dict[str, Any], list[bytes]]:
+    schema()  # made now: it takes as long as a short diagnosis
     answers: list[tuple[dict[str, Any], list[bytes]]] = []
-    Control(monitor).handle(content, lambda reply, buffers: answers.append((reply, buffers)))
+    Control(monitor).handle(content, lambda reply, buffers: answers.append((dict(reply), buffers)))
     _wait(lambda: answers)
-    json.dumps(answers[0][0], allow_nan=False)
+    reply = answers[0][0]
+    json.dumps(reply, allow_nan=False)
+    if reply["status"] == "ok":
+        validate(reply, KINDS[content["command"]])
+    else:
+        validate(reply, "ErrorReply")
     return answers[0]
 
 
 def test_names() -> None:
     types = {golden(path.stem)[0] for path in GOLDEN.glob("*.json")}
-    assert types == {wire.REQUEST, wire.REPLY, wire.FRAME, wire.NOTICE, wire.GLANCE}
-    assert {golden(f"request-{name}")[1]["protocol"] for name in REQUESTS} == {wire.PROTOCOL}
+    assert types == {REQUEST, REPLY, FRAME, NOTICE, GLANCE}
+    assert {golden(f"request-{name}")[1]["protocol"] for name in REQUESTS} == {PROTOCOL}
 
 
 def test_schema_is_the_golden_one() -> None:
@@ -99,8 +131,8 @@ def test_history_is_encoded_as_the_golden_one() -> None:
         dtype=np.float32,
     )
     rows = Rows(Schema.from_json(content["schema"]), np.arange(15, 18), np.array([1.5, 1.6, 1.7]), values)
-    encoded, encoded_buffers = wire.encode_history(rows)
-    assert wire.ok(**encoded, events=content["events"], charts=content["charts"]) == content
+    encoded, encoded_buffers = wire.history(rows, content["events"], content["charts"])
+    assert encoded == content
     assert encoded_buffers == buffers
     assert wire.encode_values(values[1]) == golden("frame")[2][0]
 
@@ -126,16 +158,17 @@ def test_every_request_is_understood_and_answered_in_the_golden_form(name: str, 
 def test_a_glance_has_the_golden_form(monitor: Any) -> None:
     one, sent = monitor
     reply, _ = ask(one, golden("request-glance")[1])
-    _wait(lambda: any(kind == wire.GLANCE for kind, _, _ in sent))
-    content, buffers = next((content, buffers) for kind, content, buffers in sent if kind == wire.GLANCE)
+    _wait(lambda: any(kind == GLANCE for kind, _, _ in sent))
+    content, buffers = next((content, buffers) for kind, content, buffers in sent if kind == GLANCE)
     assert buffers == []
     json.dumps(content, allow_nan=False)
+    validate(content, "Glance")
     assert content.keys() == golden("glance")[1].keys()
     assert reply["glance"].keys() == golden("reply-glance")[1]["glance"].keys()
     assert 0 <= content["cpu"] <= 100
     assert 0 < content["memory_used"] < content["memory_total"]
     assert shape(content["recording"]) == shape(golden("glance")[1]["recording"])
-    assert not any(kind == wire.FRAME for kind, _, _ in sent)
+    assert not any(kind == FRAME for kind, _, _ in sent)
 
 
 @pytest.fixture
@@ -178,10 +211,10 @@ def test_what_is_asked_of_a_recorded_session_is_answered_in_the_golden_form(reco
 def test_a_session_that_is_not_there_is_refused_by_name(monitor: Any) -> None:
     one, _ = monitor
     for args in ({"recorded": "nowhere"}, {"recorded": "nowhere", "client": "a"}):
-        reply, _ = ask(one, {"protocol": 1, "command": "subscribe", "args": args})
+        reply, _ = ask(one, {"protocol": 2, "command": "subscribe", "args": args})
         assert (reply["status"], reply["error"]) == ("error", "SessionError")
         assert "nowhere" in reply["message"]
-    reply, _ = ask(one, {"protocol": 1, "command": "switch", "args": {"recorded": "nowhere"}})
+    reply, _ = ask(one, {"protocol": 2, "command": "switch", "args": {"recorded": "nowhere"}})
     assert "of a recorded session there are" in reply["message"]
 
 
@@ -198,11 +231,12 @@ def test_history_of_a_live_monitor_has_the_golden_layout(monitor: Any) -> None:
 def test_a_live_frame_has_the_golden_form(monitor: Any) -> None:
     one, sent = monitor
     ask(one, golden("request-subscribe")[1])
-    _wait(lambda: any(kind == wire.FRAME for kind, _, _ in sent))
-    _, content, buffers = next(message for message in sent if message[0] == wire.FRAME)
+    _wait(lambda: any(kind == FRAME for kind, _, _ in sent))
+    _, content, buffers = next(message for message in sent if message[0] == FRAME)
     assert len(buffers) == 1
     assert len(buffers[0]) == 4 * len(one.store.page_schema.series) < 4 * len(one.store.schema.series)
     json.dumps(content, allow_nan=False)
+    validate(content, "Frame")
     expected = golden("frame")[1]
     for both in (content, expected):
         for key in ("loaders", "events", "strip"):
@@ -213,8 +247,10 @@ def test_a_live_frame_has_the_golden_form(monitor: Any) -> None:
 def test_a_notice_has_the_golden_form(monitor: Any) -> None:
     one, sent = monitor
     one.stop()
-    notices = [content for kind, content, _ in sent if kind == wire.NOTICE]
+    notices = [content for kind, content, _ in sent if kind == NOTICE]
     assert [notice["kind"] for notice in notices] == ["started", "stopped"]
+    for notice in notices:
+        validate(notice, "Notice")
     assert shape(notices[1]) == shape(golden("notice")[1])
 
 
@@ -224,6 +260,21 @@ def test_what_steers_a_loader_is_understood(monitor: Any, name: str) -> None:
     # Without a loader in this process the request itself is what can be judged: it got as far as looking for one.
     assert (reply["status"], reply["error"]) == ("error", "MonitorError")
     assert "switchable" in reply["message"]
+
+
+def test_a_watched_iterable_has_the_form_of_a_loader() -> None:
+    source = Source("evaluation")
+    validate(source.state(), "LoaderState")
+    source.begin()
+    validate({**source.state(), "epochs": source.epochs()}, "ReportedState")
+
+
+def test_a_recorded_state_is_sent_with_every_field() -> None:
+    """The reader of recordings leaves out fields that are damaged."""
+    state = {"id": "loader-1", "name": "train", "epoch": 0, "samples": 4, "backends": [{"name": "torchvision"}]}
+    sent = complete(state)
+    validate(sent, "LoaderState")
+    assert (sent["samples"], sent["backends"][0]["name"]) == (4, "torchvision")
 
 
 def images(root: Path, count: int) -> Any:
@@ -262,7 +313,7 @@ def test_a_loader_state_has_the_golden_form(tmp_path: Path) -> None:
 
 
 def request(command: str, **args: Any) -> dict[str, Any]:
-    return {"protocol": wire.PROTOCOL, "command": command, "args": args}
+    return {"protocol": PROTOCOL, "command": command, "args": args}
 
 
 def test_knobs_are_set_and_answered_with_the_state(tmp_path: Path) -> None:

@@ -1,18 +1,18 @@
 /** The anywidget entry: the dashboard in the output of a cell (its Python half: kernel_monitor/widgets/dashboard.py). */
 
-import { announceCellDashboard } from './cell.js';
-import type { KernelLike, SignalLike } from './channel.js';
-import { mountDashboard } from './dashboard.js';
-import { element } from './dom.js';
-import { KernelSource } from './kernel.js';
-import { RecordedSource } from './recorded.js';
+import { announceCellDashboard } from './page/cell.js';
+import type { KernelLike, SignalLike } from './stream/channel.js';
+import { mountDashboard } from './page/dashboard.js';
+import { element } from './page/dom.js';
+import { KernelSource } from './stream/kernel_source.js';
+import { RecordedSource } from './stream/recorded_source.js';
 
 interface SessionContextLike {
   readonly session: { readonly kernel: KernelLike | null } | null;
   readonly kernelChanged: SignalLike<unknown>;
 }
 
-/** What JupyterLab's and Notebook's widget manager has, and others' may not. */
+/** The part of JupyterLab's and Notebook's widget manager that others may lack. */
 interface ManagerLike {
   readonly kernel?: KernelLike | null;
   readonly context?: { readonly sessionContext?: SessionContextLike };

@@ -1,17 +1,17 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { decodeAnalysis, decodeVerdict, type LiveVerdict } from '../src/analysis.js';
-import { Channel } from '../src/channel.js';
-import type { Json } from '../src/check.js';
-import { Commands } from '../src/commands.js';
-import { Mirror } from '../src/mirror.js';
-import { Results } from '../src/results.js';
-import { decodeFrame, decodeSubscription, WireError, type MonitorEvent } from '../src/wire.js';
+import type { Verdict } from '../src/analysis/analysis.js';
+import { Channel } from '../src/stream/channel.js';
+import { decode, WireError } from '../src/stream/message_check.js';
+import { Commands } from '../src/stream/commands.js';
+import { Mirror } from '../src/stream/mirror.js';
+import { Results } from '../src/analysis/results.js';
+import type { MonitorEvent } from '../src/stream/page_messages.js';
 import { FakeKernel, FakeMonitor, golden } from './fakes.js';
 import { open, soon } from './seen.js';
 
 const { content } = golden('analysis');
-const news = decodeAnalysis(content)!;
+const news = decode('Frame', { ...golden('frame').content, ...content });
 const events = content.events as MonitorEvent[];
 const asks = content.asks as Record<string, unknown>;
 
@@ -62,12 +62,12 @@ describe('the golden analysis', () => {
       diagnose: request => request.reply({ diagnosing }),
       profile: request => request.reply({ profiling }),
       mark: request => request.reply({}),
-      configure: request => request.reply({ settings: null })
+      configure: request => request.reply({ settings: golden('reply-hello').content.settings })
     };
-    expect(await commands.diagnose('loader-1', false)).toEqual({ diagnosing: news.diagnosing });
+    expect(await commands.diagnose('loader-1', false)).toMatchObject({ diagnosing });
     await commands.diagnose('loader-1', true);
     await commands.cancelDiagnosis();
-    expect(await commands.profile('loader-1', 10)).toEqual({ profiling: news.profiling });
+    expect(await commands.profile('loader-1', 10)).toMatchObject({ profiling });
     await commands.mark('augment x12');
     await commands.configure({ price: '2.50 €' });
     expect(kernel.requests.map(request => request.message.content)).toEqual(
@@ -78,43 +78,41 @@ describe('the golden analysis', () => {
   });
 
   it.each([
-    ['verdict: sentence is not text.', { verdict: { ...news.verdict, sentence: 4 } }],
+    ['VerdictState: sentence is not a string.', { verdict: { ...news.verdict, sentence: 4 } }],
     [
-      'shares: wait is neither a number nor null.',
+      'VerdictState: shares is not a number.',
       { verdict: { ...news.verdict, shares: { wait: '6' } } }
     ],
-    ['gain: action is not text.', { verdict: { ...news.verdict, gains: [{ low: 1 }] } }],
-    ['diagnosing: state is not text.', { diagnosing: { ...news.diagnosing, state: null } }],
-    ['profile: cpu is not a list.', { profiling: { ...news.profiling, result: { steps: 1 } } }]
-  ])('is refused by name: %s', (message, json) => {
-    expect(() => decodeAnalysis(json as Json)).toThrow(new WireError(message));
+    ['GainState: action is not a string.', { verdict: { ...news.verdict, gains: [{ low: 1 }] } }],
+    ['DiagnosisState: state is not a string.', { diagnosing: { ...news.diagnosing, state: null } }],
+    [
+      'ProfileResult: cpu is not a list.',
+      { profiling: { ...news.profiling, result: { ...news.profiling!.result, cpu: 1 } } }
+    ]
+  ])('is refused by name: %s', (message, changes) => {
+    expect(() => decode('Frame', { ...news, ...changes })).toThrow(new WireError(message));
   });
 });
 
 describe('what a page knows of it', () => {
-  const verdict = (loader: string, kind: string): LiveVerdict =>
-    decodeVerdict({ ...news.verdict, loader, kind });
-
-  it('is nothing of a kernel that is too old', () => {
-    const mirror = new Mirror();
-    const { strip, recording, loaders, ...frame } = golden('frame').content;
-    expect([strip, recording, loaders]).not.toContain(undefined);
-    mirror.hear(decodeAnalysis(frame));
-    expect(mirror.analysis).toBeNull();
+  const verdict = (loader: string, kind: Verdict['kind']): Verdict => ({
+    ...news.verdict!,
+    loader,
+    kind
   });
 
   it('is the newest verdict of each loader, as long as the session lasts', () => {
     const mirror = new Mirror();
-    const schema = decodeSubscription(golden('reply-subscribe').content).schema;
+    const schema = decode('SubscribeReply', golden('reply-subscribe').content).schema;
     mirror.begin('s', schema);
-    mirror.hear({ verdict: null, diagnosing: null, profiling: null });
+    mirror.mergeAnalysis({ verdict: null, diagnosing: null, profiling: null });
     expect(mirror.analysis!.verdicts.size).toBe(0);
-    mirror.hear({ verdict: verdict('a', 'input-bound') });
-    mirror.hear({ verdict: verdict('b', 'compute-bound') });
-    mirror.hear({ verdict: verdict('a', 'copy-bound') });
-    mirror.hear({ profiling: news.profiling! });
+    mirror.mergeAnalysis({ verdict: verdict('a', 'input-bound') });
+    mirror.mergeAnalysis({ verdict: verdict('b', 'compute-bound') });
+    mirror.mergeAnalysis({ verdict: verdict('a', 'copy-bound') });
+    mirror.mergeAnalysis({ profiling: news.profiling! });
     // The loop has ended.
-    mirror.hear({ verdict: null });
+    mirror.mergeAnalysis({ verdict: null });
     expect([...mirror.analysis!.verdicts.values()].map(({ kind }) => kind)).toEqual([
       'copy-bound',
       'compute-bound'
@@ -133,7 +131,7 @@ describe('a kernel’s source', () => {
   it('takes it from subscription and frames, and orders', async () => {
     const monitor = new FakeMonitor();
     const { source } = await open(monitor);
-    expect(source.analysis).toBeNull();
+    expect(source.analysis!.verdicts.size).toBe(0);
     monitor.frame({ verdict: content.verdict, diagnosing: null, profiling: null });
     expect(source.analysis!.verdicts.get('loader-1')!.kind).toBe('input-bound');
     monitor.frame({ diagnosing: content.diagnosing });
@@ -141,7 +139,9 @@ describe('a kernel’s source', () => {
     expect(source.analysis!.verdicts.size).toBe(1);
 
     monitor.kernel.answers.diagnose = request =>
-      request.reply({ diagnosing: { ...(content.diagnosing as Json), state: 'cancelled' } });
+      request.reply({
+        diagnosing: { ...(content.diagnosing as Record<string, unknown>), state: 'cancelled' }
+      });
     const asked = source.cancelDiagnosis();
     await soon();
     await asked;
@@ -161,7 +161,7 @@ describe('a kernel’s source', () => {
     await soon();
     await asked;
     expect(monitor.kernel.requests.at(-1)!.args).toEqual(
-      ((content.asks as Json).decline as Json).args
+      ((content.asks as Record<string, unknown>).decline as Record<string, unknown>).args
     );
     expect(source.analysis!.offers).toEqual([]);
     source.dispose();
@@ -170,13 +170,11 @@ describe('a kernel’s source', () => {
   it('reads a loader that is only watched', () => {
     const { loader } = golden('reply-switch').content;
     const watched = {
-      ...(loader as Json),
+      ...(loader as Record<string, unknown>),
       backends: [],
       knobs: { workers: null, prefetch: null, threads: null }
     };
-    const frame = golden('frame');
-    const told = decodeFrame({ ...frame.content, loaders: [watched] }, frame.buffers);
-    expect(told.loaders[0]!.knobs.workers).toBeNull();
-    expect(told.analysis).toBeNull();
+    const frame = decode('Frame', { ...golden('frame').content, loaders: [watched] });
+    expect(frame.loaders[0]!.knobs.workers).toBeNull();
   });
 });

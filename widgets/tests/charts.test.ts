@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 
-import { amount, localise } from '../src/charts.js';
-import { paint } from '../src/theme.js';
+import { amount, localise, zoneOfBrowser } from '../src/charts/charts.js';
+import { paint } from '../src/charts/theme.js';
 import { fakeDocument, FakeModel } from './fakes.js';
 
 const COLORS = { ink: 'ink', title: 'title', text: 'text', line: 'line' };
@@ -39,7 +39,7 @@ describe('what Bokeh cannot do', () => {
     const formatter = Object.assign(new FakeModel('DatetimeTickFormatter', null), {
       doFormat: (ticks: number[]) => ticks
     });
-    localise(fakeDocument([formatter]));
+    localise(fakeDocument([formatter]), zoneOfBrowser);
     const noon = Date.UTC(2026, 10, 20, 12);
     const shift = new Date(noon).getTimezoneOffset() * 60_000;
     expect(formatter.doFormat([noon])).toEqual([noon - shift]);
@@ -50,7 +50,7 @@ describe('what Bokeh cannot do', () => {
     const source = new FakeModel('ColumnDataSource', 's', [tag]);
     source.data = { image: [Object.assign(Uint8Array.of(1, 2, 37, 255), { shape: [2, 2] })] };
     const hover = new FakeModel('HoverTool', null, [{ kind: 'hover-tiles' }]);
-    localise(fakeDocument([hover, source]));
+    localise(fakeDocument([hover, source]), zoneOfBrowser);
     const tooltip = hover.attributes.tooltips as (source: FakeModel, vars: unknown) => HTMLElement;
     const x = new Date(2026, 10, 20, 9, 5, 7, 430).getTime();
     const at = (i: number): HTMLElement =>
@@ -66,7 +66,7 @@ describe('what Bokeh cannot do', () => {
     const hover = new FakeModel('HoverTool', null, [
       { kind: 'hover-lines', values: [['mean', 'y0', 'images/s']] }
     ]);
-    localise(fakeDocument([hover]));
+    localise(fakeDocument([hover]), zoneOfBrowser);
     const tooltip = hover.attributes.tooltips as (source: FakeModel, vars: unknown) => HTMLElement;
     expect(tooltip(source, { snap_x: 0, index: 0 }).textContent).toContain(
       'mean: 1,234.6 images/s'
@@ -82,11 +82,11 @@ describe('what Bokeh cannot do', () => {
       ['swap', 'y1', '%']
     ];
     const hover = new FakeModel('HoverTool', null, [{ kind: 'hover-lines', values }]);
-    localise(fakeDocument([hover]));
+    localise(fakeDocument([hover]), () => 2 * 3_600_000);
     const tooltip = hover.attributes.tooltips as (source: FakeModel, vars: unknown) => HTMLElement;
     const over = (field: string): string =>
       tooltip(source, { snap_x: 0, index: 0, glyph_view: { model: { y: { field } } } }).textContent;
-    expect(over('y0')).toContain('host: 45 % · 28.8 GB');
+    expect(over('y0')).toBe('02:00:00.0host: 45 % · 28.8 GB');
     expect(over('y1')).toContain('swap: 7 %');
     expect(over('y1')).not.toContain('host');
     expect(over('other')).not.toContain('%');

@@ -1,16 +1,18 @@
 import { beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { Chooser } from '../src/chooser.js';
-import { recordingText, RecordingView } from '../src/recording.js';
-import type { ChartChoice, Changes, Settings } from '../src/settings.js';
-import { WindowChooser } from '../src/windows.js';
+import { Chooser } from '../src/page/chooser.js';
+import { recordingText, RecordingView } from '../src/page/recording.js';
+import type { ChartChoice, Changes, Settings } from '../src/stream/settings.js';
+import { WindowChooser } from '../src/charts/windows.js';
 
 const SETTINGS: Settings = {
   interval: 0.1,
   history: 600,
   charts: ['cpu', 'gpu'],
   record: true,
-  record_to: null
+  record_to: null,
+  price: null,
+  currency: ''
 };
 const chart = (id: string, title: string, rest: Partial<ChartChoice> = {}): ChartChoice => ({
   id,
@@ -128,7 +130,7 @@ describe('the choice of charts', () => {
 describe('the recording’s state', () => {
   it('is quiet while it records, and gives the reason when it does not', () => {
     const view = new RecordingView();
-    view.update({ state: 'recording', path: '/s/a.kmsession', message: null });
+    view.update({ state: 'recording', path: '/s/a.kmsession', message: '' });
     expect(view.el.textContent).toBe('●recording');
     expect(view.el.title).toBe('/s/a.kmsession');
     expect(view.el.getAttribute('role')).toBe('status');
@@ -140,10 +142,10 @@ describe('the recording’s state', () => {
   });
 
   it('has words for each state', () => {
-    const say = (state: 'moved' | 'off' | 'stopped', message: string | null): string =>
+    const say = (state: 'moved' | 'off' | 'stopped', message: string): string =>
       recordingText({ state, path: null, message });
     expect(say('off', 'Recording is off.')).toBe('not recording');
-    expect(say('stopped', null)).toBe('not recording');
+    expect(say('stopped', '')).toBe('not recording');
     expect(say('moved', 'home is read-only')).toBe('recording: home is read-only');
   });
 });
@@ -160,7 +162,7 @@ describe('the time shown', () => {
   });
 
   it('is one minute at first, and as much as the kernel keeps at most', () => {
-    const chooser = new WindowChooser(seconds => shown.push(seconds));
+    const chooser = new WindowChooser(seconds => shown.push(seconds), vi.fn());
     chooser.update(600, false);
     expect(labels(chooser)).toEqual(['1 min*', '5 min', '10 min']);
     expect(shown).toEqual([]);
@@ -174,16 +176,26 @@ describe('the time shown', () => {
   });
 
   it('is all of a recorded session at first, also when the session has grown', () => {
-    const chooser = new WindowChooser(seconds => shown.push(seconds));
+    const chooser = new WindowChooser(seconds => shown.push(seconds), vi.fn());
     chooser.update(600, false);
     chooser.update(1872, true);
-    expect(labels(chooser)).toEqual(['1 min', '5 min', '10 min', 'All*']);
+    expect(labels(chooser)).toEqual(['1 min', '5 min', '10 min', 'All*', '+', '−']);
     chooser.update(1900, true);
     expect(shown).toEqual([1872, 1900]);
     (chooser.el.firstElementChild as HTMLElement).click();
     chooser.update(1950, true);
-    expect(labels(chooser)).toEqual(['1 min*', '5 min', '10 min', 'All']);
+    expect(labels(chooser)).toEqual(['1 min*', '5 min', '10 min', 'All', '+', '−']);
     chooser.update(20, true);
-    expect(labels(chooser)).toEqual(['All*']);
+    expect(labels(chooser)).toEqual(['All*', '+', '−']);
+  });
+
+  it('of a recorded session can be zoomed, about its middle', () => {
+    const zooms: number[] = [];
+    const chooser = new WindowChooser(vi.fn(), factor => zooms.push(factor));
+    chooser.update(100, true);
+    chooser.el.querySelector<HTMLElement>('[aria-label="Zoom in"]')!.click();
+    chooser.el.querySelector<HTMLElement>('[aria-label="Zoom out"]')!.click();
+    expect(zooms).toEqual([0.5, 2]);
+    expect(labels(chooser)).toEqual(['1 min', 'All*', '+', '−']);
   });
 });

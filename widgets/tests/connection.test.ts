@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { KernelSource } from '../src/kernel.js';
+import { KernelSource } from '../src/stream/kernel_source.js';
 import { FakeKernel, FakeMonitor, golden } from './fakes.js';
 import { after, open, soon } from './seen.js';
 

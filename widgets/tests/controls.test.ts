@@ -1,13 +1,14 @@
 import { beforeEach, describe, expect, it, vi } from 'vitest';
 
-import * as words from '../src/connection.js';
-import { Controls } from '../src/controls.js';
-import { decodeSubscription, type LoaderState } from '../src/wire.js';
+import * as words from '../src/stream/connection.js';
+import { Controls } from '../src/page/controls.js';
+import { decode } from '../src/stream/message_check.js';
+import type { LoaderState } from '../src/stream/page_messages.js';
 import { golden } from './fakes.js';
 import { FakeSource } from './fakesource.js';
 
-const state = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
-const strip = decodeSubscription(golden('reply-subscribe').content).strip;
+const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
+const strip = decode('SubscribeReply', golden('reply-subscribe').content).strip;
 
 let source: FakeSource;
 let controls: Controls;
@@ -251,7 +252,13 @@ describe('status and buttons', () => {
 
   it('Diagnose and Profile are among the tools of one loader, and with each of several', () => {
     const place = (): Element => press('Diagnose').closest('.km-toolbar, .km-loader')!;
-    source.analysis = { verdicts: new Map(), diagnosing: null, profiling: null };
+    source.analysis = {
+      verdict: null,
+      verdicts: new Map(),
+      offers: [],
+      diagnosing: null,
+      profiling: null
+    };
     controls.update();
     expect(place().className).toBe('km-toolbar');
     source.loaders = [state, { ...state, id: 'loader-2', name: 'val' }];

@@ -1,11 +1,11 @@
 import { describe, expect, it, vi } from 'vitest';
 
-import { Chooser } from '../src/chooser.js';
-import { costText, Deliveries } from '../src/cost.js';
-import { money, number, percent } from '../src/figures.js';
-import { gainText } from '../src/gains.js';
-import type { Changes, Settings } from '../src/settings.js';
-import { decodeSubscription } from '../src/wire.js';
+import { Chooser } from '../src/page/chooser.js';
+import { costText, Deliveries } from '../src/analysis/cost.js';
+import { money, number, percent } from '../src/analysis/figures.js';
+import { gainText } from '../src/analysis/gains.js';
+import type { Changes, Settings } from '../src/stream/settings.js';
+import { decode } from '../src/stream/message_check.js';
 import { golden, makeRows, makeSchema, range } from './fakes.js';
 
 const SETTINGS: Settings = {
@@ -17,7 +17,7 @@ const SETTINGS: Settings = {
   price: 3.6,
   currency: '€'
 };
-const state = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
+const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 const settle = (): Promise<void> => new Promise(resolve => setTimeout(resolve, 5));
 
 describe('what images cost', () => {
@@ -127,17 +127,10 @@ describe('the price', () => {
     expect(failed).toHaveBeenCalledWith('That was not set: The price of an hour is a number.');
     expect(input.value).toBe('3.60 €');
   });
-
-  it('is not asked for where the kernel’s half is too old', () => {
-    const { price, currency, ...old } = SETTINGS;
-    expect([price, currency]).toEqual([3.6, '€']);
-    const { input } = mount(old);
-    expect(input.closest('[hidden]')).not.toBeNull();
-  });
 });
 
 describe('a gain', () => {
-  const gain = { action: 'dali-cpu', basis: '' };
+  const gain = { action: 'dali-cpu', basis: '', by: '' };
   it.each([
     [0.35, 0.55, 0.48, 'dali-cpu: expected 35 to 55 % shorter steps; measured 48 %'],
     [0.35, 0.55, null, 'dali-cpu: expected 35 to 55 % shorter steps'],

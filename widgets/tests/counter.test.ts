@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest';
 
-import { counterText, CounterView, wrongText } from '../src/counter.js';
-import { decodeSubscription } from '../src/wire.js';
+import { counterText, CounterView, wrongText } from '../src/loader/counter.js';
+import { decode } from '../src/stream/message_check.js';
 import { golden } from './fakes.js';
 
-const told = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
+const told = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 const state = { ...told, samples: 992, skipped: 0, skips: [] };
 
 describe('the counter', () => {

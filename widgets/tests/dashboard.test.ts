@@ -1,9 +1,9 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import type { BokehApi, BokehDocument } from '../src/bokeh.js';
-import * as words from '../src/connection.js';
-import { mountDashboard } from '../src/dashboard.js';
-import type { DashboardElement } from '../src/handle.js';
+import type { BokehApi, BokehDocument } from '../src/charts/bokeh_api.js';
+import * as words from '../src/stream/connection.js';
+import { mountDashboard } from '../src/page/dashboard.js';
+import type { DashboardElement } from '../src/page/handle.js';
 import widget from '../src/widget.js';
 import { fakeDocument, FakeModel, FakeMonitor, makeRows, makeSchema, range } from './fakes.js';
 import { FakeSource } from './fakesource.js';
@@ -247,11 +247,17 @@ describe('a dashboard', () => {
   it('opens the choice of charts for its host, and shows what was chosen at once', async () => {
     source.settings = {
       ...{ interval: 0.1, history: 600, charts: ['cpu'], record: true },
-      record_to: null
+      ...{ record_to: null, price: null, currency: '' }
     };
     source.charts = [
-      { id: 'cpu', title: 'CPU', available: true, default: true },
-      { id: 'io', title: 'Disk and network', available: true, default: false }
+      { id: 'cpu', title: 'CPU', available: true, default: true, reason: null },
+      {
+        id: 'io',
+        title: 'Disk and network',
+        available: true,
+        default: false,
+        reason: null
+      }
     ];
     const { chooseCharts } = mountDashboard(el, source);
     chooseCharts();

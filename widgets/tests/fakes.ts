@@ -3,9 +3,10 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import type { BokehDocument, BokehModel, Columns } from '../src/bokeh.js';
-import type { FutureLike, KernelLike, MessageLike, SignalLike } from '../src/channel.js';
-import { FRAME, NOTICE, type Buffer, type Rows, type Schema } from '../src/wire.js';
+import type { BokehDocument, BokehModel, Columns } from '../src/charts/bokeh_api.js';
+import type { FutureLike, KernelLike, MessageLike, SignalLike } from '../src/stream/channel.js';
+import type { Buffer, Rows, Schema } from '../src/stream/page_messages.js';
+import { FRAME, NOTICE } from '../src/stream/protocol.js';
 
 export interface Golden {
   msg_type: string;
@@ -117,6 +118,8 @@ export class FakeKernel implements KernelLike {
   }
 }
 
+const NO_FINDINGS = { verdict: null, offers: [], diagnosing: null, profiling: null };
+
 /** The monitor of a kernel: a session whose rows are `value(seq, column)`. */
 export class FakeMonitor {
   readonly kernel = new FakeKernel();
@@ -132,6 +135,7 @@ export class FakeMonitor {
       hello: request => request.reply(this.hello()),
       subscribe: request =>
         request.reply({
+          ...golden('reply-subscribe').content,
           ...this.hello(),
           lease: 20,
           seq: this.seq,
@@ -139,12 +143,14 @@ export class FakeMonitor {
           schema: { ...this.schema, version: this.version },
           loaders: [],
           events: [],
-          strip: null
+          strip: null,
+          recorded: null,
+          ...NO_FINDINGS
         }),
       unsubscribe: request => request.reply({}),
       history: request => {
         const rows = this.rows(Math.max(Number(request.args.since) + 1, this.oldest), this.seq);
-        request.reply({ schema: rows.schema, rows: rows.seq.length, events: [] }, [
+        request.reply({ schema: rows.schema, rows: rows.seq.length, events: [], charts: [] }, [
           rows.seq,
           rows.time,
           rows.values
@@ -200,7 +206,12 @@ export function makeSchema(series = ['cpu/0/busy', 'cpu/1/busy', 'loader/l/wait'
     origin: 1_790_000_000,
     capacity: 600,
     series: series.map(name => ({ name, unit: '%' })),
-    loaders: [{ id: 'l', name: 'train' }]
+    cpus: [],
+    gpus: [],
+    gpu_reason: null,
+    loaders: [{ id: 'l', name: 'train', phased: false }],
+    host: {},
+    charts: []
   };
 }
 

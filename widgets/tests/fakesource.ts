@@ -2,26 +2,26 @@
 
 import { vi } from 'vitest';
 
-import type { StreamStats } from '../src/accounts.js';
-import type { AnalysisState } from '../src/analysis.js';
-import type { ChartDocument } from '../src/commands.js';
-import * as words from '../src/connection.js';
-import { Emitter } from '../src/emitter.js';
-import type { Recorded } from '../src/sessions.js';
-import type { ChartChoice, Changes, Recording, Settings } from '../src/settings.js';
-import type { MonitorSource } from '../src/source.js';
-import {
-  decodeSubscription,
-  type History,
-  type Knobs,
-  type LoaderState,
-  type MonitorEvent,
-  type Rows,
-  type Schema
-} from '../src/wire.js';
+import type { StreamStats } from '../src/stream/accounts.js';
+import type { AnalysisState } from '../src/analysis/analysis.js';
+import type { ChartDocument } from '../src/stream/commands.js';
+import * as words from '../src/stream/connection.js';
+import { Emitter } from '../src/stream/emitter.js';
+import type { Recorded } from '../src/stream/sessions.js';
+import type { ChartChoice, Changes, Recording, Settings } from '../src/stream/settings.js';
+import type { MonitorSource } from '../src/stream/source.js';
+import { decode } from '../src/stream/message_check.js';
+import type {
+  History,
+  Knobs,
+  LoaderState,
+  MonitorEvent,
+  Rows,
+  Schema
+} from '../src/stream/page_messages.js';
 import { golden } from './fakes.js';
 
-const state = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
+const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 
 export class FakeSource implements MonitorSource {
   connection: words.Connection = words.running(0.1);

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import type { BokehDocument, Image } from '../src/bokeh.js';
-import { Feed } from '../src/feed.js';
+import type { BokehDocument, Image } from '../src/charts/bokeh_api.js';
+import { Feed } from '../src/charts/feed.js';
 import { fakeDocument, FakeModel, makeRows, makeSchema, range } from './fakes.js';
 
 const SLOTS = 10;
@@ -47,6 +47,16 @@ function tile({ tiles }: { tiles: FakeModel }, seconds: number): number[][] {
 }
 
 describe('tiles', () => {
+  it('on both sides of a gap that is longer than all that is kept stay', async () => {
+    const schema = makeSchema(); // 600 rows: 61 tiles of a second
+    const view = setUp(schema);
+    view.feed.add(makeRows(schema, range(1, 50), undefined, seq => seq / 10 + 0.05));
+    view.feed.add(makeRows(schema, range(51, 100), undefined, seq => 6100 + seq / 10 + 0.05));
+    await draw();
+    expect(tile(view, 4)[1]!.slice(0, 3)).toEqual([40, 41, 42]);
+    expect(tile(view, 6109)[1]!.slice(0, 3)).toEqual([90, 91, 92]);
+  });
+
   it('hold whole per cent on the absolute time grid, 255 where nothing was measured', async () => {
     const schema = makeSchema();
     const { feed, ...view } = setUp(schema);
@@ -178,6 +188,32 @@ describe('lines', () => {
   });
 });
 
+describe('the time axis of what does not move', () => {
+  it('is zoomed about its middle, and labels are placed anew once a person has moved it', async () => {
+    const { feed, time, markers } = setUp();
+    const slots: (() => void)[] = [];
+    Object.assign(time, { change: { connect: (slot: () => void) => slots.push(slot) } });
+    const moved = new Feed(fakeDocument([time, markers]), makeSchema(), {
+      makeImage: (count, width): Image =>
+        Object.assign(new Uint8Array(count * width), { shape: [count, width] })
+    });
+    feed.dispose();
+    moved.add(makeRows(makeSchema(), range(1, 600)));
+    await draw();
+    const { start, end } = time.attributes as { start: number; end: number };
+    moved.zoom(0.5);
+    expect(time.attributes).toMatchObject({
+      start: start + (end - start) / 4,
+      end: end - (end - start) / 4
+    });
+    const { count } = moved.draws;
+    slots.forEach(slot => slot());
+    await draw();
+    expect(moved.draws.count).toBe(count + 1);
+    moved.dispose();
+  });
+});
+
 describe('markers', () => {
   it('stand where the first batch came, with the target’s name', async () => {
     const { feed, markers } = setUp();
@@ -191,14 +227,16 @@ describe('markers', () => {
     expect(markers.data).toEqual({
       time: [1_790_000_002_500, 1_790_000_004_000],
       label: ['→ dali-cpu', '→ torchvision'],
-      place: [1_790_000_002_500, 1_790_000_004_000]
+      place: [1_790_000_002_500, 1_790_000_004_000],
+      align: ['right', 'right'],
+      offset: [-5, -5]
     });
   });
 
   it('name the loader where there are several', async () => {
     const loaders = [
-      { id: 'l', name: 'train' },
-      { id: 'v', name: 'validation' }
+      { id: 'l', name: 'train', phased: false },
+      { id: 'v', name: 'validation', phased: false }
     ];
     const { feed, markers } = setUp({ ...makeSchema(), loaders });
     feed.setEvents([{ id: 1, kind: 'switch', time: 1, loader: 'v', target: 'dali-cpu' }]);

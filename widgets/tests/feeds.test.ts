@@ -1,14 +1,14 @@
-/** What a feed makes of rows at changing intervals: the cases that pytest reads with the report's (tests/wire). */
+/** What a feed makes of rows at changing intervals: which slots they fill and which points they draw. */
 
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import type { Image } from '../src/bokeh.js';
-import { Feed } from '../src/feed.js';
-import { INTERVAL } from '../src/table.js';
-import type { Rows } from '../src/wire.js';
+import type { Image } from '../src/charts/bokeh_api.js';
+import { Feed } from '../src/charts/feed.js';
+import { INTERVAL } from '../src/charts/row_table.js';
+import type { Rows } from '../src/stream/page_messages.js';
 import { fakeDocument, FakeModel, makeSchema } from './fakes.js';
 
 interface Case {
@@ -19,9 +19,7 @@ interface Case {
   readonly lines: readonly (readonly [number, number | null])[];
 }
 
-const CASES = JSON.parse(
-  readFileSync(join(import.meta.dirname, '../../tests/wire/feeds.json'), 'utf8')
-) as Case[];
+const CASES = JSON.parse(readFileSync(join(import.meta.dirname, 'feeds.json'), 'utf8')) as Case[];
 const SLOTS = 10;
 const ORIGIN = 1_790_000_000;
 

@@ -1,16 +1,17 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 
-import { decodeAnalysis, type AnalysisState, type Diagnosing } from '../src/analysis.js';
-import * as words from '../src/connection.js';
-import { Controls } from '../src/controls.js';
-import { decodeSubscription, type LoaderState, type MonitorEvent } from '../src/wire.js';
+import type { AnalysisState, Diagnosing } from '../src/analysis/analysis.js';
+import * as words from '../src/stream/connection.js';
+import { Controls } from '../src/page/controls.js';
+import { decode } from '../src/stream/message_check.js';
+import type { LoaderState, MonitorEvent } from '../src/stream/page_messages.js';
 import { golden } from './fakes.js';
 import { FakeSource } from './fakesource.js';
 
 const { content } = golden('analysis');
-const news = decodeAnalysis(content)!;
+const news = decode('Frame', { ...golden('frame').content, ...content });
 const events = content.events as MonitorEvent[];
-const state = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
+const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 const verdict = news.verdict!;
 const done = { ...news.profiling!, message: 'The trace is x.json.gz.' };
 
@@ -18,7 +19,9 @@ let source: FakeSource;
 let controls: Controls;
 
 const known = (changes: Partial<AnalysisState> = {}): AnalysisState => ({
+  verdict: null,
   verdicts: new Map([[verdict.loader, verdict]]),
+  offers: [],
   diagnosing: null,
   profiling: null,
   ...changes
@@ -116,7 +119,7 @@ describe('the verdict', () => {
     expect(details('.km-result').open).toBe(false);
   });
 
-  it('is not there where the kernel’s half is too old, nor are the buttons', () => {
+  it('is not there before the first subscription, nor are the buttons', () => {
     source.analysis = null;
     controls.update();
     expect(shown('.km-insight')).toBe(false);
@@ -230,7 +233,8 @@ describe('Diagnose', () => {
   it('is of the past in a recording: results without buttons', () => {
     mount(it => {
       it.connection = { ...words.running(0.1), state: 'recorded' };
-      it.recorded = { path: 'x', started: 0, seconds: 60, live: false, goodbye: true, bin_s: null };
+      const label = { path: 'x', started: 0, ended: 60, seconds: 60, bin_s: null, reason: null };
+      it.recorded = { ...label, live: false, goodbye: true };
       it.loaders = [{ ...state, ended: true }];
       it.events = events;
     });

@@ -2,15 +2,19 @@
 
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { KernelSource } from '../src/kernel.js';
-import { Controls } from '../src/controls.js';
-import * as words from '../src/connection.js';
+import { KernelSource } from '../src/stream/kernel_source.js';
+import { Controls } from '../src/page/controls.js';
+import * as words from '../src/stream/connection.js';
 import { FakeMonitor } from './fakes.js';
 import { FakeSource } from './fakesource.js';
 import { after, open, soon } from './seen.js';
 
-const SETTINGS = { interval: 0.1, history: 600, charts: ['cpu'], record: true, record_to: null };
+const SETTINGS = {
+  ...{ interval: 0.1, history: 600, charts: ['cpu'], record: true, record_to: null },
+  ...{ price: null, currency: '' }
+};
 const RECORDING = { state: 'recording', path: '/s/one.kmsession', message: '' };
+const OFF = { state: 'off', path: null, message: '' };
 const CHARTS = [{ id: 'cpu', title: 'CPU', available: true, default: true, reason: null }];
 
 function setUp(monitor: FakeMonitor): void {
@@ -19,7 +23,7 @@ function setUp(monitor: FakeMonitor): void {
     ...hello(),
     settings: SETTINGS,
     charts: CHARTS,
-    recording: monitor.session === null ? null : RECORDING
+    recording: monitor.session === null ? OFF : RECORDING
   });
 }
 
@@ -27,21 +31,13 @@ describe('settings and recording', () => {
   beforeEach(() => vi.useFakeTimers());
   afterEach(() => vi.useRealTimers());
 
-  it('come with the subscription; an older kernel has none', async () => {
+  it('come with the subscription', async () => {
     const monitor = new FakeMonitor();
-    const hello = monitor.hello.bind(monitor);
-    monitor.hello = () => ({
-      ...hello(),
-      ...{ settings: undefined, charts: undefined, recording: undefined }
-    });
-    const { source } = await open(monitor);
-    expect([source.settings, source.charts, source.recording]).toEqual([null, [], null]);
     setUp(monitor);
-    source.refresh();
-    await soon();
+    const { source } = await open(monitor);
     expect(source.settings).toEqual(SETTINGS);
     expect(source.charts).toEqual(CHARTS);
-    expect(source.recording).toEqual({ ...RECORDING, message: null });
+    expect(source.recording).toEqual(RECORDING);
   });
 
   it('change by a request, whose answer may come after the kernel’s idle', async () => {

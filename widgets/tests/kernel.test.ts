@@ -143,7 +143,7 @@ describe('a stream', () => {
       new Float32Array(2)
     ]);
     expect(source.connection.state).toBe('incompatible');
-    expect(source.connection.text).toContain('2 values for 3 series');
+    expect(source.connection.text).toContain('Frame: 8 bytes where 12 are due.');
   });
 });
 

@@ -1,11 +1,12 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { Controls } from '../src/controls.js';
-import { decodeSubscription, type Knobs, type LoaderState } from '../src/wire.js';
+import { Controls } from '../src/page/controls.js';
+import { decode } from '../src/stream/message_check.js';
+import type { Knobs, LoaderState } from '../src/stream/page_messages.js';
 import { golden } from './fakes.js';
 import { FakeSource } from './fakesource.js';
 
-const state = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
+const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 
 let source: FakeSource;
 let controls: Controls;

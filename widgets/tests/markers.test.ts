@@ -3,9 +3,9 @@ import { join } from 'node:path';
 
 import { describe, expect, it } from 'vitest';
 
-import { apart, Bands, Markers, viewOf, type Label } from '../src/markers.js';
-import { Table } from '../src/table.js';
-import type { MonitorEvent, Schema } from '../src/wire.js';
+import { apart, Bands, Markers, viewOf, type Label } from '../src/charts/markers.js';
+import { Table } from '../src/charts/row_table.js';
+import type { MonitorEvent, Schema } from '../src/stream/page_messages.js';
 import { FakeModel, makeRows, makeSchema, range } from './fakes.js';
 
 const IMAGES = 'loader/l/images';
@@ -112,10 +112,8 @@ interface Case {
   readonly markers: readonly (readonly [number, string])[];
 }
 
-/** The cases that pytest reads with the report's (tests/wire/test_markers.py). */
-const CASES = JSON.parse(
-  readFileSync(join(import.meta.dirname, '../../tests/wire/markers.json'), 'utf8')
-) as Case[];
+/** Which events cross the charts, when, and under which words. */
+const CASES = JSON.parse(readFileSync(join(import.meta.dirname, 'markers.json'), 'utf8')) as Case[];
 
 describe('markers', () => {
   it.each(CASES)('$name', ({ loaders, events, markers }) => {
@@ -145,5 +143,23 @@ describe('markers', () => {
     expect(source.data).toBe(data);
     markers.flush(events, { ...view, width: 6000 });
     expect(source.data.place).toEqual(data.time);
+  });
+
+  it('have their labels left of the line, but where there is no room for that', () => {
+    const source = new FakeModel('ColumnDataSource', 'markers');
+    const glyph = new FakeModel('Text', null);
+    const labels = new FakeModel('GlyphRenderer', 'marker-labels', [], { glyph });
+    const tag = { kind: 'markers', events: ['switch'] } as const;
+    const markers = new Markers(source, tag, schema, [labels]);
+    expect(glyph.attributes).toEqual({
+      text_align: { field: 'align' },
+      x_offset: { field: 'offset' }
+    });
+    expect(source.data).toEqual({ time: [], label: [], place: [], align: [], offset: [] });
+    const view = { start: ORIGIN * 1000, end: (ORIGIN + 60) * 1000, width: 600 };
+    markers.flush([change(2, 'a', 'b'), change(30, 'b', 'a')], view);
+    expect(source.data.align).toEqual(['left', 'right']);
+    expect(source.data.offset).toEqual([5, -5]);
+    expect(source.data.place).toEqual(source.data.time);
   });
 });

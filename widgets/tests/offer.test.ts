@@ -1,12 +1,13 @@
 import { beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { decodeAnalysis, type AnalysisState, type Offer } from '../src/analysis.js';
-import { Controls } from '../src/controls.js';
+import type { AnalysisState, Offer } from '../src/analysis/analysis.js';
+import { decode } from '../src/stream/message_check.js';
+import { Controls } from '../src/page/controls.js';
 import { golden } from './fakes.js';
 import { FakeSource } from './fakesource.js';
 
 const { content } = golden('analysis');
-const news = decodeAnalysis(content)!;
+const news = decode('Frame', { ...golden('frame').content, ...content });
 const offer = news.offers![0]!;
 
 let source: FakeSource;
@@ -21,11 +22,12 @@ const press = (name: string): HTMLButtonElement | undefined =>
 const radio = (name: string): HTMLElement =>
   document.querySelector<HTMLElement>(`[role=radio][aria-label=${name}]`)!;
 const settle = (): Promise<void> => new Promise(resolve => setTimeout(resolve, 5));
-const known = (offers?: readonly Offer[]): AnalysisState => ({
+const known = (offers: readonly Offer[] = []): AnalysisState => ({
+  verdict: null,
   verdicts: new Map(),
+  offers,
   diagnosing: null,
-  profiling: null,
-  ...(offers ? { offers } : {})
+  profiling: null
 });
 const show = (offers?: readonly Offer[]): void => {
   source.analysis = known(offers);
@@ -139,14 +141,8 @@ describe('an offer', () => {
   });
 });
 
-describe('a kernel of another version', () => {
-  it('that knows no offers shows none', () => {
-    show();
-    expect([sentence().textContent, press('No thanks')]).toEqual(['', undefined]);
-    expect('offers' in decodeAnalysis({ verdict: content.verdict })!).toBe(false);
-  });
-
-  it('that says nonsense is refused', () => {
-    expect(() => decodeAnalysis({ offers: [{ loader: 'loader-1' }] })).toThrow('offer');
-  });
+it('that has not the form of an offer is refused', () => {
+  expect(() => decode('OffersReply', { status: 'ok', offers: [{ loader: 'loader-1' }] })).toThrow(
+    'OfferState: source is not a string.'
+  );
 });

@@ -1,11 +1,12 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 
-import { Controls } from '../src/controls.js';
-import { decodeSubscription, type LoaderState } from '../src/wire.js';
+import { Controls } from '../src/page/controls.js';
+import { decode } from '../src/stream/message_check.js';
+import type { LoaderState } from '../src/stream/page_messages.js';
 import { golden } from './fakes.js';
 import { FakeSource } from './fakesource.js';
 
-const state = decodeSubscription(golden('reply-subscribe').content).loaders[0]!;
+const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 const asks = state.backends.find(({ name }) => name === 'synthetic')!.confirm!;
 
 let source: FakeSource;

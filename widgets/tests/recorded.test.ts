@@ -1,17 +1,24 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { Controls } from '../src/controls.js';
-import { RecordedSource } from '../src/recorded.js';
-import { duration, entryText, moment, recordedText } from '../src/sessions.js';
-import { decodeSubscription, type Rows, type Schema } from '../src/wire.js';
+import { Controls } from '../src/page/controls.js';
+import { RecordedSource } from '../src/stream/recorded_source.js';
+import { duration, entryText, moment, recordedText } from '../src/stream/sessions.js';
+import { decode } from '../src/stream/message_check.js';
+import type { Rows, Schema } from '../src/stream/page_messages.js';
 import { FakeMonitor, golden } from './fakes.js';
 import { FakeSource } from './fakesource.js';
 import { soon } from './seen.js';
 
 const STARTED = new Date(2026, 10, 20, 14, 3).getTime() / 1000;
 const ENTRY = { started: STARTED, seconds: 1872, live: false, goodbye: false };
-const LABEL = { ...ENTRY, path: '/s/one.kmsession', bin_s: 0.5, ended: STARTED + 1872 };
-const { loaders, strip } = decodeSubscription(golden('reply-subscribe').content);
+const LABEL = {
+  ...ENTRY,
+  path: '/s/one.kmsession',
+  bin_s: 0.5,
+  ended: STARTED + 1872,
+  reason: null
+};
+const { loaders, strip } = decode('SubscribeReply', golden('reply-subscribe').content);
 
 describe('the words', () => {
   it('say when, how long, and how it ended', () => {
@@ -57,7 +64,7 @@ describe('a recorded source', () => {
       request.reply = content => reply({ ...content, running: false, recorded: LABEL, loaders });
       subscribe(request);
     };
-    answers.open = request => request.reply({ recorded: 'r1', ...LABEL });
+    answers.open = request => request.reply({ recorded: 'r1', ...LABEL, facts: {} });
   });
   afterEach(() => vi.useRealTimers());
 
@@ -140,7 +147,7 @@ describe('a recorded source', () => {
     source.setVisible(true);
     await soon();
     expect(source.connection.text).toContain('The file is damaged.');
-    monitor.kernel.answers.open = request => request.reply({ recorded: 'r1' });
+    monitor.kernel.answers.open = request => request.reply({ recorded: 'r1', ...LABEL, facts: {} });
     source.setVisible(false);
     source.setVisible(true);
     await soon();

@@ -2,9 +2,9 @@
 
 import { vi } from 'vitest';
 
-import type { Connection } from '../src/connection.js';
-import { KernelSource } from '../src/kernel.js';
-import type { Rows, Schema } from '../src/wire.js';
+import type { Connection } from '../src/stream/connection.js';
+import { KernelSource } from '../src/stream/kernel_source.js';
+import type { Rows, Schema } from '../src/stream/page_messages.js';
 import type { FakeMonitor } from './fakes.js';
 
 /** Long enough for what answers at once, shorter than any of the source's own waits. */

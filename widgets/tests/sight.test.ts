@@ -1,7 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { embed, type BokehApi, type Image } from '../src/bokeh.js';
-import { Feed } from '../src/feed.js';
+import type { BokehApi, Image } from '../src/charts/bokeh_api.js';
+import { embed } from '../src/charts/bokeh.js';
+import { Feed } from '../src/charts/feed.js';
 import { fakeDocument, FakeModel, makeRows, makeSchema, range } from './fakes.js';
 
 /** Tells what a test says about which elements are on the screen. */

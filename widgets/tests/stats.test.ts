@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
 
-import { running } from '../src/connection.js';
-import { StatsView } from '../src/stats.js';
-import type { Schema } from '../src/wire.js';
+import { running } from '../src/stream/connection.js';
+import { StatsView } from '../src/charts/stats.js';
+import type { Schema } from '../src/stream/page_messages.js';
 import { makeRows, makeSchema, range } from './fakes.js';
 
 const NAMES = ['cpu/0/busy', 'cpu/1/busy', 'loader/l/images', 'loader/l/wait', 'loader/l/step'];
@@ -76,7 +76,7 @@ describe('the figures that matter', () => {
   });
 
   it('say of a GPU why it does not tell, and of several how many there are', () => {
-    const gpu = { index: 0, memory_total: 1 };
+    const gpu = { index: 0, name: 'H100', memory_total: 1, reasons: {}, mig: [], throttle: [] };
     const mig = {
       ...makeSchema(NAMES),
       gpus: [{ ...gpu, reasons: { utilisation: 'Not Supported' } }]

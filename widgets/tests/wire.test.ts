@@ -1,28 +1,31 @@
 import { describe, expect, it } from 'vitest';
 
-import { Channel } from '../src/channel.js';
-import { Commands } from '../src/commands.js';
-import { decodeGlance } from '../src/glance.js';
-import * as wire from '../src/wire.js';
+import { Channel } from '../src/stream/channel.js';
+import { Commands } from '../src/stream/commands.js';
+import { decode } from '../src/stream/message_check.js';
+import * as protocol from '../src/stream/protocol.js';
+import * as wire from '../src/stream/page_messages.js';
 import { FakeKernel, golden } from './fakes.js';
+
+const { schema, session: SESSION } = decode('SubscribeReply', golden('reply-subscribe').content);
 
 describe('golden messages', () => {
   it('have the names of this half', () => {
-    expect(golden('request-hello').msg_type).toBe(wire.REQUEST);
-    expect(golden('reply-hello').msg_type).toBe(wire.REPLY);
-    expect(golden('frame').msg_type).toBe(wire.FRAME);
-    expect(golden('notice').msg_type).toBe(wire.NOTICE);
-    expect(golden('request-hello').content.protocol).toBe(wire.PROTOCOL);
+    expect(golden('request-hello').msg_type).toBe(protocol.REQUEST);
+    expect(golden('reply-hello').msg_type).toBe(protocol.REPLY);
+    expect(golden('frame').msg_type).toBe(protocol.FRAME);
+    expect(golden('notice').msg_type).toBe(protocol.NOTICE);
+    expect(golden('request-hello').content.protocol).toBe(protocol.PROTOCOL);
   });
 
   it('decode: hello', () => {
     const hello = wire.decodeHello(golden('reply-hello').content);
-    expect(hello).toMatchObject({ protocol: 1, environment: 'train', running: true });
-    expect(hello.version).toBe(wire.VERSION);
+    const { PROTOCOL, VERSION } = protocol;
+    expect(hello).toMatchObject({ protocol: PROTOCOL, version: VERSION, environment: 'train' });
   });
 
   it('decode: subscription', () => {
-    const subscription = wire.decodeSubscription(golden('reply-subscribe').content);
+    const subscription = decode('SubscribeReply', golden('reply-subscribe').content);
     expect(subscription).toMatchObject({ lease: 20, seq: 17, paused: false, running: true });
     expect(subscription.schema.series[3]).toEqual({ name: 'gpu/0/utilisation', unit: '%' });
     expect(subscription.loaders[0]?.name).toBe('train <b>');
@@ -31,12 +34,12 @@ describe('golden messages', () => {
   });
 
   it('decode: switch', () => {
-    const state = wire.decodeLoader(golden('reply-switch').content);
+    const state = decode('LoaderReply', golden('reply-switch').content).loader;
     expect(state).toMatchObject({ backend: 'torchvision', wanted: 'dali-cpu', planned: 2048 });
   });
 
   it('decode: set', () => {
-    const state = wire.decodeLoader(golden('reply-set').content);
+    const state = decode('LoaderReply', golden('reply-set').content).loader;
     expect(state).toMatchObject({ knobs: { workers: 4, prefetch: 3, threads: 2 }, skipped: 1 });
     expect(state.skips).toEqual([
       { index: 612, path: 'train/n01/<i>cat</i>.jpg', reason: 'cannot identify image file' }
@@ -50,8 +53,7 @@ describe('golden messages', () => {
   });
 
   it('decode: frame, NaN where nothing was measured', () => {
-    const { content, buffers } = golden('frame');
-    const frame = wire.decodeFrame(content, buffers);
+    const frame = wire.frameOf(golden('frame'), SESSION, schema)!;
     expect([...frame.values]).toEqual([50, 99.5, 8606711808, 31, 0, 12.25, 80.5]);
     expect(frame).toMatchObject({ seq: 17, time: 1.7, schema: 3 });
   });
@@ -146,55 +148,45 @@ describe('settings, recordings and glances', () => {
   });
 
   it('come with hello, subscription and frame', () => {
-    const setup = wire.decodeHello(golden('reply-hello').content);
-    expect(setup.settings?.charts).toEqual(['cpu', 'gpu', 'images', 'wait']);
+    const setup = decode('HelloReply', golden('reply-hello').content);
+    expect(setup.settings.charts).toEqual(['cpu', 'gpu', 'images', 'wait']);
     expect(setup.charts.map(({ id, available }) => [id, available])).toEqual([
       ['cpu', true],
       ['pressure', false]
     ]);
-    expect(setup.recording).toMatchObject({ state: 'recording', message: null });
-    const { content, buffers } = golden('frame');
-    expect(wire.decodeFrame(content, buffers).recording?.state).toBe('stopped');
-    expect(decodeGlance(golden('glance').content)).toMatchObject({ gpu: 87, cpu: 45.25 });
+    expect(setup.recording).toMatchObject({ state: 'recording', message: '' });
+    expect(decode('Frame', golden('frame').content).recording?.state).toBe('stopped');
+    expect(decode('Glance', golden('glance').content)).toMatchObject({ gpu: 87, cpu: 45.25 });
   });
 });
 
 describe('what does not have the form is refused by name', () => {
+  const frame = golden('frame');
+  const loader = golden('reply-switch').content.loader as object;
+  const change = (changes: object): unknown =>
+    decode('LoaderReply', { status: 'ok', loader: { ...loader, ...changes } });
   it.each([
-    ['frame: seq is not a number.', () => wire.decodeFrame(without('frame', 'seq'), [])],
-    ['frame: a buffer is missing.', () => wire.decodeFrame(golden('frame').content, [])],
+    ['Frame: seq is not a number.', () => decode('Frame', { ...frame.content, seq: undefined })],
     [
-      'frame: 7 bytes are no float32 values.',
-      () => wire.decodeFrame(golden('frame').content, [new ArrayBuffer(7)])
+      'Frame: a buffer is missing.',
+      () => wire.frameOf({ content: frame.content }, SESSION, schema)
     ],
     [
-      'history: seq: 8 bytes where 24 are due.',
+      'Frame: 7 bytes where 28 are due.',
+      () => wire.frameOf({ ...frame, buffers: [new ArrayBuffer(7)] }, SESSION, schema)
+    ],
+    [
+      'HistoryReply: seq: 8 bytes where 24 are due.',
       () => wire.decodeHistory(golden('reply-history').content, [new ArrayBuffer(8)])
     ],
-    [
-      'subscription: lease is not a number.',
-      () => wire.decodeSubscription(without('reply-subscribe', 'lease'))
-    ],
-    [
-      'schema is not an object.',
-      () => wire.decodeSubscription(without('reply-subscribe', 'schema'))
-    ],
-    [
-      'skip: reason is not text.',
-      () => wire.decodeLoader({ loader: { ...loader(), skips: [{ index: 1, path: 'x' }] } })
-    ],
-    ['knobs is not an object.', () => wire.decodeLoader({ loader: { ...loader(), knobs: 4 } })],
-    ['hello is not an object.', () => wire.decodeHello(null)]
-  ])('%s', (message, decode) => {
-    expect(decode).toThrow(new wire.WireError(message));
+    ['LoaderState: skips is not a list.', () => change({ skips: 4 })],
+    ['Skip: reason is not a string.', () => change({ skips: [{ index: 1, path: 'x' }] })],
+    ['LoaderState: knobs is not an object.', () => change({ knobs: 4 })],
+    ['LoaderState: decoded is not a number.', () => change({ decoded: { 'dali-cpu': '4' } })],
+    ['LoaderState: wanted is not a string.', () => change({ wanted: undefined })],
+    ['LoaderState: ended is not a boolean.', () => change({ ended: null })],
+    ['HelloReply is not an object.', () => wire.decodeHello(null)]
+  ])('%s', (message, read) => {
+    expect(read).toThrow(new wire.WireError(message));
   });
 });
-
-function loader(): object {
-  return golden('reply-switch').content.loader as object;
-}
-
-function without(name: string, field: string): Record<string, unknown> {
-  const { content } = golden(name);
-  return { ...content, [field]: undefined };
-}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from .verdict import NotForDali, checked_size
+from .refusal import NotForDali, checked_size
 
 PNG = b"\x89PNG\r\n\x1a\n"
 BMP = b"BM"
@@ -60,7 +60,6 @@ def png_size(data: bytes) -> tuple[int, int]:
 
 
 def _header(body: bytes) -> tuple[tuple[int, int], int]:
-    """Read IHDR: the size, and the colour type."""
     if len(body) != 13:
         raise NotForDali("the PNG header is damaged")
     depth, colours, compression, filtering, interlace = body[8:]

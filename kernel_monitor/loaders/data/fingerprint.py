@@ -37,15 +37,15 @@ def fingerprint(*values: Any) -> bytes:
 
 
 def _fingerprint(value: Any) -> bytes:
-    # First by values alone, which does not end where objects refer to each other in a circle; then with a memory of
-    # objects met before, which tells one object held twice from two equal ones.
+    # First by values alone, which does not end where objects refer to each other in a circle; then with a memo of
+    # objects, in which an object held twice differs from two equal objects.
     for fast in (True, False):
         digest = _Digest()
         try:
             _Describer(digest, fast=fast).dump(value)
         except _EnoughRead:
             return digest.value()
-        except Exception:
+        except Exception:  # whatever the user's own classes raise: the object is then known by its id
             log.debug("a fingerprint cannot be taken", exc_info=True)
         else:
             return digest.value()
@@ -109,7 +109,7 @@ class _Describer(pickle.Pickler):
         if isinstance(reduced, str):
             return _identity(value)
         if len(reduced) > 2 and type(reduced[2]) is dict:
-            attributes = {name: self._digested(one) for name, one in reduced[2].items()}
+            attributes = {name: self._digested(inner) for name, inner in reduced[2].items()}
             return (*reduced[:2], attributes, *reduced[3:])
         return reduced
 
@@ -142,8 +142,7 @@ def _function(value: FunctionType) -> Any:
 
 
 def _names(code: CodeType) -> list[str]:
-    """The global names that a function and those inside it may use."""
-    inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]
+    inner = [name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const)]
     return sorted({*code.co_names, *inner})
 
 
@@ -162,7 +161,7 @@ def _code(value: CodeType) -> Any:
 def _class(value: type) -> Any:
     if _is_importable(value):
         return NotImplemented  # by its name
-    inside = {name: one for name, one in vars(value).items() if name not in _OWN}
+    inside = {name: inner for name, inner in vars(value).items() if name not in _OWN}
     return _known_by, (value.__module__, value.__qualname__), (value.__bases__, inside)
 
 

@@ -1,4 +1,4 @@
-"""The protocol by which a data set of one's own says where its images are."""
+"""The protocol by which a user's own data set gives its image files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class ImageFiles(Protocol):
-    """A data set that tells, for an index, which image file it is and what its target is.
+    """A data set that gives the image file and the target of an index.
 
     `switchable` opens, decodes and transforms the image itself, on whichever engine is in use, so it calls
     `image_file` in place of `__getitem__`. The image is opened as RGB by Pillow, as torchvision's ImageFolder does.

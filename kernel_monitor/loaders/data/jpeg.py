@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .verdict import NotForDali, checked_size
+from .refusal import NotForDali, checked_size
 
 SOI = b"\xff\xd8"
 
@@ -106,6 +106,6 @@ def _frame(body: bytes) -> tuple[int, int]:
 def _scan(body: bytes, frame: bytes) -> list[int]:
     """Read a scan header (B.2.3): which of the frame's components it holds."""
     components = list(body[1:-3:2])
-    if not 1 <= body[0] <= 4 or len(body) != 4 + 2 * body[0] or any(one not in frame[6::3] for one in components):
+    if not 1 <= body[0] <= 4 or len(body) != 4 + 2 * body[0] or not set(components) <= set(frame[6::3]):
         raise NotForDali("a JPEG scan header is damaged")
     return components

@@ -1,6 +1,6 @@
 """Where torchvision's own data sets keep their image files, one line per class.
 
-Each entry says what the class's `__getitem__` does (torchvision 0.21 to 0.29): which file it opens, by which
+Each entry describes the class's `__getitem__` does (torchvision 0.21 to 0.29): which file it opens, by which
 function, with which target, and which transforms it applies. Before 0.22 most had no `loader` and opened their images
 as `pil_loader` does. A class that reads more than one image file per sample has no entry.
 """
@@ -27,7 +27,7 @@ def open_as_stored(path: Any) -> Image.Image:
     image = Image.open(path)
     try:
         image.load()
-    except BaseException:
+    except BaseException:  # raised again: only to close the file, after an interrupt too
         image.close()
         raise
     return image
@@ -55,38 +55,31 @@ def _standard(dataset: Any) -> tuple[Any, Any]:
         return None, None
     if type(joint) is not StandardTransform:
         raise NotSwitchable(
-            f"{type(dataset).__name__} has a joint transform of image and target ({type(joint).__name__}), of which "
-            "switchable() cannot tell what it does to the image alone; give transform= and target_transform= instead."
+            f"{type(dataset).__name__} has a joint transform of image and target ({type(joint).__name__}), and "
+            "switchable() does not know what it does to the image alone; give transform= and target_transform= instead."
         )
     return joint.transform, joint.target_transform
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a class of data sets keeps its files.
+    """How a class of data sets keeps its files."""
 
-    Attributes:
-        entries: the list that `__getitem__` indexes.
-        entry: an index to what the opening function takes (a path) and the target before any target transform.
-        opener: the function that opens an image.
-        transforms: (transform, target transform), each None where nothing is applied.
-        refusal: why this data set cannot be used, None where it can.
-    """
-
-    entries: Callable[[Any], Sequence[Any]]
+    entries: Callable[[Any], Sequence[Any]]  # the list that `__getitem__` indexes
+    # an index to what the opening function takes (a path) and the target before any target transform
     entry: Callable[[Any, int], tuple[Any, Any]]
+    # the function that opens an image
     opener: Callable[[Any], Opener] = lambda dataset: getattr(dataset, "loader", pil_loader)
+    # (transform, target transform), each None where nothing is applied
     transforms: Callable[[Any], tuple[Any, Any]] = _both
-    refusal: Callable[[Any], str | None] = lambda _: None
+    refusal: Callable[[Any], str | None] = lambda _: None  # why this data set cannot be used, None where it can
 
 
 def _pairs(name: str, **rest: Any) -> Layout:
-    """A list of (path, target)."""
     return Layout(lambda dataset: getattr(dataset, name), lambda dataset, index: getattr(dataset, name)[index], **rest)
 
 
 def _columns(paths: str, targets: str, **rest: Any) -> Layout:
-    """A list of paths beside a list of targets."""
     return Layout(
         lambda dataset: getattr(dataset, paths),
         lambda dataset, index: (getattr(dataset, paths)[index], getattr(dataset, targets)[index]),

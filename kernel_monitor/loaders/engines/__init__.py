@@ -1,1 +1,5 @@
-"""What computes the batches of a plan: the engines, and which of them can run here."""
+"""What computes the batches of a plan: the engines, and which of them can run here.
+
+In: a function that gives the next slot of the plan. Out: a `Delivery` for each slot. `engine.py` is the contract and
+`backends.py` lists the engines.
+"""

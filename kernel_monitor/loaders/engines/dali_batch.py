@@ -1,8 +1,8 @@
-"""Around a run of DALI: looking at a batch's files before it, putting the batch together after it.
+"""A batch before and after DALI's run: its files are checked, its samples are put together.
 
 Samples that are not known to be good for DALI are computed by the torchvision path, in the same place of the same
-batch, and are recorded with the reason. Where a program leaves the rest of the transforms to torchvision and there are
-no workers for it (see `rest_engine`), it runs here: on the thread of the training loop, since it draws from the
+batch, and are recorded with the reason. If a program leaves the rest of the transforms to torchvision and there are no
+workers for it (see `rest_engine`), the rest runs here: on the thread of the training loop, since it draws from the
 process's default generators.
 """
 
@@ -21,15 +21,15 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.dlpack import from_dlpack
 
 from ...errors import MonitorError
-from ..data.files import Facts, FileTable, look_bytes
-from ..data.keyed import BadSample, KeyedCollate, KeyedDataset, collate_seed
-from ..data.sources import Located
-from ..plan import Fallback, Take
+from ..data.file_check import Facts, FileTable, look_bytes
+from ..data.file_source import Located
+from ..data.keyed_dataset import BadSample, KeyedCollate, KeyedDataset, collate_seed
+from ..plan import Fallback, Slot
 from ..transforms.inject import as_kind
 from . import torch_engine
-from .base import Delivery, EngineFailed
 from .dali_graph import ENCODED, NAME, Rows, Work
-from .forms import Form
+from .engine import Delivery, EngineFailed
+from .output_format import Form
 from .own_pipeline import OwnPipeline, refused
 
 _MIXED = Facts(0, 0, "the data set gives some files as paths and some as bytes")
@@ -41,7 +41,7 @@ Images = torch.Tensor | list[torch.Tensor]  # [n, ...], or n images [height, wid
 class Issued:
     """A batch under way: its files, which of its rows DALI computes, and why the others are not."""
 
-    take: Take
+    slot: Slot
     located: list[Located]
     paths: list[str]  # from the root; none where the data set gives encoded files
     facts: list[Facts]
@@ -91,34 +91,34 @@ class Batches:
         self._form: tuple[torch.Size, torch.dtype] | None = None  # of one image that DALI gave
         self._form_seen: tuple[tuple[int, torch.dtype], Form] | None = None  # in which epoch, with which default
 
-    def look(self, take: Take, located: list[Located] | None = None) -> Issued:
+    def look(self, slot: Slot, located: list[Located] | None = None) -> Issued:
         """Find a batch's files, unless they are given, and examine them."""
         source = self._keyed.source
         if located is None and self._keyed.asks_user:
             with self._keyed.apart():
-                located = [self._keyed.locate(take, row) for row in range(len(take.indices))]
+                located = [self._keyed.locate(slot, row) for row in range(len(slot.indices))]
         elif located is None:
-            located = [source.locate(index) for index in take.indices]
+            located = [source.locate(index) for index in slot.indices]
         encoded = source.encoded
-        paths = [] if encoded else [source.absolute(one.path) for one in located]
+        paths = [] if encoded else [source.absolute(file.path) for file in located]
         if not (source.opens_plainly or self._own):
             facts = [Facts(0, 0, "the data set opens its files by a function of its own")] * len(located)
         elif encoded:
-            facts = [_MIXED if one.data is None else look_bytes(one.data) for one in located]
+            facts = [_MIXED if file.data is None else look_bytes(file.data) for file in located]
         else:
-            numbers = [one.number for one in located]
+            numbers = [file.number for file in located]
             seen = self._files.look_all(list(zip(numbers, paths, strict=True)))
-            facts = [fact if one.data is None else _MIXED for one, fact in zip(located, seen, strict=True)]
+            facts = [fact if file.data is None else _MIXED for file, fact in zip(located, seen, strict=True)]
         good = [row for row, fact in enumerate(facts) if fact.reason is None]
-        return Issued(take, located, paths, facts, good)
+        return Issued(slot, located, paths, facts, good)
 
     def feed(self, pipeline: Any, issued: Issued) -> None:
         """Feed the good rows of a batch, and let DALI run."""
-        good, take = issued.good, issued.take
+        good, slot = issued.good, issued.slot
         facts = [issued.facts[row] for row in good]
         rows = Rows(
-            self._keyed.keys(take)[good],
-            np.array([take.indices[row] for row in good], dtype=np.int64),
+            self._keyed.keys(slot)[good],
+            np.array([slot.indices[row] for row in good], dtype=np.int64),
             np.array([fact.height for fact in facts], dtype=np.int64),
             np.array([fact.width for fact in facts], dtype=np.int64),
         )
@@ -137,7 +137,7 @@ class Batches:
         Images for the rest of the transforms are copied to the host, once for the batch, if they are not there.
 
         Raises:
-            EngineFailed: images that must have one size have several; the message says what to do.
+            EngineFailed: images that must have one size have several; the message has the remedy.
         """
         if self._work.rest is not None:
             if self._device is not None:
@@ -153,35 +153,35 @@ class Batches:
 
     def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
         """Put a batch together from DALI's images and, at the rows in `reasons`, the torchvision path's."""
-        take = issued.take
+        slot = issued.slot
         try:
             with self._keyed.apart(self._collate.collate):
                 return self._put_together(issued, images, reasons)
         except Exception as error:  # noqa: BLE001 - the user's transform or collate: raised in the user's loop
-            return Delivery(take.number, np.asarray(take.indices, dtype=np.int64), None, error=error)
+            return Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), None, error=error)
 
     def close(self) -> None:
         """End the threads that look at files, if there are any; what is known of the files stays."""
         self._files.close()
 
     def _put_together(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
-        take, located = issued.take, issued.located
-        delivery = Delivery(take.number, np.asarray(take.indices, dtype=np.int64), None)
+        slot, located = issued.slot, issued.located
+        delivery = Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), None)
         samples: dict[int, tuple[Any, Any]] = {}  # of the torchvision path, by row
         if reasons:
-            fetched = self._keyed.fetch(take, reasons)
+            fetched = self._keyed.fetch(slot, reasons)
             if isinstance(fetched.failure, BadSample):
                 delivery.error = fetched.failure.error()
                 return delivery
             samples = dict(zip((row for row in reasons if row not in fetched.bad), fetched.content, strict=True))
             delivery.skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
-        kept = [row for row in range(len(take.indices)) if row not in delivery.skipped]
-        if len(kept) < len(take.indices):
+        kept = [row for row in range(len(slot.indices)) if row not in delivery.skipped]
+        if len(kept) < len(slot.indices):
             delivery.indices = delivery.indices[kept]
-        if kept or not take.indices:
+        if kept or not slot.indices:
             delivery.batch = self._batch(issued, images, samples, kept)
         delivery.decoders = [torch_engine.NAME if row in samples else self.name for row in kept]
-        delivery.fallbacks = [Fallback(take.indices[row], located[row].path, reasons[row]) for row in samples]
+        delivery.fallbacks = [Fallback(slot.indices[row], located[row].path, reasons[row]) for row in samples]
         return delivery
 
     def _batch(
@@ -189,10 +189,10 @@ class Batches:
     ) -> Any:
         """What the user's loop receives, of the rows in `kept`; `samples` are those of the torchvision path."""
         form = self._seen(issued)
-        take, target = issued.take, self._keyed.target
+        slot, target = issued.slot, self._keyed.target
         # A tuple, as default_collate makes of a batch's samples: of strings it is what the loop receives.
         targets: Any = tuple(
-            samples[row][1] if row in samples else target(take, row, issued.located[row]) for row in kept
+            samples[row][1] if row in samples else target(slot, row, issued.located[row]) for row in kept
         )
         whole: Any
         if isinstance(images, torch.Tensor):
@@ -214,23 +214,22 @@ class Batches:
         if self._collate.collate is default_collate and isinstance(whole, torch.Tensor):
             batch: Any = [whole, default_collate(targets)]
         else:
-            batch = self._collate.batch(list(zip(whole, targets, strict=True)), collate_seed(take))
+            batch = self._collate.batch(list(zip(whole, targets, strict=True)), collate_seed(slot))
         return pin_memory(batch, "cuda") if self._pin else batch
 
     def _seen(self, issued: Issued) -> Form:
         """The form of an image on the torchvision path: looked at once an epoch, as transforms may be edited."""
         if self._own or self._work.rest is not None or not issued.good:
             return Form()
-        now = issued.take.epoch, torch.get_default_dtype()
+        now = issued.slot.epoch, torch.get_default_dtype()
         if self._form_seen is None or self._form_seen[0] != now:
             row = issued.good[0]
             fact = issued.facts[row]
-            self._form_seen = now, Form.seen(self._keyed.injected(issued.take), row, fact.height, fact.width)
+            self._form_seen = now, Form.seen(self._keyed.injected(issued.slot), row, fact.height, fact.width)
         return self._form_seen[1]
 
     def _finished(self, images: list[torch.Tensor], issued: Issued) -> dict[int, Any]:
-        """DALI's images after the rest of the user's transforms, by row."""
-        injected, rest = self._keyed.injected(issued.take), self._work.rest
+        injected, rest = self._keyed.injected(issued.slot), self._work.rest
         made = {row: as_kind(self._work.rest_kind, image) for row, image in zip(issued.good, images, strict=True)}
         if injected is None or rest is None:
             return made
@@ -270,8 +269,7 @@ def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 def _alike(images: list[Any]) -> bool:
-    """Whether images are tensors that can be stacked."""
-    return all(isinstance(one, torch.Tensor) for one in images) and len({(one.shape, one.dtype) for one in images}) == 1
+    return all(isinstance(i, torch.Tensor) for i in images) and len({(i.shape, i.dtype) for i in images}) == 1
 
 
 def _described(form: tuple[torch.Size, torch.dtype] | None) -> str:

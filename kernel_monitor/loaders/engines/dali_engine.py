@@ -1,4 +1,4 @@
-"""DALI, on the CPU or a GPU: one long-lived pipeline that is told which files to read and what to do with each.
+"""DALI, on the CPU or a GPU: a long-lived pipeline that is fed file names and the parameters of each sample.
 
 After an error of DALI's own the pipeline is built anew and the batch that met it is computed by the torchvision path.
 """
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 
 from ...errors import BackendUnavailable
-from ..data.keyed import KeyedDataset
-from ..data.sources import Located
-from ..plan import Take
-from . import torch_engine
-from .base import Delivery, EngineFailed, Pull
+from ..data.file_source import Located
+from ..data.keyed_dataset import KeyedDataset
+from ..plan import Slot
+from . import worker_start
 from .dali_batch import Batches, Issued
 from .dali_graph import Work, explained
+from .engine import Delivery, EngineFailed, Pull
 
-DEPTH = 4  # batches in flight, where nobody has set it
+DEPTH = 4  # batches in flight, by default
 FAILURES = 3  # errors of DALI in a row that no bad file explains, before the engine gives up
 WARM_UP_SEARCH = 64  # files looked at to find some to warm up with
 WARM_UP = 2  # files to warm up with: two sizes show whether a pipeline of the user's own makes them one
@@ -64,7 +64,7 @@ class DaliEngine:
         self._device = device
         self._pipeline: Any = None
         self._queue: deque[Issued] = deque()
-        self._held: Take | None = None  # larger than the pipeline: waits until it can be built anew
+        self._held: Slot | None = None  # larger than the pipeline: waits until it can be built anew
         self._pull: Pull | None = None
         self._error: Exception | None = None
         self._failures = 0
@@ -73,11 +73,11 @@ class DaliEngine:
         """Build the pipeline and run it once on real files, unless it stands already.
 
         Raises:
-            BackendUnavailable: it cannot be built or run; the message says why.
+            BackendUnavailable: it cannot be built or run; the message has the cause.
         """
         if self._pipeline is not None and not self.broken:
             return
-        torch_engine.note_dali()
+        worker_start.note_dali()
         self._pipeline = self._build()
         self.broken = False
 
@@ -89,7 +89,7 @@ class DaliEngine:
             try:
                 for _ in range(stale):
                     self._pipeline.outputs()
-            except Exception as error:  # noqa: BLE001 - DALI's own, of batches that nobody waits for any more
+            except Exception as error:  # noqa: BLE001 - DALI's own, of abandoned batches
                 log.warning("%s failed on an abandoned batch: %s; building it anew", self.name, explained(error))
                 self.broken = True
         if self._error is not None or self.broken:
@@ -99,21 +99,20 @@ class DaliEngine:
     def pump(self, most: int | None = None) -> None:
         depth = self.depth if most is None else min(self.depth, len(self._queue) + most)
         while len(self._queue) < depth and self._pull is not None:
-            take, self._held = self._held, None
-            take = take or self._pull()
-            if take is None:
+            slot, self._held = self._held, None
+            slot = slot or self._pull()
+            if slot is None:
                 return
-            if len(take.indices) > self._batch_size:
+            if len(slot.indices) > self._batch_size:
                 if self._queue:
-                    self._held = take
+                    self._held = slot
                     return
-                self._batch_size, self._pipeline = len(take.indices), None
+                self._batch_size, self._pipeline = len(slot.indices), None
                 self.prepare()
-            self._issue(take)
+            self._issue(slot)
 
     @property
     def waiting(self) -> int:
-        """Batches taken and not received."""
         return len(self._queue) + (self._held is not None)
 
     def receive(self) -> Delivery:
@@ -140,7 +139,7 @@ class DaliEngine:
         self._batches.close()
 
     def _build(self) -> Any:
-        """A pipeline that has run; where one file breaks it, the next may show that the others do not."""
+        """A pipeline that has run once; if it fails on some files, others are tried."""
         files = self._first_files()
         failure: Exception | None = None
         step = min(WARM_UP, self._batch_size)
@@ -155,31 +154,29 @@ class DaliEngine:
                     self._batches.unpack(self._outputs(pipeline))
             except EngineFailed:
                 raise
-            except Exception as error:  # noqa: BLE001 - DALI's own: told if all attempts end so
+            except Exception as error:  # noqa: BLE001 - DALI's own: raised if all attempts fail
                 failure = error
             else:
                 return pipeline
         reason = "" if failure is None else explained(failure)
-        told = BackendUnavailable(f"{self.name} fails on the first files: {reason}")
-        told.paths = tuple(self._trial(files).paths)
-        raise told from failure
+        unavailable = BackendUnavailable(f"{self.name} fails on the first files: {reason}")
+        unavailable.paths = tuple(self._trial(files).paths)
+        raise unavailable from failure
 
     def _first_files(self) -> list[tuple[int, Located]]:
-        """The first samples that DALI is given: indices and files."""
         found: list[tuple[int, Located]] = []
-        for one in enumerate(self._source.first(WARM_UP_SEARCH)):
+        for sample in enumerate(self._source.first(WARM_UP_SEARCH)):
             if len(found) == WARM_UP * WARM_UPS:
                 break
-            found += [one] if self._trial([one]).good else []
+            found += [sample] if self._trial([sample]).good else []
         return found
 
     def _trial(self, some: list[tuple[int, Located]]) -> Issued:
-        """A batch to warm up with."""
         indices = [index for index, _ in some]
-        return self._batches.look(Take(0, 0, 0, indices, [0] * len(some)), [located for _, located in some])
+        return self._batches.look(Slot(0, 0, 0, indices, [0] * len(some)), [located for _, located in some])
 
-    def _issue(self, take: Take) -> None:
-        issued = self._batches.look(take)
+    def _issue(self, slot: Slot) -> None:
+        issued = self._batches.look(slot)
         self._queue.append(issued)
         if issued.good and self._error is None:
             try:
@@ -188,7 +185,6 @@ class DaliEngine:
                 self._error = error
 
     def _outputs(self, pipeline: Any) -> Any:
-        """The oldest run's images."""
         if self._device is None:
             (images,) = pipeline.outputs()
         else:
@@ -206,15 +202,15 @@ class DaliEngine:
             failed.paths = tuple(path for issued in self._queue for path in issued.paths)
             raise failed from error
         log.warning("%s: %s; building it anew", self.name, reason)
-        under_way = [issued.take for issued in self._queue]
+        under_way = [issued.slot for issued in self._queue]
         self._queue.clear()
         self._pipeline = None
         self.prepare()
         oldest = self._batches.look(under_way[0])
-        for take in under_way[1:]:
-            self._issue(take)
+        for slot in under_way[1:]:
+            self._issue(slot)
         self.pump()
         delivery = self._batches.assemble(oldest, None, dict.fromkeys(oldest.good, reason) | oldest.reasons)
         if delivery.error is not None or delivery.skipped:
-            self._failures = 0  # a file that nobody can read, not DALI, is to blame
+            self._failures = 0  # an unreadable file, not DALI, is to blame
         return delivery

@@ -32,17 +32,11 @@ _kept: list[Any] = []
 
 
 class Rows(NamedTuple):
-    """The n samples that a run is fed.
+    """The n samples that a run is fed."""
 
-    Attributes:
-        keys: uint64[n], for their random numbers.
-        indices: int64[n], in the data set.
-        heights, widths: int64[n], of the files' images, pixels.
-    """
-
-    keys: UInt64s
-    indices: Ints
-    heights: Ints
+    keys: UInt64s  # uint64[n], for their random numbers
+    indices: Ints  # int64[n], in the data set
+    heights: Ints  # heights, widths: int64[n], of the files' images, pixels
     widths: Ints
 
 
@@ -92,7 +86,7 @@ class Translated:
 def preload() -> None:
     """Map DALI's libraries (600 MB) without the GIL, which an import would hold while the training loop waits.
 
-    What cannot be mapped here is left to the import, which then says why.
+    What cannot be mapped here is left to the import, which reports the error.
     """
     spec = importlib.util.find_spec("nvidia.dali")
     if spec is None or spec.origin is None:
@@ -182,7 +176,7 @@ def build(
 
 
 class _Graph:
-    """See `transforms.ops.base.Graph`."""
+    """See `transforms.ops.operation.Graph`."""
 
     def __init__(self, device: int | None) -> None:
         self.device = "cpu" if device is None else "gpu"
@@ -215,7 +209,6 @@ def _decoded(graph: _Graph, data: Any, *, region: bool) -> Any:
 
 
 def _scaled(program: Program, graph: _Graph, image: Any) -> Any:
-    """Scaled, mirrored and laid out as [3, height, width]."""
     from nvidia.dali import fn, types
 
     scaling: dict[str, Any] = {"dtype": types.UINT8, "mean": [0.0] * 3, "std": [1.0] * 3}
@@ -233,7 +226,7 @@ def _scaled(program: Program, graph: _Graph, image: Any) -> Any:
 
 
 def explained(error: BaseException) -> str:
-    """What an exception says, in one line; of DALI's reports, the operator and the error that it met."""
+    """An exception in one line; of DALI's reports, the operator and its error."""
     text = str(error).strip()
     met = re.search(r"\nencountered:\s*\n+(.+)", text)
     if met is None:

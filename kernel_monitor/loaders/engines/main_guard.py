@@ -8,21 +8,13 @@ script without that guard would train once more, in each worker.
 from __future__ import annotations
 
 import ast
-import operator
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing import spawn
 from pathlib import Path
-from typing import Any
 
 RENAMED = "__mp_main__"  # what the script's `__name__` is in the new process
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.In: lambda one, several: one in several,
-    ast.NotIn: lambda one, several: one not in several,
-}
 
 
 def imported_again() -> Path | None:
@@ -30,8 +22,8 @@ def imported_again() -> Path | None:
 
     In a notebook and with `python -c` there is none.
     """
-    told = spawn.get_preparation_data("")  # what multiprocessing would tell the process to do
-    name, path = told.get("init_main_from_name"), told.get("init_main_from_path")
+    data = spawn.get_preparation_data("")  # what multiprocessing would send to the process
+    name, path = data.get("init_main_from_name"), data.get("init_main_from_path")
     if name is not None:  # python -m; that of a package, or of a folder, is never imported again
         file = getattr(sys.modules["__main__"], "__file__", None)
         return None if name == "__main__" or name.endswith(".__main__") or file is None else Path(file)
@@ -57,7 +49,7 @@ def unguarded() -> Path | None:
 
 
 def _running_line(script: str) -> int | None:
-    """The line at which the script's own level stands now; None where it has ended."""
+    """The line of the script's top level that runs now; None if the script has ended."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     own, line = vars(sys.modules["__main__"]), None
     while frame is not None:  # to the outermost one: the script may have run other code by exec()
@@ -69,7 +61,7 @@ def _running_line(script: str) -> int | None:
 
 
 def _left_out(body: list[ast.stmt], line: int) -> bool:
-    """Whether the new process would not come to a line of some statements."""
+    """Whether the new process would skip a line of some statements."""
     for statement in body:
         for block, left_out in _blocks(statement):
             if block and block[0].lineno <= line <= (block[-1].end_lineno or line):
@@ -78,7 +70,7 @@ def _left_out(body: list[ast.stmt], line: int) -> bool:
 
 
 def _runs_nothing(statement: ast.stmt) -> bool:
-    """Whether the new process would only define things by a statement."""
+    """Whether a statement only defines things in the new process."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)):
         return True
     if isinstance(statement, (ast.If, ast.Match, ast.Try)):
@@ -87,7 +79,7 @@ def _runs_nothing(statement: ast.stmt) -> bool:
 
 
 def _blocks(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], bool]]:
-    """The blocks inside a statement, each with whether the new process would leave it out."""
+    """The blocks inside a statement, each with whether the new process would skip it."""
     if isinstance(statement, ast.If):
         test = _value(statement.test)
         yield statement.body, test is False
@@ -107,23 +99,12 @@ def _blocks(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], bool]]:
 
 
 def _value(test: ast.expr) -> bool | None:
-    """What a test of `__name__` gives in the new process; None for any other test."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        value = _value(test.operand)
-        return None if value is None else not value
-    if isinstance(test, ast.BoolOp):
-        values = [_value(one) for one in test.values]
-        decisive = isinstance(test.op, ast.Or)
-        return decisive if decisive in values else None if None in values else not decisive
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and "__name__" in ast.dump(test):
-        compare = _COMPARISONS.get(type(test.ops[0]))
-        try:
-            left, right = _plain(test.left), _plain(test.comparators[0])
-        except ValueError:
-            return None
-        return None if compare is None else bool(compare(left, right))
-    return None
-
-
-def _plain(side: ast.expr) -> Any:
-    return RENAMED if isinstance(side, ast.Name) and side.id == "__name__" else ast.literal_eval(side)
+    """What a test of `__name__` gives in the new process; None for any other test, and where that is not known."""
+    expression = ast.fix_missing_locations(ast.Expression(test))
+    if "__name__" not in ast.unparse(test):
+        return None
+    try:
+        # Of all names it knows this one only: what a test takes besides is an error, unless it is not reached.
+        return bool(eval(compile(expression, "<test>", "eval"), {"__name__": RENAMED, "__builtins__": {}}))  # noqa: S307
+    except Exception:  # noqa: BLE001 - whatever else the test needs
+        return None

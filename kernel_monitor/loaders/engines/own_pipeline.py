@@ -109,14 +109,14 @@ class OwnPipeline:
             sample = Sample("cpu" if device is None else "mixed", files(encoded))
             try:
                 result = self._function(sample)
-            except Exception as error:
+            except Exception as error:  # the user's function
                 raise refused(f"{type(error).__name__}: {explained(error)}") from error
             if not isinstance(result, DataNode):
                 raise refused(f"it returned {type(result).__name__}, and must return one DataNode")
             defined.set_outputs(result if device is None else result.gpu())
         try:
             defined.build()
-        except Exception as error:
+        except Exception as error:  # DALI's own
             raise refused(explained(error)) from error
         if not _wants(defined, ENCODED if encoded else NAME):
             raise refused("its result does not depend on sample.encoded")
@@ -128,12 +128,11 @@ class OwnPipeline:
 
 
 def refused(reason: str) -> BackendUnavailable:
-    """The error that says why the user's pipeline cannot be used."""
+    """The error for a pipeline of the user's that cannot be used."""
     return BackendUnavailable(f"The pipeline given as dali= cannot be used: {reason}")
 
 
 def _wants(defined: Any, name: str) -> bool:
-    """Whether an input is still there: DALI leaves out what no output depends on."""
     try:
         defined.input_feed_count(name)
     except KeyError:

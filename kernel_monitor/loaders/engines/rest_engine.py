@@ -15,13 +15,13 @@ from torch.utils.data import DataLoader
 
 from ..data.decoded import Decoded
 from ..data.fingerprint import fingerprint
-from ..data.inherited import Inherited
-from ..data.keyed import KeyedDataset
-from ..plan import Fallback, Take
+from ..data.keyed_dataset import KeyedDataset
+from ..data.worker_settings import Inherited
+from ..plan import Fallback, Slot
 from . import torch_engine
-from .base import Delivery, EngineFailed, Pull
 from .dali_batch import Batches, Images, Issued
 from .dali_engine import DaliEngine
+from .engine import Delivery, EngineFailed, Pull
 from .torch_engine import PREFETCH, WorkersEngine
 
 LEAST = 2  # batches in flight: one with DALI, one with a worker
@@ -31,21 +31,21 @@ class Packing(Batches):
     """Makes of DALI's images what is sent to a worker, instead of a finished batch."""
 
     def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
-        take, rest = issued.take, self._work.rest
-        indices = np.asarray(take.indices, dtype=np.int64)
+        slot, rest = issued.slot, self._work.rest
+        indices = np.asarray(slot.indices, dtype=np.int64)
         decoders = [torch_engine.NAME if row in reasons else self.name for row in range(len(indices))]
-        delivery = Delivery(take.number, indices, take, decoders=decoders)
+        delivery = Delivery(slot.number, indices, slot, decoders=decoders)
         if images is not None and rest is not None:
-            delivery.batch = take._replace(decoded=Decoded(rest, self._work.rest_kind, issued.good, list(images)))
+            delivery.batch = slot._replace(decoded=Decoded(rest, self._work.rest_kind, issued.good, list(images)))
         delivery.fallbacks = [
-            Fallback(take.indices[row], issued.located[row].path, reason) for row, reason in sorted(reasons.items())
+            Fallback(slot.indices[row], issued.located[row].path, reason) for row, reason in sorted(reasons.items())
         ]
         if images is None and issued.good:
             delivery.error = self._unreadable(issued)
         return delivery
 
     def _unreadable(self, issued: Issued) -> Exception | None:
-        """The error of a file that nobody can read: then it, and not DALI, is to blame for a failure."""
+        """The error of an unreadable file, which then explains DALI's failure."""
         for row in issued.good:
             try:
                 self._keyed.source.open(issued.located[row])
@@ -77,7 +77,7 @@ class RestEngine:
         decoder.depth = min(2, self.depth // 2)
         self._pool = WorkersEngine(keyed, wrapped, workers, max(1, -(-self.depth // workers)), careful=True)
         self._packed: deque[Delivery] = deque()  # with the workers
-        self._next: Take | None = None  # the only one that the pool may take now
+        self._next: Slot | None = None  # what the workers take next
         self._epoch: int | None = None  # in which the workers were last known to have the data set as it is
         self._sent = b""  # a digest of it
 
@@ -90,7 +90,7 @@ class RestEngine:
         """Build the pipeline and start the workers, unless they stand already.
 
         Raises:
-            MonitorError: one or the other cannot be; the message says why.
+            MonitorError: one of the two cannot be started; the message has the cause.
         """
         self._decoder.prepare()
         if not self._pool.started:
@@ -103,11 +103,11 @@ class RestEngine:
         self._packed.clear()
         self._next = None
 
-        def renewing() -> Take | None:
-            take = pull()
-            if take is not None and (take.number == 0 or take.epoch != self._epoch):
-                self._renew(take.epoch)
-            return take
+        def renewing() -> Slot | None:
+            slot = pull()
+            if slot is not None and (slot.number == 0 or slot.epoch != self._epoch):
+                self._renew(slot.epoch)
+            return slot
 
         self.broken = True  # until both have started
         self._decoder.start(renewing)
@@ -151,22 +151,19 @@ class RestEngine:
 
     @property
     def _room(self) -> bool:
-        """Whether the workers may be given one more, DALI then taking another."""
         return len(self._packed) + self._decoder.depth < self.depth
 
     def _hand_on(self) -> None:
-        """Wait for DALI's oldest batch and give it to a worker."""
         packed = self._decoder.receive()
         self._next = packed.batch
         self._packed.append(packed)
         self._pool.offer()
 
-    def _offered(self) -> Take | None:
-        take, self._next = self._next, None
-        return take
+    def _offered(self) -> Slot | None:
+        slot, self._next = self._next, None
+        return slot
 
     def _renew(self, epoch: int) -> None:
-        """At an epoch's first batch: new workers, if the data set has changed and torch would have made new ones."""
         self._epoch = epoch
         if self._wrapped.persistent_workers or self._packed:
             return
@@ -177,6 +174,5 @@ class RestEngine:
             self._pool.start(self._offered)
 
     def _digest(self) -> bytes:
-        """Of what the workers are given."""
         wrapped = self._wrapped
         return fingerprint(self._keyed.source.dataset, wrapped.collate_fn, wrapped.worker_init_fn, Inherited.now())

@@ -2,27 +2,22 @@
 
 A loop that is no faster on `synthetic` does not wait for its data. The batches are copies of the first ones that the
 engine before it delivers once `synthetic` is wanted; from then on a fresh copy of one of them takes each place of the
-plan, so that the loop keeps its length and may modify what it is given. A copy is made when it is asked for, and the
-loop waits for it: that is what this ceiling is too low by. `SyntheticEngine.copying` says how long it took here.
+plan, so that the loop keeps its length and may modify what it is given. The loop waits for each copy, which makes the
+measured ceiling too low by as much.
 """
 
 from __future__ import annotations
 
 import copy
-import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..plan import Take
-from .base import Delivery, EngineFailed, Pull
-
-if TYPE_CHECKING:
-    from ..segment import Slot
-    from ..switch import Switchboard
+from ..plan import Slot
+from .engine import Delivery, EngineFailed, Pull
 
 NAME = "synthetic"
 CONFIRM = (
@@ -55,19 +50,12 @@ class SyntheticEngine:
         self._device = device
         self._kept: list[_Kept] = []
         self._pull: Pull | None = None
-        self._queue: deque[Take] = deque()
-        self._copies = 0
-        self._copying = 0.0
+        self._queue: deque[Slot] = deque()
 
     @property
     def kept(self) -> int:
         """Batches that it has to hand out."""
         return len(self._kept)
-
-    @property
-    def copying(self) -> float:
-        """Mean time to copy a batch that was handed out, s; on a GPU, to issue the copy. 0.0 before the first."""
-        return self._copying / max(1, self._copies)
 
     def keep(self, delivery: Delivery) -> None:
         """Keep a copy of a real batch, made before the loop can modify it; no more than `KEPT`.
@@ -99,19 +87,18 @@ class SyntheticEngine:
     def pump(self, most: int | None = None) -> None:
         depth = DEPTH if most is None else min(DEPTH, len(self._queue) + most)
         while len(self._queue) < depth and self._pull is not None:
-            take = self._pull()
-            if take is None:
+            slot = self._pull()
+            if slot is None:
                 return
-            self._queue.append(take)
+            self._queue.append(slot)
 
     def receive(self) -> Delivery:
-        take = self._queue[0]
-        samples = len(take.indices)
+        slot = self._queue[0]
+        samples = len(slot.indices)
         # Those that are long enough for this place, in turn; the longest where there is none.
         long = [kept for kept in self._kept if kept.samples >= samples]
         long = long or [max(self._kept, key=lambda kept: kept.samples)]
-        kept = long[take.number % len(long)]
-        began = time.perf_counter()
+        kept = long[slot.number % len(long)]
         if kept.samples > samples and kept.cuttable:
             fresh = copied(
                 kept.batch,
@@ -121,11 +108,9 @@ class SyntheticEngine:
             )
         else:
             fresh = copied(kept.batch, self._fresh)
-        self._copying += time.perf_counter() - began
-        self._copies += 1
         self._queue.popleft()
         self.pump()
-        return Delivery(take.number, np.asarray(take.indices, dtype=np.int64), fresh, replaced=True)
+        return Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), fresh, replaced=True)
 
     def release(self) -> None:
         self._queue.clear()
@@ -135,31 +120,6 @@ class SyntheticEngine:
 
     def _fresh(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().to(self._device, copy=True)
-
-
-def keep(board: Switchboard, slot: Slot, delivery: Delivery | None) -> None:
-    """Called by an iteration for each batch that it hands to the loop, and with None at the end of its epoch.
-
-    Where `synthetic` is wanted, a copy of the batch is kept until there are enough, or the epoch ends; then it is
-    ready. Where another backend has taken over, or the wish is gone, the kept batches are given back.
-    """
-    engine = slot.engine
-    if type(engine) is not SyntheticEngine:
-        raise TypeError(f"{engine.name} keeps no batches")
-    wish = board.waiting
-    if wish is not None and wish.target == NAME:
-        try:
-            with slot.use():
-                if delivery is not None and not delivery.replaced:
-                    engine.keep(delivery)
-        except Exception as error:  # noqa: BLE001 - the user's own classes, or no memory: the training goes on
-            slot.release()
-            board.failed(wish, error)
-            return
-        if engine.kept == KEPT or (delivery is None and engine.kept):
-            board.ready(wish)
-    elif engine.kept and slot.idle and NAME not in (board.taking, board.backend):
-        slot.release()
 
 
 Change = Callable[[Any], Any]
@@ -175,7 +135,7 @@ def copied(batch: Any, tensor: Change, column: Change = copy.deepcopy, length: i
         length: samples in the batch.
     """
 
-    def one(value: Any) -> Any:
+    def inner(value: Any) -> Any:
         return copied(value, tensor, column, length)
 
     if isinstance(batch, torch.Tensor):
@@ -184,11 +144,11 @@ def copied(batch: Any, tensor: Change, column: Change = copy.deepcopy, length: i
         return column(batch)
     kind = type(batch)
     if kind is dict:
-        return {key: one(value) for key, value in batch.items()}
+        return {key: inner(value) for key, value in batch.items()}
     if kind in (list, tuple):
-        return kind(one(value) for value in batch)
+        return kind(inner(value) for value in batch)
     if issubclass(kind, tuple) and hasattr(kind, "_make"):  # a named tuple has no other mark
-        return kind._make(one(value) for value in batch)
+        return kind._make(inner(value) for value in batch)
     return copy.deepcopy(batch)
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import multiprocessing
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -17,146 +13,37 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ...errors import MonitorError
 from ..data.fingerprint import fingerprint
-from ..data.inherited import InheritingInit
-from ..data.keyed import GREETING, BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
-from ..plan import Take
-from . import main_guard
-from .base import Delivery, EngineFailed, Pull
+from ..data.keyed_dataset import GREETING, BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
+from ..data.worker_settings import InheritingInit
+from ..plan import Slot
+from . import worker_start
+from .engine import Delivery, EngineFailed, Pull
 
 NAME = "torchvision"
-PREFETCH = 2  # batches per worker, where nobody says: torch's own default
-TRIED = 100  # elements of a list that are pickled to see whether all can be
+PREFETCH = 2  # batches per worker, torch's own default
+CAN_OFFER = hasattr(_MultiProcessingDataLoaderIter, "_try_put_index")  # see `WorkersEngine.offer`
 DYING = 1.0  # s in which a worker whose connection broke is seen to have ended
 
 log = logging.getLogger(__name__)
 
-_dali_runs = threading.Event()  # set once a DALI pipeline was built in this process
 
-
-def note_dali() -> None:
-    """Remember that DALI's threads exist in this process."""
-    _dali_runs.set()
-
-
-def dali_runs() -> bool:
-    """Whether a DALI pipeline was built in this process."""
-    return _dali_runs.is_set()
-
-
-def fork_is_safe() -> bool:
-    """Whether the process has neither DALI's threads nor a CUDA context, which do not survive a fork."""
-    return not dali_runs() and not torch.cuda.is_initialized()
-
-
-def forks(wrapped: DataLoader[Any]) -> bool:
-    """Whether a DataLoader makes its workers by a fork of this process."""
-    context = wrapped.multiprocessing_context or multiprocessing
-    # allow_none: asking must not fix the method, which the user may still set.
-    method = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    return bool(method == "fork")
-
-
-def without_fork() -> Any:
-    """The multiprocessing context for workers that must not be made by a fork."""
-    methods = multiprocessing.get_all_start_methods()
-    if "forkserver" not in methods:
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    _start_server(context)
-    return context
-
-
-def _start_server(context: Any) -> None:
-    """Start multiprocessing's server, if it does not run yet, with torch imported: else each worker imports it, in 6 s.
-
-    What the user has set to be imported is imported too, and stays set.
-    """
-    from multiprocessing import forkserver  # not on Windows
-
-    wanted = list(forkserver._forkserver._preload_modules)  # type: ignore[attr-defined]
-    context.set_forkserver_preload([*wanted, __name__])
-    try:
-        forkserver.ensure_running()
-    finally:
-        context.set_forkserver_preload(wanted)
-
-
-NOT_FORKED = "new workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise"
-
-
-def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
-    """Why workers cannot be started without a fork, with the remedy; None where they can.
-
-    Of the data set's long lists only the beginning is tried.
-
-    To be asked before any such worker is started where the user's own DataLoader would fork: a process that is not
-    forked imports the user's script.
-    """
-    script = main_guard.unguarded()
-    if script is not None and not script.is_file():
-        return f"{NOT_FORKED}, because {script.name} is no file that they could import; run a script from a file."
-    if script is not None:
-        return (
-            f"{NOT_FORKED}, because {script.name} would then run once more in each: put what it runs under "
-            'if __name__ == "__main__":, or set workers before the first switch.'
-        )
-    try:
-        sent = _Trial.bytes_of((keyed, wrapped.collate_fn, wrapped.worker_init_fn))
-    except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
-        cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return (
-            f"{NOT_FORKED}: {cause}; define what the data set uses in a module, or set workers before the first switch."
-        )
-    # A notebook's own classes are sent by name, and a new process has no notebook to find them in.
-    if b"__main__" in sent and main_guard.imported_again() is None:
-        return (
-            f"{NOT_FORKED}, because the data set uses what is defined in the notebook; move it to a module, or set "
-            "workers before the first switch."
-        )
-    return None
-
-
-class _Trial(ForkingPickler):
-    """Finds out what cannot be pickled, without the time and memory that a million samples would take."""
-
-    @classmethod
-    def bytes_of(cls, one: Any) -> bytes:
-        """What is pickled of an object."""
-        sink = io.BytesIO()
-        cls(sink).dump(one)
-        return sink.getvalue()
-
-    def persistent_id(self, one: Any) -> Any:
-        """What stands for an object; None: it is pickled."""
-        if type(one) is list and len(one) > TRIED:
-            return self.bytes_of(one[:TRIED])
-        # ForkingPickler would move a tensor's memory to where other processes have it, too.
-        numbers = isinstance(one, torch.Tensor) or (type(one) is np.ndarray and not one.dtype.hasobject)
-        return "numbers" if numbers else None
-
-
-def sentence(words: str) -> str:
-    """Words with a capital letter at their start."""
-    return words[:1].upper() + words[1:]
-
-
-def answer(take: Take, fetched: Fetched) -> Delivery:
+def answer(slot: Slot, fetched: Fetched) -> Delivery:
     """Turn what a worker computed into a delivery."""
     indices = np.frombuffer(fetched.indices, dtype=np.int64)
     skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
     failure = fetched.failure
     if isinstance(failure, BadSample):
-        return Delivery(take.number, indices, None, error=failure.error())
+        return Delivery(slot.number, indices, None, error=failure.error())
     if isinstance(failure, ExceptionWrapper):
-        return Delivery(take.number, indices, None, error=_rebuilt(failure))
-    return Delivery(take.number, indices, fetched.content, decoders=[NAME] * len(indices), skipped=skipped)
+        return Delivery(slot.number, indices, None, error=_rebuilt(failure))
+    return Delivery(slot.number, indices, fetched.content, decoders=[NAME] * len(indices), skipped=skipped)
 
 
 def _rebuilt(wrapper: ExceptionWrapper) -> Exception:
-    """The exception that torch would raise for a worker's error."""
     try:
         wrapper.reraise()
     except Exception as error:  # noqa: BLE001 - raised in the user's loop
@@ -176,7 +63,7 @@ class InlineEngine:
         self._collate = KeyedCollate(wrapped.collate_fn)
         self._pin = wrapped.pin_memory and torch.accelerator.is_available()
         self._pull: Pull | None = None
-        self._next: Take | None = None
+        self._next: Slot | None = None
 
     def prepare(self) -> None:
         """Nothing to build."""
@@ -189,19 +76,19 @@ class InlineEngine:
             self._next = self._pull()
 
     def receive(self) -> Delivery:
-        take, self._next = self._next, None
-        if take is None:
+        slot, self._next = self._next, None
+        if slot is None:
             raise EngineFailed("no batch was asked for")
         try:
             with self._keyed.apart(self._collate.collate):
-                fetched = self._keyed.fetch(take, range(len(take.indices)))
+                fetched = self._keyed.fetch(slot, range(len(slot.indices)))
                 if fetched.failure is None:
                     everything_skipped = bool(fetched.bad) and not fetched.content
                     batch = None if everything_skipped else self._collate.batch(fetched.content, fetched.seed)
                     fetched = fetched._replace(content=_pinned(batch) if self._pin else batch)
         except Exception as error:  # noqa: BLE001 - the user's code: to be raised in the user's loop
-            return Delivery(take.number, np.asarray(take.indices, dtype=np.int64), None, error=error)
-        return answer(take, fetched)
+            return Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), None, error=error)
+        return answer(slot, fetched)
 
     def release(self) -> None:
         self._pull = self._next = None
@@ -213,37 +100,36 @@ def _pinned(batch: Any) -> Any:
 
 
 class _LiveSampler:
-    """A batch sampler without an end of its own: asks whoever holds the engine; stops when there is nothing now."""
+    """A batch sampler that yields what the current run pulls from the plan, and stops when there is nothing now."""
 
     def __init__(self) -> None:
         self.pull: Pull | None = None
-        self.taken: deque[Take] = deque()
+        self.taken: deque[Slot] = deque()
 
-    def __iter__(self) -> Iterator[Take]:
+    def __iter__(self) -> Iterator[Slot]:
         return self
 
-    def __next__(self) -> Take:
-        take = None if self.pull is None else self.pull()
-        if take is None:
+    def __next__(self) -> Slot:
+        slot = None if self.pull is None else self.pull()
+        if slot is None:
             raise StopIteration
-        self.taken.append(take)
-        return take
+        self.taken.append(slot)
+        return slot
 
 
 class WorkersEngine:
     """num_workers > 0: a second DataLoader with the same settings, its workers kept across epochs and switches.
 
-    The workers get the numbers of their batch from a live sampler. Where the wrapped loader does not keep its
-    workers, new ones are made at the start of an epoch, so that changes of the data set are seen, as in torch. Once
-    DALI runs in the process they are not forked any more, which takes some seconds: then only where `outdated`.
+    If the wrapped loader does not keep its workers, new ones are made at the start of an epoch, so that changes of the
+    data set are seen, as in torch. Once DALI runs in the process they cannot be forked any more, and starting them
+    takes some seconds: then only if they are `outdated`.
 
     Args:
         keyed: the data set by keys.
         wrapped: whose other settings the workers get.
         workers: how many.
         prefetch: batches in flight for each; None: as the wrapped loader has it.
-        careful: whether to start them by another method where a fork would not be safe, instead of all the same; may
-            be set for those that are started next.
+        careful: whether to start them by another method where a fork would not be safe; may be assigned.
     """
 
     name = NAME
@@ -286,18 +172,18 @@ class WorkersEngine:
     @property
     def forks(self) -> bool:
         """Whether its workers would now be made by a fork of this process."""
-        return forks(self._wrapped) and (fork_is_safe() or not self.careful)
+        return worker_start.forks(self._wrapped) and (worker_start.fork_is_safe() or not self.careful)
 
     def prepare(self) -> None:
-        """Start the workers and hear from each; those made by a fork start later, on the thread that iterates."""
+        """Start the workers and wait for an answer of each; those that are forked start later, on the loop's thread."""
         if self.started or self.forks:
             return
-        greetings = iter([Take(GREETING, 0, 0, [], []) for _ in range(self._workers)])
+        greetings = iter([Slot(GREETING, 0, 0, [], []) for _ in range(self._workers)])
         try:
             self.start(lambda: next(greetings, None))
             for _ in range(self._workers):
                 next(self._iterator)
-        except BaseException:
+        except BaseException:  # an interrupt, too, must leave no workers behind
             self.release()
             raise
         self._sampler.taken.clear()
@@ -308,15 +194,15 @@ class WorkersEngine:
             self.start(lambda: None)
 
     def outdated(self, dataset: Any, *, shared: bool) -> bool:
-        """Whether an epoch that begins now needs new workers, which then are started without a fork once DALI runs.
+        """Whether an epoch that begins now needs new workers.
 
         Args:
             dataset: as the epoch is to see it.
-            shared: whether another iteration uses the workers, which then stay for as long as nothing has changed.
+            shared: whether another iteration uses the workers, which then stay unless the data set has changed.
         """
         if not self.started:
             return False
-        if not shared and not (forks(self._wrapped) and dali_runs()):
+        if not shared and not (worker_start.forks(self._wrapped) and worker_start.dali_runs()):
             return True
         return self._fingerprint(dataset) != self._sent
 
@@ -331,10 +217,10 @@ class WorkersEngine:
         self._sampler.pull = pull
         if self._inner is not None:
             try:
-                self._iterator = iter(self._inner)  # only tells the workers to go on
+                self._iterator = iter(self._inner)  # lets the workers go on
                 self.broken = False
                 return
-            except Exception as error:  # noqa: BLE001 - whatever a worker that is just ending leaves in the queues
+            except Exception as error:  # noqa: BLE001 - whatever an ending worker leaves in the queues: start new ones
                 # A process counts as alive until its last thread has ended; by then its shared memory is gone.
                 log.warning("the workers do not go on (%s); starting new ones", error)
                 self.release()
@@ -350,11 +236,11 @@ class WorkersEngine:
         wrapped = self._wrapped
         context: Any = wrapped.multiprocessing_context
         init: Callable[[int], None] = KeyedInit(wrapped.worker_init_fn)
-        if forks(wrapped) and not self.forks:
-            obstacle = why_not_sent(self._keyed, wrapped)
+        if worker_start.forks(wrapped) and not self.forks:
+            obstacle = worker_start.why_not_sent(self._keyed, wrapped)
             if obstacle is not None:
-                raise MonitorError(sentence(obstacle))
-            context, init = without_fork(), InheritingInit(init)
+                raise MonitorError(worker_start.sentence(obstacle))
+            context, init = worker_start.without_fork(), InheritingInit(init)
         return DataLoader(
             self._keyed,  # type: ignore[arg-type]
             batch_sampler=self._sampler,  # type: ignore[arg-type]
@@ -377,15 +263,19 @@ class WorkersEngine:
         """Nothing to do: the DataLoader takes by itself, at its start and for each batch it hands out."""
 
     def offer(self) -> None:
-        """Let it ask `pull` for one batch more than it would take by itself."""
+        """Let the DataLoader take one batch now, without a batch being received.
+
+        torch has no public way: its iterators take a batch for each batch that they hand out. `_try_put_index` is how
+        they do so (torch 2.6 to 2.15); where it is missing, `CAN_OFFER` makes `dali-cpu` unavailable for such chains.
+        """
         self._iterator._try_put_index()
 
     def receive(self) -> Delivery:
-        take = self._sampler.taken[0]
+        slot = self._sampler.taken[0]
         try:
             fetched = Fetched(*next(self._iterator))
         except (ConnectionError, EOFError, FileNotFoundError) as error:
-            # A worker that is killed while it hands over its memory: torch says so only if it sees it dead already.
+            # A worker was killed while it handed over its memory: torch reports it only if it is dead already.
             workers = {worker.sentinel: worker for worker in self._iterator._workers}
             dead = [workers[ended] for ended in wait(list(workers), timeout=DYING)]
             if not dead:
@@ -395,14 +285,14 @@ class WorkersEngine:
             pids = ", ".join(str(worker.pid) for worker in dead)
             raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly") from error
         self._sampler.taken.popleft()
-        return answer(take, fetched)
+        return answer(slot, fetched)
 
     def release(self) -> None:
         iterator, self._iterator, self._inner = self._iterator, None, None
         self._sampler.pull = None
         self._sampler.taken.clear()
         self.broken = False
-        # Explicitly, because somebody may still hold a reference (a traceback does after an error).
+        # Explicitly, because a traceback may still hold a reference to the iterator.
         shutdown = getattr(iterator, "_shutdown_workers", None)
         if shutdown is not None:
             shutdown()

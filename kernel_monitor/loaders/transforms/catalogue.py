@@ -15,7 +15,6 @@ from torchvision.transforms._presets import ImageClassification
 
 from .chain import Chain, Op, Refused, interpolation_of
 from .holder import plain
-from .ops.base import Gate
 from .ops.blur import Blur, BlurInjection
 from .ops.colour import Gray, Jitter, JitterInjection
 from .ops.crop import (
@@ -31,6 +30,7 @@ from .ops.crop import (
 from .ops.erase import Erase, EraseInjection, filling
 from .ops.flip import Mirror
 from .ops.injection import Coin, Cursor, Injection, Seeded
+from .ops.operation import Gate
 from .ops.resize import FILTERS, NEAREST, Scale
 from .ops.warp import AffineInjection, Ranges, RotationInjection, Warp, affine_ranges, rotation_ranges
 from .timm_ops import known_of_timm
@@ -41,10 +41,10 @@ def _pair(size: Any) -> tuple[int, int]:
     return int(values[0]), int(values[-1])
 
 
-def _filter(chain: Chain, one: Any) -> str:
+def _filter(chain: Chain, transform: Any) -> str:
     """The interpolation of a resize, where DALI's gives the same pixels."""
     chain.resized()
-    name = interpolation_of(one)
+    name = interpolation_of(transform)
     if chain.kind == "pil":
         if name not in FILTERS:
             raise Refused(f"its interpolation is {name}, and Pillow's places differ from DALI's")
@@ -53,34 +53,40 @@ def _filter(chain: Chain, one: Any) -> str:
         return name
     elif name == "lanczos" or (name == "bicubic" and not chain.whole) or name not in FILTERS:
         raise Refused(f"its interpolation is {name}, on {'floats' if not chain.whole else 'a tensor'}")
-    elif one.antialias is not True:
+    elif transform.antialias is not True:
         raise Refused("it resizes a tensor without antialiasing; use antialias=True")
     chain.pixels()
     return name
 
 
-def _random_resized_crop(chain: Chain, one: Any) -> None:
-    name = _filter(chain, one)
-    if min(one.scale) <= 0 or min(one.ratio) <= 0:
+def _random_resized_crop(chain: Chain, transform: Any) -> None:
+    name = _filter(chain, transform)
+    if min(transform.scale) <= 0 or min(transform.ratio) <= 0:
         raise Refused("its scale and ratio must be positive")
-    size = _pair(one.size)
-    scale, ratio = (one.scale[0], one.scale[1]), (one.ratio[0], one.ratio[1])
+    size = _pair(transform.size)
+    scale, ratio = (transform.scale[0], transform.scale[1]), (transform.ratio[0], transform.ratio[1])
     chain.steps += [RandomBox(chain.operation, scale, ratio), Scale(chain.operation, size, None, name)]
     chain.size = size
 
 
-def _resize(chain: Chain, one: Any) -> None:
-    name = _filter(chain, one)
-    size = None if one.size is None else (one.size,) if isinstance(one.size, int) else tuple(one.size)
-    if size is not None and len(size) == 1 and one.max_size is not None and one.max_size <= size[0]:
-        raise Refused(f"its max_size {one.max_size} must be greater than its size {size[0]}")
-    chain.steps.append(Scale(chain.operation, size, one.max_size, name))
+def _resize(chain: Chain, transform: Any) -> None:
+    name = _filter(chain, transform)
+    size = (
+        None
+        if transform.size is None
+        else (transform.size,)
+        if isinstance(transform.size, int)
+        else tuple(transform.size)
+    )
+    if size is not None and len(size) == 1 and transform.max_size is not None and transform.max_size <= size[0]:
+        raise Refused(f"its max_size {transform.max_size} must be greater than its size {size[0]}")
+    chain.steps.append(Scale(chain.operation, size, transform.max_size, name))
     chain.size = (size[0], size[1]) if size is not None and len(size) == 2 else None
 
 
-def _center_crop(chain: Chain, one: Any) -> None:
+def _center_crop(chain: Chain, transform: Any) -> None:
     _window(chain)
-    chain.size = _pair(one.size)
+    chain.size = _pair(transform.size)
     chain.steps.append(CropCenter(chain.operation, chain.size))
 
 
@@ -91,128 +97,131 @@ def _window(chain: Chain) -> None:
         raise Refused("it comes after Normalize")  # what it fills with would be normalised too
 
 
-def _constant(one: Any) -> None:
-    if one.padding_mode != "constant":
-        raise Refused(f"its padding_mode is {one.padding_mode}")
+def _constant(transform: Any) -> None:
+    if transform.padding_mode != "constant":
+        raise Refused(f"its padding_mode is {transform.padding_mode}")
 
 
-def _random_crop(chain: Chain, one: Any) -> None:
+def _random_crop(chain: Chain, transform: Any) -> None:
     _window(chain)
-    padding, fill = padding_of(one), (0, 0, 0)
-    if any(padding) or one.pad_if_needed:
-        _constant(one)
-        fill = chain.fill(one.fill)
+    padding, fill = padding_of(transform), (0, 0, 0)
+    if any(padding) or transform.pad_if_needed:
+        _constant(transform)
+        fill = chain.fill(transform.fill)
     if min(padding) < 0:
         raise Refused("its padding is negative")
-    chain.size = _pair(one.size)
-    chain.steps.append(RandomWindow(chain.operation, chain.size, padding, bool(one.pad_if_needed), fill))
+    chain.size = _pair(transform.size)
+    chain.steps.append(RandomWindow(chain.operation, chain.size, padding, bool(transform.pad_if_needed), fill))
 
 
-def _pad(chain: Chain, one: Any) -> None:
+def _pad(chain: Chain, transform: Any) -> None:
     _window(chain)
-    _constant(one)
-    sides = sides_of(one.padding)
+    _constant(transform)
+    sides = sides_of(transform.padding)
     if min(sides) < 0:
         raise Refused("its padding is negative")
-    chain.steps.append(Padded(chain.operation, sides, chain.fill(one.fill)))
+    chain.steps.append(Padded(chain.operation, sides, chain.fill(transform.fill)))
     if chain.size is not None:
         chain.size = chain.size[0] + sides[1] + sides[3], chain.size[1] + sides[0] + sides[2]
 
 
-def _coin(chain: Chain, one: Any) -> tuple[Gate, ...]:
-    return (*chain.gates, Gate(chain.operation, 0.0, float(one.p)))
+def _coin(chain: Chain, transform: Any) -> tuple[Gate, ...]:
+    return (*chain.gates, Gate(chain.operation, 0.0, float(transform.p)))
 
 
-def _horizontal_flip(chain: Chain, one: Any) -> None:
+def _horizontal_flip(chain: Chain, transform: Any) -> None:
     chain.spatial()
-    chain.steps.append(Mirror(chain.operation, _coin(chain, one)))
+    chain.steps.append(Mirror(chain.operation, _coin(chain, transform)))
 
 
-def _vertical_flip(chain: Chain, one: Any) -> None:
+def _vertical_flip(chain: Chain, transform: Any) -> None:
     chain.spatial()
-    chain.steps.append(Mirror(chain.operation, _coin(chain, one), vertical=True))
+    chain.steps.append(Mirror(chain.operation, _coin(chain, transform), vertical=True))
 
 
-def _warp(chain: Chain, one: Any, ranges: Ranges, rotation: bool) -> None:
-    name = interpolation_of(one)
+def _warp(chain: Chain, transform: Any, ranges: Ranges, rotation: bool) -> None:
+    name = interpolation_of(transform)
     if name != "nearest":
         raise Refused(f"its interpolation is {name}, whose borders DALI does otherwise")
     if chain.normalised:
         raise Refused("it comes after Normalize")
     chain.spatial()
-    fill = chain.fill(one.fill)
+    fill = chain.fill(transform.fill)
     if len(set(fill)) > 1:
         raise Refused("its fill has a value for each channel")
-    center = None if one.center is None else (float(one.center[0]), float(one.center[1]))
+    center = None if transform.center is None else (float(transform.center[0]), float(transform.center[1]))
     chain.steps.append(Warp(chain.operation, ranges, rotation, center, fill[0], chain.gates))
 
 
-def _rotation(chain: Chain, one: Any) -> None:
-    if one.expand:
+def _rotation(chain: Chain, transform: Any) -> None:
+    if transform.expand:
         raise Refused("it expands the image")
-    _warp(chain, one, rotation_ranges(one), rotation=True)
+    _warp(chain, transform, rotation_ranges(transform), rotation=True)
 
 
-def _affine(chain: Chain, one: Any) -> None:
-    _warp(chain, one, affine_ranges(one), rotation=False)
+def _affine(chain: Chain, transform: Any) -> None:
+    _warp(chain, transform, affine_ranges(transform), rotation=False)
 
 
-def _grayscale(chain: Chain, one: Any) -> None:
-    if one.num_output_channels != 3:
+def _grayscale(chain: Chain, transform: Any) -> None:
+    if transform.num_output_channels != 3:
         raise Refused("it leaves one channel")
     chain.pixels()
     chain.steps.append(Gray(chain.operation, chain.gates, _cut(chain), coin=False))
 
 
-def _random_grayscale(chain: Chain, one: Any) -> None:
+def _random_grayscale(chain: Chain, transform: Any) -> None:
     chain.pixels()
-    chain.steps.append(Gray(chain.operation, _coin(chain, one), _cut(chain), coin=True))
+    chain.steps.append(Gray(chain.operation, _coin(chain, transform), _cut(chain), coin=True))
 
 
 def _cut(chain: Chain) -> bool:
     return chain.kind in ("tensor", "image")
 
 
-def _jitter(chain: Chain, one: Any) -> None:
-    if one.hue is not None:
+def _jitter(chain: Chain, transform: Any) -> None:
+    if transform.hue is not None:
         raise Refused("it changes the hue, which DALI does in another colour space")
     if not chain.whole:
         raise Refused("it computes on floating-point pixels; put it before ToTensor")
     chain.pixels()
-    chain.steps.append(Jitter(chain.operation, one.brightness, one.contrast, one.saturation, _cut(chain), chain.gates))
+    chain.steps.append(
+        Jitter(
+            chain.operation, transform.brightness, transform.contrast, transform.saturation, _cut(chain), chain.gates
+        )
+    )
 
 
-def _blur(chain: Chain, one: Any) -> None:
+def _blur(chain: Chain, transform: Any) -> None:
     chain.pixels()
-    low, high = float(one.sigma[0]), float(one.sigma[-1])
-    chain.steps.append(Blur(chain.operation, _pair(one.kernel_size), low, high, chain.gates))
+    low, high = float(transform.sigma[0]), float(transform.sigma[-1])
+    chain.steps.append(Blur(chain.operation, _pair(transform.kernel_size), low, high, chain.gates))
 
 
-def _erasing(chain: Chain, one: Any) -> None:
+def _erasing(chain: Chain, transform: Any) -> None:
     if chain.kind == "pil":
         raise Refused("it is applied to a PIL image")
-    if _noisy(one):
+    if _noisy(transform):
         raise Refused("it fills with random values")
-    values = filling(one)
+    values = filling(transform)
     values = values * 3 if len(values) == 1 else values
     if len(values) != 3:
         raise Refused(f"its value has {len(values)} channels")
     if chain.whole and any(int(value) != value or not 0 <= value <= 255 for value in values):
-        raise Refused(f"it fills 8-bit pixels with {one.value}")
-    if min(one.ratio) <= 0:
+        raise Refused(f"it fills 8-bit pixels with {transform.value}")
+    if min(transform.ratio) <= 0:
         raise Refused("its ratio must be positive")
     fill = values[0], values[1], values[2]
-    scale, ratio = (one.scale[0], one.scale[1]), (one.ratio[0], one.ratio[1])
-    chain.tail.append(Erase(chain.operation, scale, ratio, fill, _coin(chain, one)))
+    scale, ratio = (transform.scale[0], transform.scale[1]), (transform.ratio[0], transform.ratio[1])
+    chain.tail.append(Erase(chain.operation, scale, ratio, fill, _coin(chain, transform)))
 
 
-def _noisy(one: Any) -> bool:
-    """Whether RandomErasing fills with noise; v2 keeps None for "random"."""
-    return one.value is None or isinstance(one.value, str)
+def _noisy(transform: Any) -> bool:
+    return transform.value is None or isinstance(transform.value, str)
 
 
-def _erase_injection(operation: int, one: Any, cursor: Cursor) -> Injection:
-    return Seeded(operation, one, cursor) if _noisy(one) else EraseInjection(operation, one, cursor)
+def _erase_injection(operation: int, transform: Any, cursor: Cursor) -> Injection:
+    return Seeded(operation, transform, cursor) if _noisy(transform) else EraseInjection(operation, transform, cursor)
 
 
 def _identity(_chain: Chain, _one: Any) -> None:
@@ -255,22 +264,22 @@ def _convert(chain: Chain, dtype: Any, scale: bool) -> None:
         raise Refused("it turns floating-point pixels back into torch.uint8")
 
 
-def _to_dtype(chain: Chain, one: Any) -> None:
+def _to_dtype(chain: Chain, transform: Any) -> None:
     if chain.kind != "pil":  # torchvision passes PIL images through
-        _convert(chain, one.dtype, one.scale)
+        _convert(chain, transform.dtype, transform.scale)
 
 
-def _convert_image_dtype(chain: Chain, one: Any) -> None:
+def _convert_image_dtype(chain: Chain, transform: Any) -> None:
     if chain.kind == "pil":
         raise Refused("it is applied to a PIL image; put PILToTensor() before it")
-    _convert(chain, one.dtype, True)
+    _convert(chain, transform.dtype, True)
 
 
-def _normalize(chain: Chain, one: Any) -> None:
+def _normalize(chain: Chain, transform: Any) -> None:
     chain.certain()
     if chain.whole:
         raise Refused("it needs floating-point pixels; put ToTensor() or ToDtype(torch.float32) before it")
-    mean, std = [float(x) for x in one.mean], [float(x) for x in one.std]
+    mean, std = [float(x) for x in transform.mean], [float(x) for x in transform.std]
     if len(mean) not in (1, 3) or len(std) not in (1, 3) or not all(std):
         raise Refused("it needs one or three means and as many standard deviations, none of them zero")
     mean, std = (mean * 3)[:3], (std * 3)[:3]
@@ -278,15 +287,15 @@ def _normalize(chain: Chain, one: Any) -> None:
     chain.normalised = True
 
 
-def _preset(chain: Chain, one: Any) -> None:
+def _preset(chain: Chain, transform: Any) -> None:
     """What `weights.transforms()` of a classification model does, part by part."""
     # It has no class of its own for each part; `Resize` and the others take the same arguments.
-    _resize(chain, v1.Resize(one.resize_size, one.interpolation, antialias=one.antialias))
-    _center_crop(chain, v1.CenterCrop(one.crop_size))
+    _resize(chain, v1.Resize(transform.resize_size, transform.interpolation, antialias=transform.antialias))
+    _center_crop(chain, v1.CenterCrop(transform.crop_size))
     if chain.kind == "pil":
         chain.kind = "tensor"
     _convert(chain, torch.float32, True)
-    _normalize(chain, v1.Normalize(one.mean, one.std))
+    _normalize(chain, v1.Normalize(transform.mean, transform.std))
 
 
 _NO_FILTER = "box, hamming; nearest on a PIL image; lanczos on a tensor; bicubic on floats; antialias=False on a tensor"

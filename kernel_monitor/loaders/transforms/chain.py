@@ -12,9 +12,9 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from .holder import held, plain
-from .ops.base import Gate, Step
 from .ops.erase import Erase
 from .ops.injection import Cursor, Injection
+from .ops.operation import Gate, Step
 from .program import Program
 
 COMPOSES = (v1.Compose, v2.Compose)
@@ -33,19 +33,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Op:
-    """One transform.
+    """One transform."""
 
-    Attributes:
-        read: adds it to a chain; raises `Refused` where DALI cannot do it with these arguments, at this place.
-        inject: what puts the plan's numbers into a copy; None where it draws none.
-        limits: when it is left to torchvision, for people; empty where it never is.
-        scales: whether it changes the type or the scale of values.
-    """
-
+    # adds it to a chain; raises `Refused` where DALI cannot do it with these arguments, at this place
     read: Callable[[Chain, Any], None]
+    # what puts the plan's numbers into a copy; None where it draws none
     inject: Callable[[int, Any, Cursor], Injection] | None = None
-    limits: str = ""
-    scales: bool = False
+    limits: str = ""  # when it is left to torchvision, for people; empty where it never is
+    scales: bool = False  # whether it changes the type or the scale of values
 
 
 def flatten(transform: Any) -> Iterator[Any]:

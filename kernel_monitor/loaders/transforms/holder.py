@@ -20,7 +20,7 @@ _CHANGING = (
     | inspect.CO_COROUTINE
     | inspect.CO_ASYNC_GENERATOR
     | inspect.CO_ITERABLE_COROUTINE
-)  # flags of what a call does; others tell of docstrings and `__future__`
+)  # flags of what a call does; the others are of docstrings and `__future__`
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl")
 

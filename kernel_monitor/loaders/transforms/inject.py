@@ -18,8 +18,8 @@ from torchvision import tv_tensors
 from .catalogue import find
 from .chain import APPLY, CHOICE, branches, flatten, operations, shares
 from .draws import UInt64s, uniforms
-from .ops.base import Gate
 from .ops.injection import Cursor, Injection, Seeded
+from .ops.operation import Gate
 
 
 class Injected:
@@ -33,9 +33,9 @@ class Injected:
         self._injections: list[Injection] = []
         self._chain: list[Callable[[Any], Any]] = []
         first = 0
-        for one in flatten(transform):
-            self._chain.append(self._copy(one, first))
-            first += operations(one)
+        for step in flatten(transform):
+            self._chain.append(self._copy(step, first))
+            first += operations(step)
 
     def begin(self, keys: UInt64s) -> None:
         """Draw the numbers of n samples, uint64[n]."""
@@ -47,36 +47,36 @@ class Injected:
         self._cursor.row = row
         for injection in self._injections:
             injection.drawn = None
-        for one in self._chain[start:]:
-            image = one(image)
+        for step in self._chain[start:]:
+            image = step(image)
         return image
 
     @property
     def unknown(self) -> bool:
         """Whether some transform is not known by name, and may draw from any generator."""
-        return any(type(one) is Seeded for one in self._injections)
+        return any(type(injection) is Seeded for injection in self._injections)
 
     def drawn(self) -> dict[int, Any]:
         """What the last sample drew, by operation; transforms that were not applied to it are left out."""
-        return {one.operation: one.drawn for one in self._injections if one.drawn is not None}
+        return {injection.operation: injection.drawn for injection in self._injections if injection.drawn is not None}
 
-    def _copy(self, one: Any, operation: int) -> Callable[[Any], Any]:
-        op = find(one)
+    def _copy(self, transform: Any, operation: int) -> Callable[[Any], Any]:
+        op = find(transform)
         if op is not None and op.inject is None:
-            known: Callable[[Any], Any] = one
+            known: Callable[[Any], Any] = transform
             return known
         injection: Injection
-        if inside := branches(one):
+        if inside := branches(transform):
             copies, first = [], operation + 1
             for branch in inside:
                 copies.append(self._branch(branch, first))
                 first += sum(operations(inner) for inner in branch)
-            kind = _Apply if type(one) in APPLY else _Choice if type(one) in CHOICE else _Order
-            injection = kind(operation, one, self._cursor, copies)
+            kind = _Apply if type(transform) in APPLY else _Choice if type(transform) in CHOICE else _Order
+            injection = kind(operation, transform, self._cursor, copies)
         elif op is not None and op.inject is not None:
-            injection = op.inject(operation, one, self._cursor)
+            injection = op.inject(operation, transform, self._cursor)
         else:
-            injection = Seeded(operation, one, self._cursor)
+            injection = Seeded(operation, transform, self._cursor)
         self._injections.append(injection)
         return injection
 
@@ -89,7 +89,7 @@ class Injected:
 
 
 class _Container(Injection):
-    """Transforms of which the plan says which are applied, and in which order. What it draws is not reported."""
+    """A container of transforms; the plan decides which are applied, and in which order. Its draws are not reported."""
 
     def __init__(
         self, operation: int, transform: Any, cursor: Cursor, branches: list[list[Callable[[Any], Any]]]
@@ -100,8 +100,8 @@ class _Container(Injection):
 
     def __call__(self, image: Any) -> Any:
         for number in self._chosen[self.cursor.row]:
-            for one in self._branches[number]:
-                image = one(image)
+            for step in self._branches[number]:
+                image = step(image)
         return image
 
 
@@ -111,11 +111,11 @@ class _Apply(_Container):
     def begin(self, keys: UInt64s) -> None:
         applied = Gate(self.operation, 0.0, float(self.transform.p)).open(keys).tolist()
         everything = list(range(len(self._branches)))
-        self._chosen = [everything if one else [] for one in applied]
+        self._chosen = [everything if is_open else [] for is_open in applied]
 
 
 class _Choice(_Container):
-    """RandomChoice: one."""
+    """RandomChoice: a single branch."""
 
     def begin(self, keys: UInt64s) -> None:
         sums = shares(self.transform)
@@ -124,7 +124,7 @@ class _Choice(_Container):
 
 
 class _Order(_Container):
-    """RandomOrder: all, in an order of its own."""
+    """RandomOrder: all, in a drawn order."""
 
     def begin(self, keys: UInt64s) -> None:
         numbers = uniforms(keys, self.operation, len(self._branches))

@@ -9,7 +9,7 @@ Sources: torchvision's `RandomResizedCrop.get_params`, `RandomErasing.get_params
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -32,16 +32,21 @@ def crop_box(
         scale: least and greatest share of the area.
         ratio: least and greatest width / height.
     """
-    area = height * width
+    for w, h, vertical, horizontal in _attempts(height * width, draws, scale, ratio):
+        if 0 < w <= width and 0 < h <= height:
+            return int(vertical * (height - h + 1)), int(horizontal * (width - w + 1)), h, w
+    return _central(height, width, ratio)
+
+
+def _attempts(
+    area: int, draws: Sequence[float], scale: Sequence[float], ratio: Sequence[float]
+) -> Iterator[tuple[int, int, float, float]]:
+    """The sides of each attempt's box, whose quotient is in `ratio`, and two of its draws for the box's place."""
     low, high = math.log(ratio[0]), math.log(ratio[1])
-    for first in range(0, CROP_DRAWS, 4):
+    for first in range(0, len(draws), 4):
         target = area * (scale[0] + (scale[1] - scale[0]) * draws[first])
         aspect = math.exp(low + (high - low) * draws[first + 1])
-        w = round(math.sqrt(target * aspect))
-        h = round(math.sqrt(target / aspect))
-        if 0 < w <= width and 0 < h <= height:
-            return int(draws[first + 2] * (height - h + 1)), int(draws[first + 3] * (width - w + 1)), h, w
-    return _central(height, width, ratio)
+        yield round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect)), draws[first + 2], draws[first + 3]
 
 
 def _central(height: int, width: int, ratio: Sequence[float]) -> tuple[int, int, int, int]:
@@ -95,15 +100,9 @@ def erase_box(
         scale: least and greatest share of the area.
         ratio: least and greatest height / width.
     """
-    area = height * width
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    for first in range(0, ERASE_DRAWS, 4):
-        target = area * (scale[0] + (scale[1] - scale[0]) * draws[first])
-        aspect = math.exp(low + (high - low) * draws[first + 1])
-        h = round(math.sqrt(target * aspect))
-        w = round(math.sqrt(target / aspect))
+    for h, w, vertical, horizontal in _attempts(height * width, draws, scale, ratio):
         if h < height and w < width:
-            return int(draws[first + 2] * (height - h + 1)), int(draws[first + 3] * (width - w + 1)), h, w
+            return int(vertical * (height - h + 1)), int(horizontal * (width - w + 1)), h, w
     return 0, 0, 0, 0
 
 

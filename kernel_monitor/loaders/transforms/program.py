@@ -12,37 +12,30 @@ from typing import Any
 import numpy as np
 
 from .draws import UInt64s
-from .ops.base import Fed, Ints, Step, int32
 from .ops.flip import Mirror
+from .ops.operation import Fed, Ints, Step, int32
 
 
 @dataclass(frozen=True)
 class Program:
-    """A translated chain.
+    """A translated chain."""
 
-    Attributes:
-        steps: on 8-bit RGB pixels, in order.
-        size: (height, width) of every image at the end, pixels; None where it is not the same for all, which only
-            a program with `rest` may have.
-        floating: whether DALI's result is float32, else uint8.
-        factor, offset: per channel, result = pixel (0 to 255) * factor + offset.
-        rest: position in the flattened chain from which the user's own transforms are run on
-            DALI's 8-bit RGB images [height, width, 3]; None where DALI does everything, and gives [3, height, width].
-        rest_kind: what the transform at `rest` expects: `pil`, `tensor` (uint8 [3, height, width]) or `image`
-            (that as torchvision's `tv_tensors.Image`).
-        tail: steps on the scaled result, [3, height, width].
-        reason: why there is a rest, a sentence; None where there is none.
-    """
-
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # on 8-bit RGB pixels, in order
+    # (height, width) of every image at the end, pixels; None where it is not the same for all, which only a program
+    # with `rest` may have
     size: tuple[int, int] | None
-    floating: bool
+    floating: bool  # whether DALI's result is float32, else uint8
+    # factor, offset: per channel, result = pixel (0 to 255) * factor + offset
     factor: tuple[float, float, float] = (1.0, 1.0, 1.0)
     offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    # position in the flattened chain from which the user's own transforms are run on DALI's 8-bit RGB images [height,
+    # width, 3]; None where DALI does everything, and gives [3, height, width]
     rest: int | None = None
+    # what the transform at `rest` expects: `pil`, `tensor` (uint8 [3, height, width]) or `image` (that as torchvision's
+    # `tv_tensors.Image`)
     rest_kind: str = "pil"
-    tail: tuple[Step, ...] = ()
-    reason: str | None = None
+    tail: tuple[Step, ...] = ()  # steps on the scaled result, [3, height, width]
+    reason: str | None = None  # why there is a rest, a sentence; None where there is none
 
     @property
     def body(self) -> tuple[Step, ...]:

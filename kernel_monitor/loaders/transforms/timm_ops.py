@@ -1,4 +1,4 @@
-"""timm's transforms that are known: found once somebody has imported timm, which is never imported here.
+"""timm's known transforms: found once the user has imported timm, which is never imported here.
 
 A chain of `timm.data.create_transform` consists of these, of torchvision's own, and of augmentation policies that are
 left to themselves.
@@ -14,21 +14,25 @@ from .ops.crop import ChosenBoxInjection, RandomBox
 from .ops.resize import FILTERS, ChosenScale, Scale
 
 
-def _crop_and_interpolation(chain: Chain, one: Any) -> None:
+def _crop_and_interpolation(chain: Chain, transform: Any) -> None:
     """timm's RandomResizedCrop, whose interpolation may be drawn from two."""
     chain.resized()
     if chain.kind != "pil":
         raise Refused("it is applied to a tensor")
-    choices = one.interpolation if isinstance(one.interpolation, (tuple, list)) else (one.interpolation,)
+    choices = (
+        transform.interpolation if isinstance(transform.interpolation, (tuple, list)) else (transform.interpolation,)
+    )
     names = [interpolation_name(choice) for choice in choices]
     if unlike := [name for name in names if name not in FILTERS]:
         raise Refused(f"its interpolation is {unlike[0]}, and Pillow's places differ from DALI's")
-    if len(one.size) != 2 or len(names) > 2 or min(one.scale) <= 0 or min(one.ratio) <= 0:
+    if len(transform.size) != 2 or len(names) > 2 or min(transform.scale) <= 0 or min(transform.ratio) <= 0:
         raise Refused("its size must be (height, width), its scale and ratio positive")
     chain.pixels()
-    (height, width), operation = one.size, chain.operation
+    (height, width), operation = transform.size, chain.operation
     size = int(height), int(width)
-    chain.steps.append(RandomBox(operation, (one.scale[0], one.scale[1]), (one.ratio[0], one.ratio[1])))
+    chain.steps.append(
+        RandomBox(operation, (transform.scale[0], transform.scale[1]), (transform.ratio[0], transform.ratio[1]))
+    )
     if len(names) == 2:
         chain.steps.append(ChosenScale(operation, size, (names[0], names[1])))
     else:
@@ -37,7 +41,6 @@ def _crop_and_interpolation(chain: Chain, one: Any) -> None:
 
 
 def _maybe_to_tensor(chain: Chain, _one: Any) -> None:
-    """timm's ToTensor, which leaves tensors as they are."""
     chain.certain()
     if chain.kind == "pil":
         chain.floats(1 / 255)
@@ -58,6 +61,6 @@ TIMM: dict[str, Op] = {
 
 
 def known_of_timm() -> dict[type, Op]:
-    """timm's classes, if somebody imported timm; not kept, as that may be still to come."""
+    """timm's classes, if the user has imported timm; not cached, as that may be still to come."""
     module = sys.modules.get("timm.data.transforms")
     return {getattr(module, name): op for name, op in TIMM.items() if hasattr(module, name)}

@@ -12,7 +12,7 @@ from ...errors import TransformNotTranslatable
 from .catalogue import find
 from .chain import APPLY, CHOICE, Chain, Refused, branches, flatten, name_of, operations, shares
 from .holder import plain
-from .ops.base import Gate
+from .ops.operation import Gate
 from .program import Program
 
 _WHOLE_BATCHES = (v2.MixUp, v2.CutMix)
@@ -26,24 +26,24 @@ def translate(transform: Any) -> Program:
     pixels, before they became so), and `rest` is the position from which the user's own transforms go on.
 
     Raises:
-        TransformNotTranslatable: a transform takes more than one image; the message says which and where.
+        TransformNotTranslatable: a transform takes more than one image; the message names it and its position.
     """
     transforms = list(flatten(transform))
     chain, first = Chain(), 0
     cut, rest = chain, 0
     reason: str | None = None
-    for position, one in enumerate(transforms):
-        label = f"{name_of(one)} (transform {position + 1} of {len(transforms)})"
-        _not_joint(label, one)
+    for position, transform in enumerate(transforms):
+        label = f"{name_of(transform)} (transform {position + 1} of {len(transforms)})"
+        _not_joint(label, transform)
         if reason is not None:
             continue
         attempt = chain.copy()
         try:
-            read(attempt, one, first)
+            read(attempt, transform, first)
         except Refused as refusal:
             reason = f"{label}: {refusal}."
             continue
-        chain, first = attempt, first + operations(one)
+        chain, first = attempt, first + operations(transform)
         if chain.whole and not chain.tail:
             cut, rest = chain, position + 1
     if reason is None:
@@ -54,37 +54,39 @@ def translate(transform: Any) -> Program:
     return cut.head(rest, reason)
 
 
-def _not_joint(label: str, one: Any) -> None:
-    if type(one) in _WHOLE_BATCHES:
+def _not_joint(label: str, transform: Any) -> None:
+    if type(transform) in _WHOLE_BATCHES:
         raise TransformNotTranslatable(f"{label}: it mixes whole batches; apply it in the collate function.")
-    if type(one) is StandardTransform:
+    if type(transform) is StandardTransform:
         raise TransformNotTranslatable(
             f"{label}: it takes an image and its target; use transform= for the image alone."
         )
 
 
-def read(chain: Chain, one: Any, operation: int) -> None:
+def read(chain: Chain, transform: Any, operation: int) -> None:
     """Add one transform, which has number `operation`, to a chain.
 
     Raises:
         Refused: DALI cannot do it; the chain is then half read.
     """
-    inside = branches(one)
-    if inside and type(one) in APPLY:
-        _read_gated(chain, [inner for branch in inside for inner in branch], operation + 1, Gate(operation, 0.0, one.p))
-    elif inside and type(one) in CHOICE:
-        sums, first = shares(one), operation + 1
+    inside = branches(transform)
+    if inside and type(transform) in APPLY:
+        _read_gated(
+            chain, [inner for branch in inside for inner in branch], operation + 1, Gate(operation, 0.0, transform.p)
+        )
+    elif inside and type(transform) in CHOICE:
+        sums, first = shares(transform), operation + 1
         for number, branch in enumerate(inside):
             _read_gated(chain, branch, first, Gate(operation, sums[number], sums[number + 1]))
             first += sum(operations(inner) for inner in branch)
     elif inside:
         raise Refused("the order of its transforms is drawn for each image")
     else:
-        op = find(one)
+        op = find(transform)
         if op is None:
-            raise Refused(UNKNOWN if plain(one) else "it has hooks or a forward() of its own")
+            raise Refused(UNKNOWN if plain(transform) else "it has hooks or a forward() of its own")
         chain.operation = operation
-        op.read(chain, one)
+        op.read(chain, transform)
 
 
 def _read_gated(chain: Chain, transforms: list[Any], first: int, gate: Gate) -> None:
@@ -98,11 +100,11 @@ def _read_gated(chain: Chain, transforms: list[Any], first: int, gate: Gate) -> 
 def scaling(transforms: list[Any]) -> tuple[float, float, float]:
     """What a difference of one pixel value (0 to 255) is in the result of flat transforms, per channel."""
     chain = Chain()
-    for one in transforms:
-        op = find(one)
+    for transform in transforms:
+        op = find(transform)
         if op is not None and op.scales:
             with suppress(Refused):  # as it stands in the chain: torchvision would fail there as well
-                op.read(chain, one)
+                op.read(chain, transform)
     return chain.factor[0], chain.factor[1], chain.factor[2]
 
 
@@ -116,7 +118,7 @@ def share(transform: Any, program: Program, where: str) -> str | None:
     """
     if program.rest is None:
         return None
-    names = [name_of(one) for one in flatten(transform)]
+    names = [name_of(transform) for transform in flatten(transform)]
     done, left = names[: program.rest], names[program.rest :]
     does = f"decodes and does {', '.join(done)}" if done else "only decodes"
     if not left:

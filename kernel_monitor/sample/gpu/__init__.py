@@ -1,3 +1,3 @@
-"""GPUs, as NVML tells of them."""
+"""The GPUs, read through NVML. Open `gpus` first: what frames and hello have of them."""
 
 from __future__ import annotations

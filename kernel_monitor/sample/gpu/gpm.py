@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from ..probe import NAN
-from .nvml import Answer, Device, Part, Question
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from .nvml import Answer, Device, Query
 
 MIB = float(1 << 20)
 
@@ -28,8 +26,8 @@ METRICS: tuple[tuple[str, str, str, float], ...] = (
 SM_ACTIVE = METRICS[:1]
 
 
-class Gpm(Question):
-    """Each answer is about the time between two samples of the counters: this asking and the one before.
+class Gpm(Query):
+    """Each answer covers the time between two samples of the counters: the last query's and this one's.
 
     Args:
         device: the GPU.
@@ -38,8 +36,6 @@ class Gpm(Question):
         instance: number of the GPU instance whose counters are meant; None for the whole GPU.
     """
 
-    group = "gpm"
-
     def __init__(
         self,
         device: Device,
@@ -47,8 +43,8 @@ class Gpm(Question):
         prefix: str = "",
         instance: int | None = None,
     ) -> None:
-        parts: list[Part] = [(prefix + name, unit) for name, unit, _, _ in metrics]
-        super().__init__(device, parts)
+        group = "gpm" if instance is None else "mig"
+        super().__init__(device, group, [(prefix + name, unit) for name, unit, _, _ in metrics])
         self._metrics = metrics
         self._instance = instance
         self._request: Any = None
@@ -69,7 +65,7 @@ class Gpm(Question):
         self._samples = [last, spare]
         before, self._taken_at = self._taken_at, now
         if not now > before:
-            return (NAN,) * len(self._metrics)  # one sample says nothing yet
+            return (NAN,) * len(self._metrics)  # the first sample
         self.window = now - before
         request = self._request
         request.sample1, request.sample2 = last, spare
@@ -79,7 +75,7 @@ class Gpm(Question):
     def _answer(self, nvml: Any, which: int, factor: float) -> Answer:
         entry = self._request.metrics[which]
         if entry.nvmlReturn != nvml.NVML_SUCCESS:
-            return self.device.words(nvml.NVMLError(entry.nvmlReturn))
+            return self.device.refused(nvml.NVMLError(entry.nvmlReturn))
         return float(entry.value) * factor
 
     def _prepare(self, nvml: Any) -> None:

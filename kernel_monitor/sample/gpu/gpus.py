@@ -1,7 +1,7 @@
-"""All of every GPU, or why there is none.
+"""All series of every GPU, or why there is none.
 
-NVML is asked on threads of its own (`nvml_asker`), and none of its calls may hold up the rest. Frames carry the newest
-answers. A GPU that is lost, or a driver that is loaded again, is looked for by starting NVML anew.
+NVML is queried on threads of its own (`nvml_session`), because any of its calls may block. Frames carry the newest
+answers. After a GPU is lost or a driver reloaded, NVML is started again.
 """
 
 from __future__ import annotations
@@ -10,37 +10,31 @@ import threading
 import time
 import traceback
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from ..probe import NAN
-from .asker import SILENT_S, Asker
-from .desk import Change, Desk, Table, in_words
 from .nvml import Device, NvmlError, open_devices
-from .session import Session
+from .nvml_session import NvmlSession
+from .query_thread import SILENT_S, Change, QueryTable, QueryThread, Table, in_words
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-FASTEST_S = 0.1
-"""NVML is asked no more often than this."""
-SLOWEST_S = 5.0
-"""Nor more seldom than this, however seldom frames are: the driver keeps its samples for some seconds only."""
+FASTEST_S = 0.1  # NVML is queried no more often than this
+SLOWEST_S = 5.0  # nor more seldom, however rare frames are: the driver keeps its samples for some seconds only
 SLOWEST_START_S = 2.0
 """How long the first hello waits for NVML; without persistence mode a driver may take longer to start."""
 REOPEN_S = 10.0
-"""NVML is started anew after this where it failed or a GPU is lost; each time in vain, after twice as long."""
+"""NVML is started again after this where it failed or a GPU is lost; after each vain attempt, twice as late."""
 REOPEN_MOST_S = 160.0
-MOST_WORDS = 6
-"""At most so many changes are told one by one."""
+MOST_CHANGES = 6  # changes that are reported separately
 GROUPS = ("gpu", "gpu-slow", "gpu-bus", "gpm", "mig")
 
 
 class _Shown(NamedTuple):
-    """A desk as the frames show it."""
+    """A table of queries as the frames show it."""
 
     device: Device
-    asker: Asker
-    desk: Desk
+    thread: QueryThread
+    queries: QueryTable
     table: Table
 
 
@@ -54,43 +48,41 @@ class Gpus:
         interval: seconds between frames.
     """
 
-    period = 0.0
-
     def __init__(self, interval: float) -> None:
-        self._interval = _asking(interval)
+        self._interval = _round_interval(interval)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
         self._notices: deque[dict[str, Any]] = deque()
         # Written by the thread, taken over by refresh():
-        self._found: Session | None = None
+        self._found: NvmlSession | None = None
         self._failure: str | None = "NVML has not answered yet"
         self._opened = threading.Event()
         self._pids: frozenset[int] | None = None
         # As the frames and the hello show it:
-        self._session: Session | None = None
+        self._session: NvmlSession | None = None
         self._reason: str | None = self._failure
         self._shown: list[_Shown] = []
-        self._grouped: list[tuple[str, Asker, list[Desk]]] = []
-        self._marks: list[Any] = []
+        self._grouped: list[tuple[str, QueryThread, list[QueryTable]]] = []
+        self._state: list[Any] = []
         self._throttle: dict[int, tuple[str, ...]] = {}
-        self._silent: frozenset[Asker] = frozenset()
+        self._silent: frozenset[QueryThread] = frozenset()
 
     @property
     def series(self) -> Sequence[tuple[str, str]]:
         return [(f"gpu/{shown.device.index}/{part}", unit) for shown in self._shown for part, unit in shown.table.parts]
 
     def start(self) -> None:
-        """Start asking; returns when NVML has answered every question once, or after `SLOWEST_START_S`."""
+        """Start the threads; returns when NVML has answered every query once, or after `SLOWEST_START_S`."""
         until = time.monotonic() + SLOWEST_START_S
         self._thread.start()
         self._opened.wait(SLOWEST_START_S)
         session = self._found
-        for asker in session.askers if session else ():
-            asker.first.wait(max(0.0, until - time.monotonic()))
+        for thread in session.threads if session else ():
+            thread.first.wait(max(0.0, until - time.monotonic()))
         self.refresh(time.monotonic())
 
     def stop(self) -> None:
-        """Stop asking. A call that hangs in the driver is left to end with the process."""
+        """Stop the threads. A call that hangs in the driver is left to end with the process."""
         self._stop.set()
         session = self._found
         if session is not None:
@@ -98,12 +90,12 @@ class Gpus:
 
     def set_interval(self, interval: float) -> None:
         """Seconds between frames from now on."""
-        self._interval = _asking(interval)
+        self._interval = _round_interval(interval)
         if self._found is not None:
             self._found.fast.set_interval(self._interval)
 
     def set_processes(self, pids: Iterable[int]) -> None:
-        """The processes of the kernel's tree: of these, memory and utilisation are told."""
+        """The processes of the kernel's tree, whose memory and utilisation are measured."""
         pids = frozenset(pids)
         if pids != self._pids:
             self._pids = pids
@@ -112,21 +104,18 @@ class Gpus:
 
     def notices(self) -> list[dict[str, Any]]:
         """The Xid events since the last call: `{"level", "kind": "xid", "gpu", "code", "message"}`."""
-        found: list[dict[str, Any]] = []
-        while self._notices:
-            found.append(self._notices.popleft())
-        return found
+        return [self._notices.popleft() for _ in range(len(self._notices))]
 
     def refresh(self, now: float) -> list[str]:
-        """Take over what changed, in words; if anything did, `hello` and perhaps `series` say something new."""
-        changes = [*self._adopt(), *self._words(), *self._hear(now)]
-        marks = self._state()
-        if marks != self._marks:
-            changes = changes or self._throttled() or ["what NVML says about its GPUs has changed"]
-            self._marks = marks
+        """Take over what changed; returns the changes in words. With any, `hello` and perhaps `series` are new."""
+        changes = [*self._adopt(), *self._part_changes(), *self._silence_changes(now)]
+        state = self._current_state()
+        if state != self._state:
+            changes = changes or self._throttle_changes() or ["NVML's facts about its GPUs have changed"]
+            self._state = state
             self._lay_out()
-        if len(changes) > MOST_WORDS:
-            changes[MOST_WORDS:] = [f"{len(changes) - MOST_WORDS} more changes of GPU metrics"]
+        if len(changes) > MOST_CHANGES:
+            changes[MOST_CHANGES:] = [f"{len(changes) - MOST_CHANGES} more changes of GPU metrics"]
         return changes
 
     def hello(self) -> dict[str, Any]:
@@ -143,53 +132,49 @@ class Gpus:
                     "reasons": self._reasons(session, device),
                     "throttle": list(device.throttle),
                     "mig": [
-                        {"index": each.index, "name": each.name, "memory_total": each.memory_total}
-                        for each in session.migs[which].instances
+                        {"index": instance.index, "name": instance.name, "memory_total": instance.memory_total}
+                        for instance in mig.instances
                     ],
                 }
-                for which, device in enumerate(session.devices)
+                for device, mig in zip(session.devices, session.migs, strict=True)
             ],
             "gpu_reason": None,
         }
 
-    def read(self, _now: float, /) -> Sequence[float]:
+    def read(self) -> Sequence[float]:
+        """The newest values, one per series."""
         values: list[float] = []
-        for _, asker, desk, table in self._shown:
-            if self._reason is None and desk.table is table and asker not in self._silent:
+        for _, thread, queries, table in self._shown:
+            if self._reason is None and queries.table is table and thread not in self._silent:
                 values += table.values
             else:
                 values += [NAN] * len(table.values)
         return values
 
-    def groups(self, now: float | None = None) -> list[tuple[str, float, float]]:
+    def groups(self, now: float) -> list[tuple[str, float, float]]:
         """(group, age, window) in s of each group that has series; NaN where it has no answer.
 
-        Of several GPUs, the oldest and the longest; on each, those of the first of the group's questions that NVML
-        answers (`nvml_load`, `nvml_state`, `nvml_bus`).
+        Of several GPUs, the oldest and the longest; on each, those of the first of the group's queries that NVML
+        answers.
         """
-        now = time.monotonic() if now is None else now
         found: list[tuple[str, float, float]] = []
-        for group, asker, desks in self._grouped:
-            oldest, longest = now, -1.0
-            if self._reason is None and asker not in self._silent:
-                for desk in desks:
-                    reading = desk.readings.get(group)
-                    if reading is not None:
-                        oldest = min(oldest, reading.at)
-                        longest = max(longest, reading.window)
-            found.append((group, NAN, NAN) if longest < 0 else (group, now - oldest, longest))
+        for group, thread, tables in self._grouped:
+            answered = self._reason is None and thread not in self._silent
+            times = [queries.times[group] for queries in tables if answered and group in queries.times]
+            age = max((max(0.0, now - at) for at, _ in times), default=NAN)
+            found.append((group, age, max((window for _, window in times), default=NAN)))
         return found
 
     def _adopt(self) -> list[str]:
-        """Show what was found; in words."""
+        """Show the session that the thread has; returns in words what is new."""
         failure, found = self._failure, self._found
         changes: list[str] = []
         if found is not self._session and found is not None and found.fast.first.is_set():
             again = self._session is not None
-            changes.append("NVML was started anew" if again else f"NVML lists {len(found.devices)} GPU(s)")
+            changes.append("NVML was started again" if again else f"NVML lists {len(found.devices)} GPU(s)")
             self._session = found
-            for asker in found.askers:
-                asker.changes.clear()  # what was never there did not go
+            for thread in found.threads:
+                thread.changes.clear()  # parts that were never there did not go missing
         if failure is not None and failure != self._reason:
             changes.append(f"GPUs: {failure}")
             self._reason = failure
@@ -197,41 +182,30 @@ class Gpus:
             self._reason = None
         return changes
 
-    def _words(self) -> list[str]:
-        """What went missing or came back."""
+    def _part_changes(self) -> list[str]:
+        """Metrics that went missing or came back."""
         found: list[Change] = []
-        for asker in self._session.askers if self._session else ():
-            while asker.changes:
-                found.append(asker.changes.popleft())
+        for thread in self._session.threads if self._session else ():
+            while thread.changes:
+                found.append(thread.changes.popleft())
         return in_words(found)
 
-    def _hear(self, now: float) -> list[str]:
-        """Which askers NVML lets wait; in words where that changed."""
+    def _silence_changes(self, now: float) -> list[str]:
+        """Threads that NVML stopped or began to answer."""
         session = self._session
         if session is None or self._reason is not None:
             return []
-        silent = frozenset(asker for asker in session.askers if asker.silent(now))
-        before, self._silent = self._silent, silent
+        before, self._silent = self._silent, frozenset(thread for thread in session.threads if thread.silent(now))
         return [
-            f"NVML does not answer: no {asker.subject}" if asker in silent else f"NVML answers again: {asker.subject}"
-            for asker in session.askers
-            if (asker in silent) != (asker in before)
+            f"NVML does not answer: no {thread.subject}"
+            if thread in self._silent
+            else f"NVML answers again: {thread.subject}"
+            for thread in session.threads
+            if (thread in self._silent) != (thread in before)
         ]
 
-    def _state(self) -> list[Any]:
-        """What the hello and the series depend on; each element is replaced, never changed."""
-        session = self._session
-        if session is None:
-            return [self._reason]
-        marks: list[Any] = [session, self._reason, self._silent, session.xid.reasons]
-        for device, desks in session.desks:
-            marks.append(device.throttle)
-            for _, desk in desks:
-                marks += (desk.reasons, desk.table.parts)
-        return marks
-
-    def _throttled(self) -> list[str]:
-        """What lowers the clocks, in words, where that changed."""
+    def _throttle_changes(self) -> list[str]:
+        """GPUs whose clocks are lowered for other reasons than before."""
         before, self._throttle = self._throttle, {}
         for device in self._session.devices if self._session else ():
             self._throttle[device.index] = device.throttle
@@ -241,42 +215,53 @@ class Gpus:
             if words != before.get(index, ())
         ]
 
+    def _current_state(self) -> list[Any]:
+        """What the hello and the series depend on; each element is replaced, never changed."""
+        session = self._session
+        if session is None:
+            return [self._reason]
+        state: list[Any] = [session, self._reason, self._silent, session.xid.reasons]
+        for device, tables in session.tables:
+            state.append(device.throttle)
+            for _, queries in tables:
+                state += (queries.reasons, queries.table.parts)
+        return state
+
     def _lay_out(self) -> None:
         self._shown = [
-            _Shown(device, asker, desk, desk.table)
-            for device, desks in (self._session.desks if self._session else ())
-            for asker, desk in desks
+            _Shown(device, thread, queries, queries.table)
+            for device, tables in (self._session.tables if self._session else ())
+            for thread, queries in tables
         ]
-
         self._grouped = []
         for group in GROUPS:
-            having = [shown for shown in self._shown if group in shown.desk.groups]
-            if having:  # each group is one asker's
-                self._grouped.append((group, having[0].asker, [shown.desk for shown in having]))
+            having = [shown for shown in self._shown if group in shown.queries.groups]
+            if having:  # each group is read by one thread
+                self._grouped.append((group, having[0].thread, [shown.queries for shown in having]))
 
-    def _reasons(self, session: Session, device: Device) -> dict[str, str]:
+    def _reasons(self, session: NvmlSession, device: Device) -> dict[str, str]:
         """Why each missing metric of a GPU is missing."""
         reasons: dict[str, str] = {}
         for shown in self._shown:
             if shown.device is not device:
                 continue
             words = self._reason
-            if shown.asker in self._silent:
+            if shown.thread in self._silent:
                 words = words or f"NVML has not answered for {SILENT_S:g} s"
-            reasons |= shown.desk.reasons if words is None else dict.fromkeys(dict(shown.table.parts), words)
+            reasons |= shown.queries.reasons if words is None else dict.fromkeys(dict(shown.table.parts), words)
         if device.index in session.xid.reasons:
             reasons["xid"] = session.xid.reasons[device.index]
         return reasons
 
     def _run(self) -> None:
-        """The thread: start NVML, ask until it or a GPU fails, and again."""
+        """The thread: start NVML, query it until it or a GPU fails, and again."""
         pause = REOPEN_S
         while not self._stop.is_set():
             try:
                 devices = open_devices()
             except NvmlError as error:
                 self._fail(str(error))
-            except Exception as error:  # noqa: BLE001 - whatever a broken driver brings, all else goes on
+            except Exception as error:  # noqa: BLE001 - a broken driver may raise anything; host metrics go on
                 if self._failure is None or not self._opened.is_set():
                     traceback.print_exc()
                 self._fail(f"{type(error).__name__}: {error}")
@@ -291,8 +276,8 @@ class Gpus:
         self._opened.set()
 
     def _serve(self, devices: list[Device], pause: float) -> float:
-        """Ask about these until the end, or until `pause` seconds after one has gone; returns the next pause."""
-        session = Session(devices, self._interval, self._pids, self._notices.append)
+        """Query these until the end, or until `pause` seconds after a GPU has gone; returns the next pause."""
+        session = NvmlSession(devices, self._interval, self._pids, self._notices.append)
         gone_at: float | None = None
 
         def ended() -> bool:
@@ -315,6 +300,6 @@ class Gpus:
         return min(2 * pause, REOPEN_MOST_S)
 
 
-def _asking(interval: float) -> float:
-    """Seconds between two rounds of questions where frames come every `interval` seconds."""
+def _round_interval(interval: float) -> float:
+    """Seconds between two rounds of queries where frames come every `interval` seconds."""
     return min(max(interval, FASTEST_S), SLOWEST_S)

@@ -1,73 +1,49 @@
-"""MIG instances: which there are, their memory and their multiprocessors' activity."""
+"""MIG instances of a GPU: their memory and their multiprocessors' activity."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .desk import Change, Desk
+from .gauges import Gauge, memory_of
 from .gpm import SM_ACTIVE, Gpm
-from .load import memory_of
-from .nvml import RETRY_S, Answer, Device, Question
+from .nvml import RETRY_S, Device, Query, name_and_memory
+from .query_thread import Change, QueryTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .nvml import Answer
+
 
 @dataclass(frozen=True)
 class Instance:
-    """One MIG instance.
+    """One MIG instance."""
 
-    Attributes:
-        index: NVML's index of it on its GPU.
-        name: of its profile.
-        memory_total: bytes, or None where NVML does not tell.
-        gpu_instance: number of the GPU instance that it is (a part of).
-    """
-
-    index: int
-    name: str
-    memory_total: int | None
-    gpu_instance: int | None
+    index: int  # NVML's index of it on its GPU
+    name: str  # of its profile
+    memory_total: int | None  # bytes, or None where NVML does not give it
+    gpu_instance: int | None  # number of the GPU instance that it is (a part of)
 
 
-class MigMemory(Question):
-    """Memory of one instance."""
-
-    group = "mig"
-
-    def __init__(self, device: Device, index: int, handle: Any) -> None:
-        super().__init__(device, ((f"mig/{index}/memory", "%"), (f"mig/{index}/memory_used", "B")))
-        self._handle = handle
-
-    def ask(self, _now: float) -> Sequence[Answer]:
-        return memory_of(self.device, self._handle)
-
-
-class MigGpm(Gpm):
-    """Multiprocessors' activity of one instance."""
-
-    group = "mig"
-
-
-class MigDesk(Desk):
-    """Asks each MIG instance of a GPU; looks every `RETRY_S` which there are."""
+class MigTable(QueryTable):
+    """Queries each MIG instance of a GPU; lists the instances again every `RETRY_S`."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device, [])
         self.instances: tuple[Instance, ...] = ()
-        self._look_due = 0.0
-        self.look()
+        self._list_due = 0.0
+        self._list()
 
     def ask(self, now: float, tolerance: float = 0.0) -> list[Change]:
         changes: list[Change] = []
-        if now >= self._look_due:
-            self._look_due = now + RETRY_S
-            changes = self.look()
+        if now >= self._list_due:
+            self._list_due = now + RETRY_S
+            changes = self._list()
         return changes + super().ask(now, tolerance)
 
-    def look(self) -> list[Change]:
-        """See which instances there are; returns what changed."""
+    def _list(self) -> list[Change]:
+        """List the instances; returns what changed."""
         device = self.device
         nvml: Any = device.nvml
         handles: list[Any] = []
@@ -83,32 +59,32 @@ class MigDesk(Desk):
                     handles.append(handle)
                     found.append(_instance(nvml, index, handle))
         except nvml.NVMLError as error:
-            device.words(error)
+            device.refused(error)
             if error.value != nvml.NVML_ERROR_NOT_SUPPORTED and self.instances:
                 return []  # not now: the instances keep their rows
         if tuple(found) == self.instances:
             return []
         self.instances = tuple(found)
-        questions: list[Question] = []
+        queries: list[Query] = []
         for instance, handle in zip(found, handles, strict=True):
-            questions.append(MigMemory(device, instance.index, handle))
+            queries.append(_memory(device, instance.index, handle))
             if instance.gpu_instance is not None:
-                questions.append(MigGpm(device, SM_ACTIVE, f"mig/{instance.index}/", instance.gpu_instance))
-        self.lay_out(questions)
+                queries.append(Gpm(device, SM_ACTIVE, f"mig/{instance.index}/", instance.gpu_instance))
+        self.lay_out(queries)
         return [Change(device.index, "MIG", f"{len(found)} instance(s)")]
 
 
+def _memory(device: Device, index: int, handle: Any) -> Gauge:
+    def read(_gauge: Gauge) -> Sequence[Answer]:
+        return memory_of(device, handle)
+
+    return Gauge(device, "mig", ((f"mig/{index}/memory", "%"), (f"mig/{index}/memory_used", "B")), read)
+
+
 def _instance(nvml: Any, index: int, handle: Any) -> Instance:
-    try:
-        name = nvml.nvmlDeviceGetName(handle)
-    except nvml.NVMLError as error:
-        name = f"MIG instance {index} (no name: {error})"
-    try:
-        total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except nvml.NVMLError:
-        total = None
+    name, total = name_and_memory(nvml, handle, f"MIG instance {index}")
     try:
         part = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
     except nvml.NVMLError:
         part = None
-    return Instance(index, name.decode() if isinstance(name, bytes) else name, total, part)
+    return Instance(index, name, total, part)

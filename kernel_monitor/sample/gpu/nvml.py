@@ -1,30 +1,23 @@
-"""NVML: its GPUs, how they are asked, and its own words where it tells nothing."""
+"""NVML: its GPUs, the base class of queries, and NVML's own words where it gives no value."""
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import ModuleType
+from typing import Any
 
 from ..probe import NAN
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
-
-Answer = float | str
-"""A value, or why there is none."""
-
-Part = tuple[str, str]
-"""(last part of a series' name, unit)."""
+Answer = float | str  # a value, or why there is none
+Part = tuple[str, str]  # (last part of a series' name, unit)
 
 RATES_WINDOW_S = 1.0
 """The longest period over which NVML takes its utilisation rates: documented as 1/6 s to 1 s, by product."""
-
-RETRY_S = 10.0
-"""A question that NVML refused is asked again after this."""
+RETRY_S = 10.0  # a query that NVML refused is repeated after this
 
 GONE = (
     "UNINITIALIZED",
@@ -34,80 +27,67 @@ GONE = (
     "LIB_RM_VERSION_MISMATCH",
     "GPU_NOT_FOUND",
 )
-"""NVML's errors after which a GPU answers again only to a library that was started anew."""
+"""NVML's errors after which a GPU answers again only to a library that was started again."""
 
 
 class NvmlError(Exception):
-    """There is no GPU to ask; the message says why, in NVML's words where it has any."""
+    """There is no GPU to query; the message is the reason, in NVML's words where it has any."""
 
 
 @dataclass
 class Device:
-    """One GPU.
+    """One GPU."""
 
-    Attributes:
-        index: NVML's index.
-        name: the product's name.
-        memory_total: bytes, or None where NVML does not tell.
-        nvml: the module pynvml.
-        handle: NVML's handle; None if it gave none, then `lost` says why.
-        lost: why there is no handle.
-        mig: whether it is divided into MIG instances.
-        gone: whether it answers only after NVML is started again.
-        limit: the enforced power limit in W, or why there is none; None before it was asked.
-        throttle: what lowers the clocks, or did within the last minute, in words.
-        pids: the processes of the kernel's tree; None while they are not known.
-        strangers: whether NVML names processes, but none that is there under its number.
-    """
-
-    index: int
-    name: str
-    memory_total: int | None
-    nvml: ModuleType
-    handle: Any
+    index: int  # NVML's index
+    name: str  # the product's name
+    memory_total: int | None  # bytes, or None where NVML does not give it
+    nvml: ModuleType  # the module pynvml
+    handle: Any  # NVML's handle; None if it gave none, then `lost` is the reason
     lost: str = ""
-    mig: bool = False
-    gone: bool = False
-    limit: Answer | None = None
-    throttle: tuple[str, ...] = ()
-    pids: frozenset[int] | None = None
-    strangers: bool = False
+    mig: bool = False  # whether it is divided into MIG instances
+    gone: bool = False  # whether it answers only after NVML is started again
+    limit: Answer | None = None  # the enforced power limit in W, or why there is none; None before it was read
+    throttle: tuple[str, ...] = ()  # what lowers the clocks, or did within the last minute, in words
+    pids: frozenset[int] | None = None  # the processes of the kernel's tree; None while they are not known
+    foreign_pids: bool = False  # whether NVML lists processes, but none that exists here under its number
     gone_codes: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.gone_codes = frozenset(getattr(self.nvml, f"NVML_ERROR_{name}", -1) for name in GONE)
 
-    def words(self, error: Any) -> str:
+    def refused(self, error: Any) -> str:
         """NVML's words for one of its errors; notes whether the GPU has gone."""
         if error.value in self.gone_codes:
             self.gone = True
         return refusal(self.nvml, error)
 
 
-class Question:
-    """Something that NVML is asked about one GPU, with one call or a few.
+class Query:
+    """Some metrics of one GPU that are read with one call to NVML or a few.
 
     Attributes:
-        group: what it is read together with (`metrics.GROUPS`).
-        parts: the series that it answers.
-        period: seconds between two askings; 0 is every round.
+        group: what it is read together with (docs/metrics.md).
+        parts: the series that it gives.
         window: seconds that the newest answer covers.
-        at: `time.monotonic()` of what the newest answer tells.
-        due: when it is to be asked next.
-        retry: seconds until a question is asked again that NVML refused.
+        at: `time.monotonic()` of the newest answer.
+        due: when it is to be read next.
+        place: of its first value in its table.
+        earlier: first parts of the group's queries before it; if all are refused, this one gives the group's time.
     """
 
-    group: ClassVar[str]
-    period: float = 1.0
-    retry: float = RETRY_S
+    period: float = 1.0  # seconds between two readings; 0 is every round
+    retry: float = RETRY_S  # seconds until a query is repeated that NVML refused
 
-    def __init__(self, device: Device, parts: Sequence[Part]) -> None:
+    def __init__(self, device: Device, group: str, parts: Sequence[Part]) -> None:
         self.device = device
+        self.group = group
         self.parts = tuple(parts)
         self.window = 0.0
         self.at = NAN
         self.due = 0.0
-        self._told = False
+        self.place = 0
+        self.earlier: frozenset[str] = frozenset()
+        self._reported = False
 
     def ask(self, now: float) -> Sequence[Answer]:
         """The answers, one per part. Raises pynvml's errors."""
@@ -125,17 +105,17 @@ class Question:
         try:
             return self.ask(now)
         except device.nvml.NVMLError as error:
-            words = device.words(error)
-        except Exception as error:  # noqa: BLE001 - whatever a broken driver brings, the other questions are asked on
-            if not self._told:
-                self._told = True
+            words = device.refused(error)
+        except Exception as error:  # noqa: BLE001 - a broken driver may raise anything; the other queries go on
+            if not self._reported:
+                self._reported = True
                 traceback.print_exc()
             words = f"{type(error).__name__}: {error}"
         return (words,) * len(self.parts)
 
 
 def refusal(nvml: ModuleType, error: Any) -> str:
-    """NVML's words, with what to do where the words alone leave a person at a loss."""
+    """NVML's words, with the remedy where the words alone name none."""
     if error.value == getattr(nvml, "NVML_ERROR_LIB_RM_VERSION_MISMATCH", None):
         return f"{error} The driver was updated: reboot, or reload it, then stop and start the monitor."
     return str(error)
@@ -172,19 +152,24 @@ def close(nvml: ModuleType) -> None:
         nvml.nvmlShutdown()
 
 
+def name_and_memory(nvml: ModuleType, handle: Any, called: str) -> tuple[str, int | None]:
+    """The name (`called`, with the reason, if NVML gives none) and total memory in bytes of a GPU or a MIG instance."""
+    try:
+        name = nvml.nvmlDeviceGetName(handle)
+    except nvml.NVMLError as error:
+        name = f"{called} (no name: {error})"
+    try:
+        total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except nvml.NVMLError:
+        total = None  # the reading of the memory gives the reason
+    return name.decode() if isinstance(name, bytes) else name, total
+
+
 def _open(nvml: ModuleType, index: int) -> Device:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
         device = Device(index, f"GPU {index}", None, nvml, None)
-        device.lost = device.words(error)
+        device.lost = device.refused(error)
         return device
-    try:
-        name = nvml.nvmlDeviceGetName(handle)
-    except nvml.NVMLError as error:
-        name = f"GPU {index} (no name: {error})"
-    try:
-        total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except nvml.NVMLError:
-        total = None  # the reading of the memory gives the reason
-    return Device(index, name.decode() if isinstance(name, bytes) else name, total, nvml, handle)
+    return Device(index, *name_and_memory(nvml, handle, f"GPU {index}"), nvml, handle)

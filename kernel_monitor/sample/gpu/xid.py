@@ -1,4 +1,4 @@
-"""Xid events: errors that the driver reports of a GPU, told as they come."""
+"""Xid events: errors of a GPU that the driver reports, as notices."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from .nvml import Device
 
-WAIT_MS = 1000
-"""How long one wait for an event lasts: an end is noticed after this."""
+WAIT_MS = 1000  # how long a call waits for an event; `stop` is noticed after it
 
 MEANINGS = {
     13: "graphics engine exception",
@@ -56,17 +55,14 @@ class XidWatch:
 
     Args:
         devices: the GPUs.
-        tell: called on that thread with the notice for each event.
-
-    Attributes:
-        reasons: per GPU's index, why its events are not told.
+        notify: called on that thread with the notice for each event.
     """
 
-    def __init__(self, devices: Sequence[Device], tell: Callable[[dict[str, Any]], None]) -> None:
-        self.reasons: dict[int, str] = {}
+    def __init__(self, devices: Sequence[Device], notify: Callable[[dict[str, Any]], None]) -> None:
+        self.reasons: dict[int, str] = {}  # per GPU's index, why its events are not reported
         self.thread = threading.Thread(target=self._run, name="nvml-xid", daemon=True)
         self._devices = [device for device in devices if device.handle is not None]
-        self._tell = tell
+        self._notify = notify
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -77,13 +73,13 @@ class XidWatch:
         try:
             self._events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError as error:
-            self.reasons = {device.index: device.words(error) for device in self._devices}
+            self.reasons = {device.index: device.refused(error) for device in self._devices}
             return
         for device in self._devices:
             try:
                 nvml.nvmlDeviceRegisterEvents(device.handle, nvml.nvmlEventTypeXidCriticalError, self._events)
             except nvml.NVMLError as error:
-                self.reasons[device.index] = device.words(error)
+                self.reasons[device.index] = device.refused(error)
         if len(self.reasons) < len(self._devices):
             self.thread.start()
 
@@ -101,16 +97,18 @@ class XidWatch:
             except nvml.NVMLError as error:
                 if self._stop.is_set():
                     return
-                self.reasons = {device.index: device.words(error) for device in self._devices}
+                self.reasons = {device.index: device.refused(error) for device in self._devices}
                 self._stop.wait(WAIT_MS / 1000)
                 continue
             code, index = int(event.eventData), self._index(event.device)
-            self._tell({"level": "warning", "kind": "xid", "gpu": index, "code": code, "message": message(index, code)})
+            self._notify(
+                {"level": "warning", "kind": "xid", "gpu": index, "code": code, "message": message(index, code)}
+            )
         with suppress(nvml.NVMLError):  # the library was shut down before
             nvml.nvmlEventSetFree(self._events)
 
     def _index(self, handle: Any) -> int | None:
-        """Which GPU an event is of. NVML is asked last: of a GPU that has fallen off the bus, it tells nothing."""
+        """Which GPU an event is of. NVML is asked last: it knows no index of a GPU that has fallen off the bus."""
         address = ctypes.cast(handle, ctypes.c_void_p).value
         for device in self._devices:
             if ctypes.cast(device.handle, ctypes.c_void_p).value == address:

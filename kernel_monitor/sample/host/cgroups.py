@@ -1,9 +1,8 @@
 """Which control groups a process is in, and where their files are.
 
 Version 1 has a hierarchy for each controller, version 2 one for all, hybrid systems both. A process's place in each is
-in `/proc/<pid>/cgroup`, relative to the reader's cgroup namespace; which part of a hierarchy is mounted where is in
-`/proc/<pid>/mountinfo` (man 7 cgroups, man 5 proc). In a container both may be cut off above: groups that cannot be
-seen are not told.
+in `/proc/<pid>/cgroup`, relative to the reader's cgroup namespace; where each hierarchy is mounted, and which part of
+it, is in `/proc/<pid>/mountinfo` (man 7 cgroups, man 5 proc). In a container outer groups may be invisible.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from . import procfs
+from .. import procfs
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
 
@@ -23,35 +22,23 @@ class Group(NamedTuple):
     """A process's group in one hierarchy.
 
     Attributes:
-        version: 1 or 2.
-        path: as `/proc/<pid>/cgroup` names it.
         folders: its folder and those of the groups around it, from the inside out, as far as they can be seen.
     """
 
-    version: int
-    path: str
+    version: int  # 1 or 2
+    path: str  # as `/proc/<pid>/cgroup` names it
     folders: tuple[str, ...]
 
 
 class _Mount(NamedTuple):
-    """A hierarchy, or a part of it, in the file system.
-
-    Attributes:
-        root: the group that is mounted.
-        point: where.
-    """
+    """The group `root` of a hierarchy is mounted at `point`."""
 
     root: str
     point: str
 
 
 class Groups:
-    """The groups of one process.
-
-    Args:
-        pid: the process.
-        root: the folder that holds `/proc` and the mount points.
-    """
+    """The groups of the process `pid`; `root` holds `/proc` and the mount points."""
 
     def __init__(self, pid: int, root: Path = Path("/")) -> None:
         self._root = root
@@ -60,10 +47,9 @@ class Groups:
         self._groups: dict[str, Group] = {}
 
     def find(self) -> dict[str, Group]:
-        """The group for each of `CONTROLLERS` that has one here.
+        """The group for each of `CONTROLLERS` that has one here; the mounts are read again when the process was moved.
 
-        None where the system has no control groups or does not show them. The mounts are looked at again when the
-        process was moved.
+        Empty where the system has no control groups or does not show them.
         """
         try:
             text = procfs.read(f"{self._process}/cgroup")
@@ -102,7 +88,7 @@ class Groups:
 
 
 def _mounts(text: str) -> dict[str, _Mount]:
-    """The first mount of each hierarchy, by controller; that of version 2 is named by nothing."""
+    """The first mount of each hierarchy, by controller; version 2 has the key ""."""
     mounts: dict[str, _Mount] = {}
     for line in text.splitlines():
         # 31 23 0:28 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct

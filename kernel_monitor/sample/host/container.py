@@ -1,4 +1,4 @@
-"""What the control group of the kernel's process uses of its limits."""
+"""How much of its limits the control group of the kernel's process uses."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 
 import psutil
 
-from ..probe import Rates
-from ..system import LINUX
-from . import procfs
+from .. import procfs
+from ..probe import Probe, Rates
+from ..procfs import LINUX
 from .cgroups import Group, Groups
-from .limits import PERIOD_S, counters, cpu_quota, memory_limit, no_groups
+from .process_limits import PERIOD_S, counters, cpu_quota, memory_limit, no_groups
 
 _CPU = (("container/cpu", "%"), ("container/throttled", "%"))
 _MEMORY = (("container/memory", "B"), ("container/memory_percent", "%"))
 
 
-class Container:
+class Container(Probe):
     """CPU time in per cent of the quota, periods in which it ran out, and memory against its limit; at 1 Hz.
 
-    What is measured is the group that sets the tightest limit: the process's own or one around it. The limits are read
-    again every 5 s; the metrics without a limit are absent. The memory is without the file pages that are given back
-    at once when space is needed (`inactive_file`): a data set that was read would fill any limit.
+    Measured is the group that sets the tightest limit: the process's own or an outer group. The limits are read again
+    every 5 s; the metrics without a limit are absent. The memory is without the file pages that are given back at once
+    when space is needed (`inactive_file`): a data set that was read would fill any limit.
 
     Args:
         pid: the kernel's process.
@@ -41,8 +41,6 @@ class Container:
         self._cpu: tuple[str, str] | None = None
         self._memory: str | None = None
         self._rates = Rates(3)
-        self.series: tuple[tuple[str, str], ...] = ()
-        self.reasons: dict[str, str] = {}
         self._look()
 
     def read(self, now: float, /) -> list[float]:
@@ -63,7 +61,7 @@ class Container:
         """Find the limits and the groups that set them."""
         groups = self._groups.find() if LINUX else {}
         reasons: dict[str, str] = {}
-        cpu, memory = self._cpu_place(groups, reasons), self._memory_place(groups, reasons)
+        cpu, memory = self._cpu_folders(groups, reasons), self._memory_folder(groups, reasons)
         if cpu != self._cpu:
             self._rates = Rates(3)
         self._cpu, self._memory = cpu, memory
@@ -72,27 +70,26 @@ class Container:
             reasons = {"container": no_groups()}
         self.reasons = reasons
 
-    def _cpu_place(self, groups: Mapping[str, Group], reasons: dict[str, str]) -> tuple[str, str] | None:
-        """The folders of the quota and of its group's CPU time; None, and the reason, where they cannot be told."""
+    def _cpu_folders(self, groups: Mapping[str, Group], reasons: dict[str, str]) -> tuple[str, str] | None:
+        """The folders of the quota and of its group's CPU time; None, and the reason, where there is none."""
         quota = cpu_quota(groups)
         if quota is None:
-            reasons.update(dict.fromkeys([name for name, _ in _CPU], "no CPU quota is set for this process"))
+            reasons |= dict.fromkeys(dict(_CPU), "no CPU quota is set for this process")
             return None
         group = groups["cpu"]
         times = group if group.version == 2 else groups.get("cpuacct")
         if times is None or times.path != group.path or len(times.folders) != len(group.folders):
             why = "the CPU time of the group that has the quota is not counted (cpu and cpuacct differ)"
-            reasons.update(dict.fromkeys([name for name, _ in _CPU], why))
+            reasons |= dict.fromkeys(dict(_CPU), why)
             return None
         self._quota = quota.amount
         return group.folders[quota.level], times.folders[quota.level]
 
-    def _memory_place(self, groups: Mapping[str, Group], reasons: dict[str, str]) -> str | None:
+    def _memory_folder(self, groups: Mapping[str, Group], reasons: dict[str, str]) -> str | None:
         """The folder of the group whose memory is limited; None, and the reason, if there is none."""
         limit = memory_limit(groups, self._total)
         if limit is None:
-            why = "no limit of memory is set for this process"
-            reasons.update(dict.fromkeys([name for name, _ in _MEMORY], why))
+            reasons |= dict.fromkeys(dict(_MEMORY), "no limit of memory is set for this process")
             return None
         self._limit = limit.amount
         return groups["memory"].folders[limit.level]

@@ -1,24 +1,22 @@
-"""Load and I/O wait of every logical core, and what the load is made of.
+"""Busy time and I/O wait of every logical core, and the busy time's parts.
 
-`busy` is the share of a window in which a core did anything but idle or wait for I/O; time that a hypervisor took away
-counts as busy, as in psutil. Guests' time is part of `user`, where the kernel has already counted it. The kernel counts
-in ticks of 10 ms, so a window of 100 ms has steps of 10 %.
+`busy` is the share of a window in which a core neither idled nor waited for I/O; time that a hypervisor took away
+counts as busy, as in psutil. Guests' time is part of `user`, where Linux has already counted it. Linux counts in ticks
+of 10 ms, so a window of 100 ms has steps of 10 %.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from operator import sub
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
-from ..probe import NAN
-from ..system import LINUX, PROC
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from ..probe import NAN, Probe
+from ..procfs import LINUX, PROC
 
 FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 _USER, _NICE, _SYSTEM, _IDLE, _IOWAIT, _IRQ, _SOFTIRQ, _STEAL = range(len(FIELDS))
@@ -26,23 +24,21 @@ NOT_COUNTED = "this system does not count it"
 
 
 class Counts(NamedTuple):
-    """Times since boot in any one unit, of the cores that are online.
+    """Times since boot, in any unit, of the cores that are online.
 
     Attributes:
-        cores: their numbers, ascending.
         columns: for each of `FIELDS` one time per core; zeros where the system does not count it.
-        total: per core, the sum of its columns.
     """
 
-    cores: tuple[int, ...]
+    cores: tuple[int, ...]  # their numbers, ascending
     columns: Sequence[Sequence[float]]
-    total: Sequence[float]
+    total: Sequence[float]  # per core, the sum of its columns
 
 
-class Cpu:
+class Cpu(Probe):
     """Per core: busy and iowait in per cent of the time since the last read, each frame.
 
-    A core that goes offline is missing until it is back; one that was not there before adds its series.
+    A core that goes offline is missing until it is back; a new core adds its series.
 
     Args:
         source: gives the times of the cores that are online.
@@ -59,23 +55,17 @@ class Cpu:
     def __init__(self, source: Callable[[], Counts], counted: Sequence[str] = FIELDS) -> None:
         self._source = source
         self._parts = ("busy", "iowait") if "iowait" in counted else ("busy",)
-        self.reasons: Mapping[str, str] = {} if "iowait" in counted else {"cpu/<n>/iowait": NOT_COUNTED}
+        self.reasons = {} if "iowait" in counted else {"cpu/<n>/iowait": NOT_COUNTED}
         self.cores: tuple[int, ...] = ()
-        self.series: tuple[tuple[str, str], ...] = ()
         self._values: list[float] = []
         self._last: dict[int, tuple[float, float, float]] = {}
-        self._newest = source()
+        self.newest = source()  # what the last read found
         self._columns: tuple[Sequence[float], ...] | None = None
-        self._know(self._newest.cores)
+        self._know(self.newest.cores)
         self.split = Split(self, counted)
 
-    @property
-    def newest(self) -> Counts:
-        """What the last read found."""
-        return self._newest
-
     def read(self, _now: float, /) -> Sequence[float]:
-        counts = self._newest = self._source()
+        counts = self.newest = self._source()
         total, idle, iowait = counts.total, counts.columns[_IDLE], counts.columns[_IOWAIT]
         before, self._columns = self._columns, None
         if before is not None and counts.cores == self.cores:
@@ -130,17 +120,17 @@ class Cpu:
 
     def _know(self, cores: Sequence[int]) -> None:
         """Lay out the series for these cores, too."""
-        everyone = tuple(sorted({*self.cores, *cores}))
-        if everyone == self.cores:
+        known = tuple(sorted({*self.cores, *cores}))
+        if known == self.cores:
             return
         width = len(self._parts)
         held = {core: self._values[width * place : width * (place + 1)] for place, core in enumerate(self.cores)}
-        self._values = [value for core in everyone for value in held.get(core, [NAN] * width)]
-        self.cores = everyone
-        self.series = tuple((f"cpu/{core}/{part}", "%") for core in everyone for part in self._parts)
+        self._values = [value for core in known for value in held.get(core, [NAN] * width)]
+        self.cores = known
+        self.series = tuple((f"cpu/{core}/{part}", "%") for core in known for part in self._parts)
 
 
-class Split:
+class Split(Probe):
     """Per core: user, system and steal in per cent of the time since the last read of this probe.
 
     Args:
@@ -154,9 +144,8 @@ class Split:
     def __init__(self, cpu: Cpu, counted: Sequence[str] = FIELDS) -> None:
         self._cpu = cpu
         self._parts = tuple(part for part in ("user", "system", "steal") if part in counted)
-        self.reasons: Mapping[str, str] = {} if "steal" in counted else {"cpu/<n>/steal": NOT_COUNTED}
+        self.reasons = {} if "steal" in counted else {"cpu/<n>/steal": NOT_COUNTED}
         self._cores: tuple[int, ...] = ()
-        self.series: tuple[tuple[str, str], ...] = ()
         self._last: dict[int, Sequence[float]] = {}
         self._lay_out()
 
@@ -167,12 +156,8 @@ class Split:
         columns = counts.columns
         user = map(sum, zip(columns[_USER], columns[_NICE], strict=True))
         system = map(sum, zip(columns[_SYSTEM], columns[_IRQ], columns[_SOFTIRQ], strict=True))
-        steal = columns[_STEAL] if "steal" in self._parts else None
-        rows = (
-            zip(counts.total, user, system, strict=True)
-            if steal is None
-            else zip(counts.total, user, system, steal, strict=True)
-        )
+        parts = [user, system, columns[_STEAL]][: len(self._parts)]
+        rows: zip[tuple[float, ...]] = zip(counts.total, *parts, strict=True)
         found: dict[int, Sequence[float]] = dict(zip(counts.cores, rows, strict=True))
         last, self._last = self._last, found
         values: list[float] = []
@@ -196,7 +181,7 @@ class ProcStat:
     """The cores' times from Linux' `/proc/stat`, in ticks.
 
     Read directly: psutil drops the cores' numbers, which an offline core shifts, and reads the whole file, which on
-    large machines is mostly interrupt counts. Column by column: 256 cores take 0.3 ms so, and 2 ms one by one.
+    large machines is mostly interrupt counts. Column by column: 256 cores take 0.3 ms so, and 2 ms core by core.
     """
 
     def __init__(self, path: Path = PROC / "stat") -> None:
@@ -243,7 +228,6 @@ def psutil_counts() -> Counts:
 
 
 def cpu() -> Cpu:
-    """The cores of this machine."""
     if LINUX:
         return Cpu(ProcStat())
     counted = psutil.cpu_times()._fields

@@ -1,73 +1,56 @@
-"""The processes that descend from one, and what each has used."""
+"""The descendants of a process, and what each has used."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
 
 import psutil
 
-from ..system import LINUX
-from . import procfs
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from .. import procfs
+from ..procfs import LINUX
 
 _BYTES = re.compile(rb"^(?:read|write)_bytes: (\d+)$", re.MULTILINE)
 
 
 class Usage(NamedTuple):
-    """What a process is and what it has used since it began.
+    """A process and what it has used since it began."""
 
-    Attributes:
-        start: when it began, in seconds of a clock of the source's own.
-        parent: the number of the process that it belongs to.
-        name: its name, or its main thread's.
-        ended: it has ended and its parent has not yet asked how: it holds nothing any more.
-        cpu: CPU time of all its threads, in seconds.
-        resident: its memory in RAM, in bytes; pages shared with others count in each.
-        moved: bytes that it caused to be read from and written to storage; None where this is not told.
-    """
-
-    start: float
-    parent: int
-    name: str
-    ended: bool
-    cpu: float
-    resident: int
-    moved: tuple[int, int] | None
+    start: float  # when it began, in seconds of a clock of the source's own
+    parent: int  # the number of its parent
+    name: str  # its name, or its main thread's
+    ended: bool  # it is a zombie, which holds nothing any more
+    cpu: float  # CPU time of all its threads, in seconds
+    resident: int  # its memory in RAM, in bytes; pages shared with others count in each
+    moved: tuple[int, int] | None  # bytes read from and written to storage for it; None where they cannot be read
 
 
 class Source(Protocol):
-    """Where a process's descendants are found."""
+    """Where a process's descendants are found. `io_reason`: why `Usage.moved` is never known here, or nothing."""
 
     io_reason: str
-    """Why `Usage.moved` is never told here; empty where it is."""
 
     def pids(self) -> Collection[int]:
-        """The process and all its descendants; one that was handed to another parent stays."""
+        """The process and all its descendants, including those that got another parent."""
         ...
 
     def usage(self, pid: int) -> Usage | None:
-        """What a process has used; None if it has gone, also if another one has its number now."""
+        """What a process has used; None if it has ended, even if its number was used again."""
         ...
 
     def command(self, pid: int) -> object:
-        """The command line of a process, to be compared; None if it has gone."""
+        """The command line of a process, to be compared; None if it has ended."""
         ...
 
 
 class ProcSource:
     """From Linux' `/proc`.
 
-    Which processes there are is looked up by one listing; only those that were not in the one before are asked for
-    their parents. That is cheaper than the `children` files of all threads of the tree, of which a training process
-    has hundreds, and needs no kernel built with them.
-
-    Args:
-        root: the process whose descendants are meant.
-        proc: another `/proc`.
+    One listing gives all processes; parents are read only of those that were not in the listing before. That is
+    cheaper than the `children` files of all threads of the tree, of which a training process has hundreds, and needs
+    no kernel built with them.
     """
 
     def __init__(self, root: int, proc: str = "/proc") -> None:
@@ -95,7 +78,7 @@ class ProcSource:
                 fresh[pid] = found
         if self._root in fresh:
             self._ours[self._root] = fresh.pop(self._root).start
-        # Numbers do not say who came first: look until nobody is added.
+        # A parent's number may be the higher one: repeat until none is added.
         while born := [pid for pid, found in fresh.items() if found.parent in self._ours]:
             for pid in born:
                 self._ours[pid] = fresh.pop(pid).start
@@ -105,7 +88,7 @@ class ProcSource:
     def usage(self, pid: int) -> Usage | None:
         found = self._stat(pid, moved=not self.io_reason)
         if found is not None and found.start != self._ours.get(pid, found.start):
-            del self._ours[pid]  # another process of this number: the next listing asks who it is
+            del self._ours[pid]  # another process of this number: the next listing reads its parent
             return None
         return found
 
@@ -116,7 +99,7 @@ class ProcSource:
             return None
 
     def _stat(self, pid: int, *, moved: bool = False) -> Usage | None:
-        """What `/proc/<pid>/stat` says (man 5 proc); its resident pages are those of `statm`."""
+        """From `/proc/<pid>/stat` (man 5 proc); its resident pages are those of `statm`."""
         try:
             head, _, tail = procfs.read(f"{self._proc}/{pid}/stat").rpartition(b")")
         except (FileNotFoundError, ProcessLookupError):
@@ -136,7 +119,7 @@ class ProcSource:
         try:
             read, written = _BYTES.findall(procfs.read(f"{self._proc}/{pid}/io"))
         except OSError:
-            return None  # it has gone, or belongs to somebody else
+            return None  # it has ended, or belongs to another user
         return int(read), int(written)
 
 
@@ -146,7 +129,7 @@ class PsutilSource:
     def __init__(self, root: int) -> None:
         self._root = psutil.Process(root)
         self._known: dict[int, psutil.Process] = {}
-        self.io_reason = "" if hasattr(self._root, "io_counters") else "this system does not tell what a process reads"
+        self.io_reason = "" if hasattr(self._root, "io_counters") else "this system does not count what a process reads"
 
     def pids(self) -> Collection[int]:
         try:
@@ -173,7 +156,7 @@ class PsutilSource:
                     moved=None if self.io_reason else self._moved(process),
                 )
         except psutil.Error:
-            return None  # it has gone, or belongs to somebody else
+            return None  # it has ended, or belongs to another user
 
     def command(self, pid: int) -> object:
         try:
@@ -191,5 +174,4 @@ class PsutilSource:
 
 
 def source(root: int) -> Source:
-    """The source for this system."""
     return ProcSource(root) if LINUX else PsutilSource(root)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 
-from ..probe import NAN
-from ..system import LINUX, PROC, SYS
-from .procfs import read
+from ..probe import NAN, Probe
+from ..procfs import LINUX, PROC, SYS, read
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-FILES = ("scaling_cur_freq", "cpuinfo_cur_freq")
-"""In kHz; the second is for root alone on most systems."""
+FILES = ("scaling_cur_freq", "cpuinfo_cur_freq")  # in kHz; the second is for root alone on most systems
 
 
-class Frequency:
+class Frequency(Probe):
     """MHz of each core at the moment, every 2 s.
 
-    From cpufreq where the system has it, else from `/proc/cpuinfo`, which on a virtual machine may say what the
-    hypervisor promised; elsewhere from psutil, and absent where nobody knows.
+    From cpufreq where the system has it, else from `/proc/cpuinfo`, which on a virtual machine may be the
+    hypervisor's nominal value; elsewhere from psutil. Absent where no source has it.
 
     Args:
         cores: gives the cores that have a series.
@@ -40,8 +35,6 @@ class Frequency:
         self._cpuinfo = str(proc / "cpuinfo")
         self._known: Sequence[int] = ()
         self._paths: list[str] = []
-        self.series: tuple[tuple[str, str], ...] = ()
-        self.reasons: Mapping[str, str] = {}
         self._ask: Callable[[], Sequence[float]] = list
         self._choose()
 
@@ -51,7 +44,7 @@ class Frequency:
         return self._ask() if self.series else ()
 
     def _choose(self) -> None:
-        """Take the first source that knows a core's clock."""
+        """Take the first source that has a core's clock."""
         cores = self._known = self._cores()
         sources: list[Callable[[], Sequence[float]]] = [self._from_psutil]
         if LINUX:
@@ -64,7 +57,7 @@ class Frequency:
                 self.reasons = {}
                 return
         self.series = ()
-        self.reasons = {"frequency": "neither cpufreq nor /proc/cpuinfo tells the cores' clocks"}
+        self.reasons = {"frequency": "neither cpufreq nor /proc/cpuinfo gives the cores' clocks"}
 
     def _files(self, cores: Sequence[int]) -> list[str]:
         """Each core's file; empty if no core has one that can be read."""
@@ -89,7 +82,7 @@ class Frequency:
 
     def _from_psutil(self) -> Sequence[float]:
         clocks = psutil.cpu_freq(percpu=True) or []
-        if len(clocks) == 1:  # macOS and Windows tell one for all
+        if len(clocks) == 1:  # macOS and Windows give one value for all
             clocks = clocks * len(self._known)
         return [float(clock.current) or NAN for clock in clocks[: len(self._known)]] or [NAN] * len(self._known)
 

@@ -1,4 +1,4 @@
-"""What the kernel and its children use, by the part that each plays."""
+"""What the kernel and its child processes use, by role."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..metrics import ROLES
-from ..probe import NAN
+from ..probe import NAN, Probe
 from .descendants import Usage, source
 
 if TYPE_CHECKING:
@@ -16,29 +15,25 @@ if TYPE_CHECKING:
 
     from .descendants import Source
 
+ROLES = ("kernel", "workers", "sampler", "others")
 _PARTS = (("cpu", "%"), ("memory", "B"), ("read", "B/s"), ("write", "B/s"), ("count", "1"))
 _MOVED = ("read", "write")
 _WORKER = "pt_data_worker"  # what torch calls a DataLoader's worker (torch/utils/data/_utils/worker.py)
-_LOOKS = 2  # at a child's command line: at first sight it may be forked and not yet have become its program
+_LOOKS = 2  # at a child's command line: at the first it may be forked and not yet have called exec
 
 
 @dataclass(slots=True)
 class _Member:
-    """A process of the tree as the last read saw it.
-
-    Attributes:
-        looks: at its command line.
-        forked: it has the kernel's own.
-    """
+    """A process of the tree as the last read saw it."""
 
     usage: Usage
-    looks: int = 0
-    forked: bool = False
+    looks: int = 0  # how often its command line was read
+    forked: bool = False  # it has the kernel's own command line
 
 
 @dataclass(slots=True)
 class _Sum:
-    """What the processes of one role used in the window; NaN: nothing is known."""
+    """What the processes of a role used in the window; NaN: unknown."""
 
     count: int = 0
     resident: float = NAN
@@ -48,7 +43,7 @@ class _Sum:
 
     def add(self, now: Usage, before: Usage | None, *, born: bool) -> None:
         """Add a process: `before` is None if the last read did not see it, `born` if it began since."""
-        if not now.ended:  # one that its parent has not waited for holds nothing any more
+        if not now.ended:  # a zombie holds nothing any more
             self.count += 1
             self.resident = _plus(self.resident, now.resident)
         if before is None and not born:
@@ -65,15 +60,15 @@ def _plus(known: float, more: float) -> float:
     return more if known != known else known + more
 
 
-class ProcessTree:
+class ProcessTree(Probe):
     """CPU time, resident memory, bytes read and written, and number of the processes of each role, at 1 Hz.
 
-    The roles: the kernel; the workers of its data loaders (those that the kernel names, children that torch calls so,
-    and children with the kernel's own command line: forked, not started); this sampler; other descendants. A role that
-    nobody plays has a count of 0 and no other value.
+    The roles: the kernel; the workers of its data loaders (those that the kernel names, children with torch's name for
+    workers, and forked children, which have the kernel's own command line); this sampler; other descendants. A role
+    without processes has a count of 0 and no other value.
 
-    A process counts from the read that first sees it, with all that it used since it began, to the last that does:
-    what it used in its last moments is not known.
+    A process counts from the first read that sees it, with all that it used since it began, to the last: what it used
+    after that is unknown.
 
     Args:
         pid: the kernel's process.
@@ -106,7 +101,7 @@ class ProcessTree:
         return frozenset(self._members or ())
 
     def set_workers(self, pids: Iterable[int]) -> None:
-        """Name the processes that are workers, whatever they look like; from any thread."""
+        """Set the numbers of the worker processes; from any thread."""
         self._named = frozenset(pids)
 
     def read(self, now: float, /) -> list[float]:
@@ -118,7 +113,7 @@ class ProcessTree:
             usage = self._processes.usage(pid)
             if usage is None:
                 continue
-            if pid == self._own:  # a tick of 10 ms is as much as it uses in a second: its own clock is finer
+            if pid == self._own:  # it uses about a tick of 10 ms in a second: its own clock is finer
                 usage = usage._replace(cpu=time.process_time())
             member = before.get(pid) if before else None
             last = None if member is None else member.usage

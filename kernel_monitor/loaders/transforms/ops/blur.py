@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..draws import UInt64s, uniforms
-from .base import Fed, Gates, Graph, Ints, between, float32, opened, where_open
 from .injection import Parameters
+from .operation import Fed, Gates, Graph, Ints, between, float32, opened, where_open
 
 _NONE = 1e-2  # pixels: a window whose neighbours weigh exp(-5000), which is 0
 

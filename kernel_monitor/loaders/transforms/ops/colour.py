@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..draws import Floats, UInt64s, uniforms
-from .base import Fed, Gates, Graph, Ints, between, float32, opened, where_open
 from .injection import Parameters
+from .operation import Fed, Gates, Graph, Ints, between, float32, opened, where_open
 
 PILLOW = np.array([0.299, 0.587, 0.114])
 TORCH = np.array([0.2989, 0.587, 0.114])  # they make 0.9999: cut off, a gray pixel gets darker by one
@@ -97,7 +96,7 @@ class Jitter:
             if drawn is None:
                 continue
             order, factors = drawn[0], drawn[1:]
-            for slot, which in enumerate(one for one in order if factors[one] is not None):
+            for slot, which in enumerate(number for number in order if factors[number] is not None):
                 factor = factors[which]
                 matrix = np.eye(3) * factor
                 if which == _SATURATION:
@@ -152,16 +151,20 @@ class JitterInjection(Parameters):
     _drawn: list[Any]
 
     def begin(self, keys: UInt64s) -> None:
-        one = self.transform
-        ranges = (one.brightness, one.contrast, one.saturation, one.hue)
+        jitter_of = self.transform
+        ranges = (jitter_of.brightness, jitter_of.contrast, jitter_of.saturation, jitter_of.hue)
         self._drawn = jitter(uniforms(keys, self.operation, _DRAWS), ranges)
 
     def draw(self, row: int, _height: int, _width: int) -> Any:
         return self._drawn[row]
 
     def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
+        import torch
+
         return (torch.tensor(drawn[0]), *drawn[1:])
 
     def v2(self, drawn: Any) -> dict[str, Any]:
+        import torch
+
         names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
         return {"fn_idx": torch.tensor(drawn[0]), **dict(zip(names, drawn[1:], strict=True))}

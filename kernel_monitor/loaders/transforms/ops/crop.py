@@ -10,8 +10,8 @@ import numpy as np
 
 from ..draws import Floats, UInt64s, uniforms
 from ..params import CROP_DRAWS, center_start, crop_box, crop_boxes
-from .base import Fed, Graph, Ints, int32
 from .injection import Cursor, Parameters
+from .operation import Fed, Graph, Ints, NotRandom, int32
 from .resize import chosen
 
 Colour = tuple[int, int, int]
@@ -60,39 +60,31 @@ class RandomBox:
 
 
 @dataclass(frozen=True)
-class CropCenter:
+class CropCenter(NotRandom):
     """CenterCrop to `size` (height, width) in pixels; smaller images are padded with black."""
 
     operation: int
     size: tuple[int, int]
-    region = False
 
     def arrays(self, k: int, _keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         starts = [[center_start(h, self.size[0]), center_start(w, self.size[1])] for h, w in sizes.tolist()]
         return _window(k, np.array(starts, dtype=np.int64).reshape(-1, 2), _all(self.size, sizes))
-
-    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        return [None] * len(keys)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         return _filled(graph, k, image, BLACK)
 
 
 @dataclass(frozen=True)
-class Padded:
+class Padded(NotRandom):
     """Pad by `sides` pixels with `fill`."""
 
     operation: int
     sides: Sides
     fill: Colour
-    region = False
 
     def arrays(self, k: int, _keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         left, top, right, bottom = self.sides
         return _window(k, _all((-top, -left), sizes), sizes + np.array([top + bottom, left + right]))
-
-    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        return [None] * len(keys)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         return _filled(graph, k, image, self.fill)
@@ -141,7 +133,7 @@ def place(
         pad_if_needed: whether images that are still too small are padded by what they lack, on both sides.
 
     Raises:
-        ValueError: the image is too small, as torchvision says it.
+        ValueError: the image is too small, with torchvision's message.
     """
     left, top, right, bottom = sides
     tall, wide = height + top + bottom, width + left + right
@@ -169,9 +161,7 @@ def _all(pair: tuple[int, int], sizes: Ints) -> Ints:
 class RandomBoxInjection(Parameters):
     """RandomResizedCrop draws (top, left, height, width)."""
 
-    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
-        super().__init__(operation, transform, cursor)
-        self._draws: list[list[float]] = []
+    _draws: list[list[float]]
 
     def begin(self, keys: UInt64s) -> None:
         self._draws = uniforms(keys, self.operation, CROP_DRAWS).tolist()
@@ -184,13 +174,14 @@ class RandomBoxInjection(Parameters):
 
 
 class ChosenBoxInjection(RandomBoxInjection):
-    """timm's RandomResizedCropAndInterpolation draws (top, left, height, width), and one of its interpolations."""
+    """timm's RandomResizedCropAndInterpolation draws (top, left, height, width), and an interpolation."""
+
+    _chosen: list[int]
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         super().__init__(operation, transform, cursor)
         given = transform.interpolation
         self._choices = list(given) if isinstance(given, (tuple, list)) else [given]
-        self._chosen: list[int] = []
 
     def begin(self, keys: UInt64s) -> None:
         super().begin(keys)
@@ -204,17 +195,18 @@ class ChosenBoxInjection(RandomBoxInjection):
 class RandomWindowInjection(Parameters):
     """RandomCrop draws (top, left, padding)."""
 
+    _draws: Floats
+
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         super().__init__(operation, transform, cursor)
-        self._draws: Floats = np.zeros((0, 2))
         self._sides = padding_of(transform)
 
     def begin(self, keys: UInt64s) -> None:
         self._draws = uniforms(keys, self.operation, 2)
 
     def draw(self, row: int, height: int, width: int) -> Any:
-        one = self.transform
-        return place(height, width, self._draws[row].tolist(), one.size, self._sides, one.pad_if_needed)
+        crop = self.transform
+        return place(height, width, self._draws[row].tolist(), crop.size, self._sides, crop.pad_if_needed)
 
     def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
         return (*drawn[:2], *self.transform.size)

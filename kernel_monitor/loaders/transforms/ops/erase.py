@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..draws import Floats, UInt64s, uniforms
 from ..params import ERASE_DRAWS, erase_box
-from .base import Fed, Gate, Gates, Graph, Ints, float32, opened, where_open
 from .injection import Cursor, Parameters
+from .operation import Fed, Gate, Gates, Graph, Ints, float32, opened, where_open
 
 _DRAWS = 1 + ERASE_DRAWS  # the first decides whether anything is erased
 
@@ -53,11 +52,12 @@ class Erase:
 class EraseInjection(Parameters):
     """RandomErasing draws (top, left, height, width)."""
 
+    _open: list[bool]
+    _numbers: Floats
+
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         super().__init__(operation, transform, cursor)
         self._gate = Gate(operation, 0.0, float(transform.p))
-        self._open: list[bool] = []
-        self._numbers: Floats = np.zeros((0, ERASE_DRAWS))
         self._value = filling(transform)
         self.transform.p = 1.0
 
@@ -74,12 +74,17 @@ class EraseInjection(Parameters):
         return erase_box(height, width, self._numbers[row].tolist(), self.transform.scale, self.transform.ratio)
 
     def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
+        import torch
+
         return (*drawn, torch.tensor(self._value)[:, None, None])
 
     def v2(self, drawn: Any) -> dict[str, Any]:
+        import torch
+
         return {**dict(zip("ijhw", drawn, strict=True)), "v": torch.tensor(self._value)[:, None, None]}
 
 
-def filling(one: Any) -> list[float]:
+def filling(erasing: Any) -> list[float]:
     """RandomErasing's value: one number or one for each channel; v2 keeps a list."""
-    return [float(one.value)] if isinstance(one.value, (int, float)) else [float(value) for value in one.value]
+    value = erasing.value
+    return [float(value)] if isinstance(value, (int, float)) else [float(channel) for channel in value]

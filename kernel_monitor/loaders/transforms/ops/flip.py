@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..draws import UInt64s
-from .base import Bools, Fed, Gates, Graph, Ints, int32, opened, where_open
+from .operation import Bools, Fed, Gates, Graph, Ints, int32, opened, where_open
 
 
 @dataclass(frozen=True)

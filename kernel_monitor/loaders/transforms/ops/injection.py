@@ -1,15 +1,15 @@
-"""The user's random transforms with the plan's numbers: copies that are told what to draw."""
+"""The user's random transforms with the plan's numbers: copies whose draws are given.
+
+torch and torchvision are imported when used: a calibration (`calibration_process`) imports the operations without them.
+"""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from torchvision.transforms import functional, v2
-
-from ...streams import Streams
 from ..draws import UInt64s, stream_seeds
-from .base import Gate
+from .operation import Gate
 
 
 class Cursor:
@@ -19,17 +19,13 @@ class Cursor:
 
 
 class Injection:
-    """A copy of one of the user's random transforms, whose numbers are those of the sample's key.
-
-    Attributes:
-        drawn: what the sample computed last drew; None where it drew nothing.
-    """
+    """A copy of one of the user's random transforms, whose numbers are those of the sample's key."""
 
     drawn: Any
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         self.operation = operation
-        self.drawn = None
+        self.drawn = None  # what the sample computed last drew; None where it drew nothing
         self.cursor = cursor
         self.transform = copy.copy(transform)
 
@@ -63,6 +59,8 @@ class Parameters(Injection):
     """A transform that asks itself for parameters: v2 the instance's `make_params`, v1 its `get_params`."""
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        from torchvision.transforms import v2
+
         super().__init__(operation, transform, cursor)
         if isinstance(self.transform, v2.Transform):
             self.transform.make_params = lambda _: self.v2(self.drawn)
@@ -70,6 +68,8 @@ class Parameters(Injection):
             self.transform.get_params = lambda *args, **named: self.v1(self.drawn, *args, **named)
 
     def __call__(self, image: Any) -> Any:
+        from torchvision.transforms import functional
+
         _, height, width = functional.get_dimensions(image)
         self.drawn = self.draw(self.cursor.row, height, width)
         return self.transform(image)
@@ -90,10 +90,12 @@ class Parameters(Injection):
 class Seeded(Injection):
     """Any other transform, itself and not a copy: called with the generators that it may draw from seeded.
 
-    Whoever runs it in the process of the training puts these back, see `streams`.
+    The caller restores them if it runs in the process of the training, see `random_streams`.
     """
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        from ...random_streams import Streams
+
         self.operation, self.drawn, self.cursor, self.transform = operation, None, cursor, transform
         self._streams = Streams(transform)
         self._seeds: list[int] = []

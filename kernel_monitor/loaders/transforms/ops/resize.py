@@ -9,7 +9,7 @@ import numpy as np
 
 from ..draws import UInt64s, uniforms
 from ..params import CROP_DRAWS, resized
-from .base import Fed, Graph, Ints, float32, int32
+from .operation import Fed, Graph, Ints, NotRandom, float32, int32
 
 FILTERS = {
     "bilinear": "INTERP_LINEAR",
@@ -21,7 +21,7 @@ _TIE = 1e-3  # source pixels: of two as near, torch takes the right one; float32
 
 
 @dataclass(frozen=True)
-class Scale:
+class Scale(NotRandom):
     """Resize. `size` is (shorter edge,), (height, width) or None with `max_size`; pixels.
 
     `interpolation` is one of torchvision's names, of `FILTERS` or `NEAREST`.
@@ -31,7 +31,6 @@ class Scale:
     size: tuple[int, ...] | None
     max_size: int | None = None
     interpolation: str = "bilinear"
-    region = False
 
     @property
     def _fixed(self) -> bool:
@@ -57,9 +56,6 @@ class Scale:
         matrices[:, :, 2] = _TIE - NEAREST[self.interpolation] * step
         return float32(matrices)
 
-    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        return [None] * len(keys)
-
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         from nvidia.dali import fn, types
 
@@ -74,20 +70,16 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class ChosenScale:
+class ChosenScale(NotRandom):
     """Resize to `size` (height, width) after a random crop, by one of two `names` of `FILTERS`, drawn for each."""
 
     operation: int
     size: tuple[int, int]
     names: tuple[str, str]
-    region = False
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         after = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
         return {f"second{k}": int32(chosen(keys, self.operation, 2))}, after
-
-    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        return [None] * len(keys)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         from nvidia.dali import fn, types

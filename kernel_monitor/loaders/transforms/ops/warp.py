@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..draws import Floats, UInt64s, uniforms
-from .base import Fed, Gates, Graph, Ints, between, float32, opened, where_open
 from .injection import Parameters
+from .operation import Fed, Gates, Graph, Ints, between, float32, opened, where_open
 
 _DRAWS = 6  # angle, x, y, scale, shear x, shear y
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -67,7 +67,7 @@ class Warp:
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         pairs = sizes.tolist()
         drawn = self.ranges.draw(uniforms(keys, self.operation, _DRAWS), pairs)
-        matrices = np.array([self._matrix(size, one) for size, one in zip(pairs, drawn, strict=True)]).reshape(-1, 6)
+        matrices = np.array([self._matrix(*pair) for pair in zip(pairs, drawn, strict=True)]).reshape(-1, 6)
         matrices[~opened(self.gates, keys)] = _IDENTITY
         return {f"matrix{k}": float32(matrices.reshape(-1, 2, 3))}, sizes
 
@@ -78,7 +78,7 @@ class Warp:
 
     def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
         drawn = self.ranges.draw(uniforms(keys, self.operation, _DRAWS), sizes.tolist())
-        return where_open(self.gates, keys, [one[0] for one in drawn] if self.rotation else drawn)
+        return where_open(self.gates, keys, [angle for angle, *_ in drawn] if self.rotation else drawn)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         from nvidia.dali import fn, types
@@ -143,13 +143,11 @@ class AffineInjection(_Warped):
         return dict(zip(("angle", "translate", "scale", "shear"), drawn, strict=True))
 
 
-def rotation_ranges(one: Any) -> Ranges:
-    """What a RandomRotation draws from."""
-    return Ranges((one.degrees[0], one.degrees[1]))
+def rotation_ranges(rotation: Any) -> Ranges:
+    return Ranges((rotation.degrees[0], rotation.degrees[1]))
 
 
-def affine_ranges(one: Any) -> Ranges:
-    """What a RandomAffine draws from."""
-    pairs = [None if pair is None else (pair[0], pair[1]) for pair in (one.translate, one.scale)]
-    shear = None if one.shear is None else tuple(one.shear)
-    return Ranges((one.degrees[0], one.degrees[1]), pairs[0], pairs[1], shear)
+def affine_ranges(affine: Any) -> Ranges:
+    move, scale = (None if pair is None else (pair[0], pair[1]) for pair in (affine.translate, affine.scale))
+    shear = None if affine.shear is None else tuple(affine.shear)
+    return Ranges((affine.degrees[0], affine.degrees[1]), move, scale, shear)

@@ -1,0 +1,107 @@
+"""Two segments side by side, with the gain that was predicted before the change beside the measured one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .results import Change, EpochCount, Gain, Segment, Verdict
+from .statistics import distance
+
+FEWEST_STEPS = 20  # with fewer steps on a side, a caveat is added
+MUCH_STEAL = 5.0  # %, median over a side: from here on what other virtual machines took is a caveat
+
+
+def change(
+    before: Segment, after: Segment, *, predicted: Gain | None = None, epochs: Sequence[EpochCount] = ()
+) -> Change:
+    """Compare any two segments, of one session or of two; `epochs` of their loaders are looked at for caveats."""
+    saved = 1 - after.step / before.step if before.step > 0 else math.nan
+    return Change(
+        before=before.key,
+        after=after.key,
+        faster=after.rate / before.rate if before.rate > 0 else math.nan,
+        saved=saved,
+        histogram_distance=distance(before.gpu_histogram, after.gpu_histogram),
+        predicted=None if predicted is None else replace(predicted, measured=saved),
+        caveats=_caveats(before, after, epochs),
+    )
+
+
+def changes(
+    segments: Sequence[Segment],
+    events: Sequence[Mapping[str, Any]] = (),
+    *,
+    verdicts: Sequence[Verdict] = (),
+    epochs: Sequence[EpochCount] = (),
+) -> tuple[Change, ...]:
+    """Compare the neighbouring segments of each loader, in the order of time.
+
+    The gain predicted for a switch is from the event `prediction` of when it was asked for; without one, from the
+    verdict on the segment before. A change of another loader meanwhile is a caveat.
+    """
+    by_key = {verdict.segment: verdict for verdict in verdicts}
+    newest: dict[str, Segment] = {}
+    found = []
+    for segment in segments:
+        before = newest.get(segment.loader)
+        newest[segment.loader] = segment
+        if before is None:
+            continue
+        predicted = None
+        if segment.began_by == "switch":
+            action = "loader" if segment.synthetic else segment.backend
+            expected = _noted(events, segment, before) or (by_key[before.key].gains if before.key in by_key else ())
+            predicted = next((gain for gain in expected if gain.action == action), None)
+        made = change(before, segment, predicted=predicted, epochs=epochs)
+        if any(
+            event.get("kind") in ("switch", "knobs")
+            and event.get("loader") not in (None, segment.loader)
+            and before.start < float(event.get("time", math.nan)) < segment.end
+            for event in events
+        ):
+            made = replace(made, caveats=(*made.caveats, "another loader was changed meanwhile"))
+        found.append(made)
+    return tuple(found)
+
+
+def _noted(events: Sequence[Mapping[str, Any]], after: Segment, before: Segment) -> Sequence[Gain]:
+    """The gains predicted when the switch between two segments was asked for."""
+    for event in reversed(events):
+        if (
+            event.get("kind") == "prediction"
+            and (event.get("loader"), event.get("target")) == (after.loader, after.backend)
+            and before.start <= float(event["time"]) <= after.start
+        ):
+            return [
+                Gain(str(gain["action"]), float(gain["low"]), float(gain["high"]), basis=str(gain.get("basis", "")))
+                for gain in event["gains"]
+                if gain.get("low") is not None and gain.get("high") is not None
+            ]
+    return ()
+
+
+def _caveats(before: Segment, after: Segment, epochs: Sequence[EpochCount]) -> tuple[str, ...]:
+    found = []
+    for side, segment in (("before", before), ("after", after)):
+        if segment.steps < FEWEST_STEPS:
+            found.append(f"{side}: {segment.steps:,} step{'' if segment.steps == 1 else 's'}")
+        if segment.synthetic:
+            found.append(f"{side}: the batches were replayed")
+        steal = segment.median("steal")
+        if steal >= MUCH_STEAL:
+            found.append(f"{side}: the hypervisor gave {steal:.0f} % of the processor to others")
+        if segment.steps and not math.isfinite(segment.rate):
+            found.append(f"{side}: the rate is not known")
+    if before.loader == after.loader and before.batches and after.batches:
+        sizes = [segment.samples / segment.batches for segment in (before, after)]
+        if max(sizes) > 1.1 * min(sizes):
+            found.append(f"{sizes[0]:,.0f} samples a batch before, {sizes[1]:,.0f} after")
+    own = [count for count in epochs if count.loader in (before.loader, after.loader)]
+    short = sorted({count.epoch + 1 for count in own if count.finished and count.problem})
+    if short:
+        numbers = ", ".join(map(str, short))
+        found.append(f"epoch{'' if len(short) == 1 else 's'} {numbers} delivered less than planned")
+    return tuple(found)

@@ -1,0 +1,149 @@
+"""The verdict on the segment under way (`live_verdict`): cheap enough for every two seconds of a training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .deliveries import IDLE_S
+from .frames import Frames
+from .loops import beside, of_steps
+from .measured_gains import pairs
+from .offer import offer
+from .results import Segment, plain
+from .segment_figures import Part, figures
+from .segment_verdict import advised, judge
+from .segments import known_knobs
+from .switches import first
+from .verdict import KINDS, THRESHOLDS
+
+if TYPE_CHECKING:
+    from ..store import Rows
+    from ..store.steps import StepTable
+    from .measured_gains import Pair
+
+LONGEST_S = 60.0  # only so much of the newest past is judged: the verdict follows the loop
+MOST_STEPS = 2000
+CHANGES = ("switch", "knobs", "mark")
+HYSTERESIS = 0.8  # the last verdict is kept until its share is below the threshold by this factor
+
+
+def live_verdict(
+    rows: Rows,
+    steps: StepTable,
+    events: Sequence[Mapping[str, Any]],
+    loaders: Sequence[Mapping[str, Any]],
+    last: Mapping[str, Any] | None = None,
+    *,
+    loader: str | None = None,
+    switched: Sequence[Pair] | None = None,
+) -> dict[str, Any] | None:
+    """The verdict on the loader that delivered last, as JSON of `Verdict` with `loader` (its id).
+
+    `offer` is the switch that may be offered, as JSON of `offer.Offer`, or None; of an evaluation beside a training
+    there is none.
+
+    Args:
+        rows: of the last minute at least.
+        steps: likewise.
+        events: of the session.
+        loaders: their states.
+        last: what was returned last time: its kind is kept while the loop is near a threshold.
+        loader: the id of the one to judge, whenever it delivered last.
+        switched: what switches of the session measured; those of these steps if left out.
+
+    Returns:
+        None where no loader has delivered in the last few seconds, or that one has not in these rows.
+    """
+    if not len(rows.time):
+        return None
+    newest = _newest(steps, rows) if loader is None else _last_of(steps, loader)
+    if newest is None:
+        return None
+    loader, ended = newest
+    state = next((dict(state) for state in loaders if str(state.get("id")) == loader), {})
+    with np.errstate(all="ignore"):
+        frames, segment = _under_way(rows, steps, events, state, loader, ended)
+        measured = pairs(steps, events) if switched is None else switched
+        limits = _limits(last, loader, segment)
+        found = judge(frames, segment, state, limits, events=events, switched=measured)
+        found, decision = advised(frames, segment, found, state)
+        offered = offer(decision, state)
+    if offered is not None and loader in beside(of_steps(steps, -math.inf, math.inf)):
+        offered = None
+    return {**plain(found), "loader": loader, "offer": plain(offered)}
+
+
+def _limits(last: Mapping[str, Any] | None, loader: str, segment: Segment) -> dict[str, float]:
+    """The thresholds, moved so that the kind of the last verdict on this segment is kept near them."""
+    limits = dict(THRESHOLDS)
+    if last is None or last.get("loader") != loader or last.get("segment") != segment.key:
+        return limits
+    for share, kind in KINDS.items():
+        if last["kind"] == kind:
+            limits[share] *= HYSTERESIS
+        elif last["kind"] == "compute-bound":
+            limits[share] /= HYSTERESIS
+    return limits
+
+
+def _newest(steps: StepTable, rows: Rows) -> tuple[str, float] | None:
+    """The loader whose step ended last, and when; None after a pause of the loop."""
+    now = float(rows.time[-1])
+    if len(steps):
+        newest = steps.rows[-1]
+        ended = float(newest["end"])
+        return (steps.loaders[int(newest["loader"])], ended) if now - ended <= max(IDLE_S, 5 * newest["step"]) else None
+    for info in rows.schema.loaders:
+        column = rows.schema.columns.get(f"loader/{info.id}/step")
+        if column is None:
+            continue
+        with_steps = np.flatnonzero(np.isfinite(rows.values[:, column]))
+        if len(with_steps) and now - float(rows.time[with_steps[-1]]) <= IDLE_S:
+            return info.id, float(rows.time[with_steps[-1]])
+    return None
+
+
+def _last_of(steps: StepTable, loader: str) -> tuple[str, float] | None:
+    """The loader and when its last step ended."""
+    rows = steps.of(loader)
+    return (loader, float(rows["end"][-1])) if len(rows) else None
+
+
+def _under_way(
+    rows: Rows,
+    steps: StepTable,
+    events: Sequence[Mapping[str, Any]],
+    state: Mapping[str, Any],
+    loader: str,
+    ended: float,
+) -> tuple[Frames, Segment]:
+    """The segment since the last change, at most a minute of it, and the rows and steps that it is made from."""
+    changes = [
+        event
+        for event in events
+        if event.get("kind") in CHANGES and event.get("loader") in (None, loader) and first(event) <= ended
+    ]
+    change = max(changes, key=first, default=None)
+    began = -math.inf if change is None else first(change)
+    start = max(began, ended - LONGEST_S)
+    chosen = steps.of(loader, start, ended)[-MOST_STEPS:]
+    if len(chosen):
+        start = max(start, float(chosen["end"][0]) - float(chosen["step"][0]) - 1e-9)
+    else:
+        start = max(start, float(rows.time[0]))
+    name = str(state.get("name", loader))
+    part = Part(
+        loader,
+        backend=str(state.get("backend", "loader")),
+        began_by="start" if change is None else str(change["kind"]),
+        start=start,
+        end=ended,
+        knobs=known_knobs(state.get("knobs") or {}),
+    )
+    frames = Frames(rows, steps, start, ended)
+    key = name if change is None else f"{name}@{began:.3f}"
+    return frames, figures(frames, part, name, key=key, metrics=("cpu", "gpu"))

@@ -1,0 +1,335 @@
+"""The result types of an analysis as plain values: segments, verdicts, findings, gains, costs. NumPy only.
+
+Shares are 0 to 1, times in seconds of the session, durations in the unit that the field names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+Kind = Literal["input-bound", "copy-bound", "compute-bound", "residual-heavy", "undetermined"]
+State = Literal["fired", "quiet", "abstained"]
+Stance = Literal["for", "against", "neutral"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a piece of advice is for or against; `neutral` where its effect is not known."""
+
+    about: str  # `engine`, `workers`, `threads`, `batch`, `cores`, `loading`, `storage`
+    target: str  # which one (`dali-cpu`), or which way (`more`, `fewer`, `larger`, `faster`)
+    stance: Stance
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A sentence on what to do, or what would not help: `text` for people, `points` that it is for or against (none
+    where no other advice could say the opposite), `segment` that it is for (its key; None: the session)."""
+
+    text: str
+    points: tuple[Point, ...] = ()
+    segment: str | None = None
+
+
+def prose(advised: Sequence[Advice]) -> str:
+    """The sentences one after the other."""
+    return " ".join(advice.text for advice in advised)
+
+
+class Advised:
+    advised: tuple[Advice, ...]
+
+    @property
+    def advice(self) -> str:
+        """`advised` as prose."""
+        return prose(self.advised)
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """The spread of `count` values, in their unit, by linear interpolation as `numpy.percentile`; NaN for none."""
+
+    count: int
+    min: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """The spread of one metric (of `segment_figures.METRICS`) of one segment; `label` and `unit` are for people."""
+
+    metric: str
+    label: str
+    unit: str
+    values: Quantiles
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A loader between two changes: a switch, a turned knob, a user's mark, the beginning, the end.
+
+    Attributes:
+        key: `<loader's name>/<number from 1>`, what people name it by.
+        loader, name: its id and its name.
+        backend: the engine that delivered.
+        began_by: `start`, `switch`, `knobs` or `mark`.
+        label: the mark's words; None where no mark began it.
+        knobs: `workers`, `prefetch`, `threads`, as far as they are known.
+        start, end: session s, without the change-over at its start.
+        seconds: how long the loader was delivering in it.
+        steps, left_out: steps that ended in it: those that count (`counted_steps`), and the others.
+        batches, samples: really delivered in `seconds`.
+        rate: samples per second; NaN when no time was counted.
+        wait, step: ms, means over the steps; NaN where there are none.
+        phases: ms, means of `copy`, `forward`, `backward`, `optimizer`, `other`; only those that were measured.
+        on_device: the phases are times of the GPU, not of the host.
+        statistics: the spreads, in a fixed order; a metric that was not measured is left out.
+        gpu_histogram: share of the GPU's samples in each of 50 bins of width 2 %, all GPUs together; empty without one.
+        cpu_seconds: of one core, taken by kernel and workers in `seconds`; NaN where it was not measured.
+        synthetic: the batches were replayed.
+        workers_cpu_seconds: the workers' part of `cpu_seconds`; NaN where there were none.
+        evaluates: most of its steps were without gradients.
+        load: %, median of what was taken of the usable cores, or of the quota where that binds; NaN: not measured.
+    """
+
+    key: str
+    loader: str
+    name: str
+    backend: str
+    began_by: str
+    label: str | None
+    knobs: dict[str, int]
+    start: float
+    end: float
+    seconds: float
+    steps: int
+    left_out: int
+    batches: int
+    samples: int
+    rate: float
+    wait: float
+    step: float
+    phases: dict[str, float]
+    on_device: bool
+    statistics: tuple[Statistic, ...]
+    gpu_histogram: tuple[float, ...] = ()
+    cpu_seconds: float = math.nan
+    synthetic: bool = False
+    workers_cpu_seconds: float = math.nan
+    evaluates: bool = False
+    load: float = math.nan
+
+    @property
+    def crowd(self) -> str:
+        """What loads, as the knob of their number is called: DALI's `threads`, else `workers`."""
+        return "threads" if self.backend.startswith("dali") else "workers"
+
+    def median(self, metric: str) -> float:
+        """Of one of `statistics`; NaN where it was not measured."""
+        return next((found.values.p50 for found in self.statistics if found.metric == metric), math.nan)
+
+
+@dataclass(frozen=True)
+class EpochCount:
+    """One epoch of a loader, with what it really delivered."""
+
+    loader: str  # loader, name, epoch: which (epochs from 0)
+    name: str
+    epoch: int
+    batches: int  # batches, samples: delivered
+    samples: int
+    planned: int | None  # samples that its plan has; None where that is not known
+    seconds: float  # from its first batch asked for to its last step's end; NaN where no step of it is known
+    finished: bool  # its loop went to the end
+    # why its time must not be compared with another's (`delivered 0 of 9,469 samples`); None if it may
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why a rule fired: `text` for people; `value` against `threshold`, in `unit`; `share` of the samples; when."""
+
+    text: str
+    value: float = math.nan
+    threshold: float = math.nan
+    unit: str = ""
+    share: float = math.nan
+    start: float = math.nan
+    end: float = math.nan
+
+
+@dataclass(frozen=True)
+class Finding(Advised):
+    """The result of one rule for one segment or for the session.
+
+    Attributes:
+        rule: its id, as in `docs/rules.md`.
+        title: for people.
+        state: `fired`, `quiet`, or `abstained`: `missing` says which signal it would need.
+        severity: `warning` or `critical`; `note` where it did not fire.
+        segment: the segment's key; None: the session.
+        samples: values looked at.
+        times: how often it fired (windows, steps, GPUs).
+        evidence: with figures.
+        advised: what to do; empty unless it fired.
+        parameters: the thresholds that were used.
+    """
+
+    rule: str
+    title: str
+    state: State
+    severity: str = "note"
+    segment: str | None = None
+    samples: int = 0
+    times: int = 0
+    evidence: tuple[Evidence, ...] = ()
+    advised: tuple[Advice, ...] = ()
+    missing: tuple[str, ...] = ()
+    parameters: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a change would bring or brought.
+
+    Attributes:
+        action: what would be changed: `loader` (no wait for data left), or the engine.
+        low, high: share of the step time that it would save (0.46: steps take 54 % of the time); negative: longer.
+        measured: what it did save; NaN until it was done.
+        basis: one sentence that says what it was computed from.
+        by: what measured it, `Diagnose` or `switch`; empty where it is a prediction.
+    """
+
+    action: str
+    low: float
+    high: float
+    measured: float = math.nan
+    basis: str = ""
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict(Advised):
+    """Where the time of a step goes.
+
+    Attributes:
+        kind: what the step is bound by.
+        segment: key of the segment that it is of; None when there was none to judge.
+        sentence: the one sentence why, with its figures and their counts.
+        advised: what to do next.
+        shares: share of the step's time by part: `wait`, `copy`, `compute`, `other`; only those that are known.
+        steps: steps that it rests on.
+        missing: what would have to be measured to say more (`phases: monitor.watch(model, optimizer)`).
+        gains: what to expect, the most promising first; of a step that is not input-bound only what was measured.
+    """
+
+    kind: Kind
+    segment: str | None
+    sentence: str
+    advised: tuple[Advice, ...] = ()
+    shares: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
+    missing: tuple[str, ...] = ()
+    gains: tuple[Gain, ...] = ()
+
+
+@dataclass(frozen=True)
+class Change:
+    """Two segments side by side; `before` and `after` are keys."""
+
+    before: str
+    after: str
+    faster: float  # rate after over rate before; NaN where one of them is unknown
+    saved: float  # share of the step time saved (1 − step after / step before)
+    histogram_distance: float  # of the GPU histograms, 0 (equal) to 1 (disjoint): `statistics.distance`
+    # the gain that was predicted before the change, if one was; with `measured` filled in
+    predicted: Gain | None = None
+    # why it may not be taken at face value (`after: 12 steps`, `an epoch delivered too little`)
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a segment at a price per hour, in whole units of the `currency`; NaN where it cannot be said."""
+
+    segment: str
+    per_hour: float
+    currency: str
+    per_step: float
+    per_epoch: float
+    per_thousand: float
+
+
+@dataclass(frozen=True)
+class Feeding(Advised):
+    """What it would take to feed this loop without a wait.
+
+    Attributes:
+        segment: the segment that the figures were computed from; the advice is for the newest one.
+        cpu_per_image: CPU seconds per image of loading, measured; NaN where it was not.
+        cores_needed: cores to deliver as fast as the loop can take; NaN where that is not known.
+        cores: cores that this process may use (a quota counts).
+        advised: the next thing to do, in the decision order of `docs/rules.md`.
+    """
+
+    segment: str
+    cpu_per_image: float
+    cores_needed: float
+    cores: float
+    advised: tuple[Advice, ...] = ()
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Everything that can be said of a session; made by `kernel_monitor.analysis.analyse`.
+
+    Attributes:
+        segments: in the order of time.
+        epochs: of every loader.
+        verdict: of the segment that stands for the session: the newest that has enough steps, of a loop that trains.
+        verdicts: one for each segment.
+        changes: neighbouring segments of one loader.
+        findings: every rule, those that fired first.
+        costs: empty without a price.
+        feeding: None without a loader's deliveries.
+        diagnoses, profiles: results of *Diagnose* and of *Profile*, oldest first (events `diagnosis` and `profile`).
+        cannot: what could not be said and why, a sentence each.
+    """
+
+    segments: tuple[Segment, ...]
+    epochs: tuple[EpochCount, ...]
+    verdict: Verdict
+    verdicts: tuple[Verdict, ...]
+    changes: tuple[Change, ...]
+    findings: tuple[Finding, ...]
+    costs: tuple[Cost, ...]
+    feeding: Feeding | None
+    diagnoses: tuple[dict[str, Any], ...] = ()
+    profiles: tuple[dict[str, Any], ...] = ()
+    cannot: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-able values; what is not a number (NaN, infinity) is None."""
+        made: dict[str, Any] = plain(self)
+        return made
+
+
+def plain(value: Any) -> Any:
+    """A value of this module, or of what it holds, as JSON-able values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        made = {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+        return {**made, "advice": prose(value.advised)} if hasattr(value, "advised") else made
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

@@ -1,0 +1,82 @@
+"""Rules: each checks segments or the session for one fault, and reports evidence and advice, or the missing signal.
+
+`rule.py` has what they share, the other modules one family of rules each; `docs/rules.md` is written from them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...errors import MonitorError
+from ..frames import Frames
+from . import bottlenecks, gpu_use, loader_processes, memory_growth, overviews, ranks, step_patterns
+from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ...store import Snapshot
+    from ..decision import Decision
+    from ..results import Finding, Segment
+
+__all__ = ["RULES", "Parameter", "Rule", "evaluate"]
+
+RULES: dict[str, Rule] = {
+    rule.id: rule
+    for family in (bottlenecks, gpu_use, loader_processes, step_patterns, memory_growth, ranks, overviews)
+    for rule in family.RULES
+}
+"""Every rule by its id."""
+
+
+def evaluate(
+    snapshot: Snapshot,
+    segments: Sequence[Segment],
+    thresholds: Mapping[str, Mapping[str, float]] | None = None,
+    *,
+    others: Sequence[Snapshot] = (),
+    frames: Frames | None = None,
+    decisions: Mapping[str, Decision] | None = None,
+) -> tuple[Finding, ...]:
+    """Check every rule, in the order of `RULES`; those of segments for each segment.
+
+    `thresholds` replaces parameters, by the rule's id and the parameter's name. `others` are the sessions of the other
+    ranks. The rules' advice is made from `decisions`, by the segments' keys.
+
+    Raises:
+        MonitorError: there is no such rule or parameter.
+    """
+    given = {rule: dict(values) for rule, values in (thresholds or {}).items()}
+    _refuse_unknown(given)
+    session = Session(snapshot, Frames(snapshot) if frames is None else frames, segments, others, decisions or {})
+    return tuple(
+        finding
+        for rule in RULES.values()
+        for finding in _findings(rule, {**rule.defaults, **given.get(rule.id, {})}, session)
+    )
+
+
+def _findings(rule: Rule, thresholds: Mapping[str, float], session: Session) -> Iterator[Finding]:
+    judged = [segment for segment in session.segments if rule.replayed or not segment.synthetic]
+    for segment in judged if rule.of_segment is not None else [None]:
+        check = Check(rule, thresholds, segment)
+        try:
+            if rule.of_segment is not None and segment is not None:
+                yield rule.of_segment(session, check, segment)
+            elif rule.of_session is not None:
+                yield rule.of_session(session, check)
+        except SignalMissing as missing:
+            yield check.abstained(missing)
+    if rule.of_segment is not None and not judged:
+        replayed = "deliveries: all batches of this session were replayed"
+        yield Check(rule, thresholds).abstained(SignalMissing(replayed if session.segments else NO_DELIVERY))
+
+
+def _refuse_unknown(given: Mapping[str, Mapping[str, float]]) -> None:
+    for rule, values in given.items():
+        if rule not in RULES:
+            raise MonitorError(f"There is no rule {rule!r}. The rules are: {', '.join(RULES)}.")
+        for name in values:
+            if name not in RULES[rule].parameters:
+                known = ", ".join(RULES[rule].parameters) or "none"
+                raise MonitorError(f"The rule {rule} has no threshold {name!r}. It has: {known}.")

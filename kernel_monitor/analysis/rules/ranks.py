@@ -1,0 +1,98 @@
+"""The rule on several ranks of one training: one whose data come late holds up all."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..loops import beside, of_segments
+from ..results import Evidence
+from ..segments import segments
+from .rule import NO_DELIVERY, Parameter, Rule, SignalMissing, plainly, require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...store import Snapshot
+    from ..results import Finding, Segment
+    from .rule import Check, Session
+
+
+class Rank(NamedTuple):
+    """One rank's newest segment: ms per step and of it the wait for data, and how many steps."""
+
+    number: int
+    step: float
+    wait: float
+    steps: int
+
+
+def imbalance(session: Session, check: Check) -> Finding:
+    world = session.snapshot.facts.get("world_size")
+    if not session.others:
+        more = f" of the {world} ranks" if world and int(world) > 1 else ", and no other was given"
+        raise SignalMissing(f"the other ranks' sessions: this is one{more}")
+    if not session.segments:
+        raise SignalMissing(NO_DELIVERY)
+    ranks = [_rank(session.snapshot, session.segments, 0)]
+    ranks += [_rank(other, segments(other), place) for place, other in enumerate(session.others, start=1)]
+    known = [rank for rank in ranks if rank is not None and rank.steps >= check["least"]]
+    require(f"ranks with {check['least']:g} steps", len(known), 2)
+    mean = sum(rank.step for rank in known) / len(known)
+    slow, fast = max(known, key=lambda rank: rank.wait), min(known, key=lambda rank: rank.wait)
+    late, early = max(known, key=lambda rank: rank.step), min(known, key=lambda rank: rank.step)
+    waits, steps = (slow.wait - fast.wait) / mean, (late.step - early.step) / mean
+    threshold, unit = 100 * check["difference"], "% of the mean step"
+    wait_text = (
+        f"Wait for data per step: {slow.wait:,.1f} ms on rank {slow.number}, {fast.wait:,.1f} ms on rank "
+        f"{fast.number}, of a mean step of {mean:,.1f} ms ({len(known)} ranks)"
+    )
+    step_text = f"Whole step: {late.step:,.1f} ms on rank {late.number}, {early.step:,.1f} ms on rank {early.number}"
+    worst = slow.number if waits >= steps else late.number
+    advised = plainly(
+        f"Every step of synchronous training lasts as long as its slowest rank: look at rank {worst} first "
+        "(its machine's cores, its storage, its share of the data)."
+    )
+    return check.finding(
+        max(waits, steps) > check["difference"],
+        advised,
+        Evidence(wait_text, 100 * waits, threshold, unit),
+        Evidence(step_text, 100 * steps, threshold, unit),
+        samples=sum(rank.steps for rank in known),
+        times=len(known),
+    )
+
+
+def _rank(snapshot: Snapshot, made: Sequence[Segment], place: int) -> Rank | None:
+    """The newest segment of the loader that delivered most steps; an evaluation does not count."""
+    aside = beside(of_segments(made))
+    real = [
+        segment
+        for segment in made
+        if not segment.synthetic and segment.steps and math.isfinite(segment.wait) and segment.loader not in aside
+    ]
+    if not real:
+        return None
+    steps: Counter[str] = Counter()
+    for segment in real:
+        steps[segment.loader] += segment.steps
+    loader = steps.most_common(1)[0][0]
+    newest = next(segment for segment in reversed(real) if segment.loader == loader)
+    number = snapshot.facts.get("rank")
+    return Rank(place if number is None else int(number), newest.step, newest.wait, newest.steps)
+
+
+RULES = (
+    Rule(
+        "rank-imbalance",
+        "One rank waits longer than another",
+        {
+            "difference": Parameter(0.1, "of the mean step: by more than this waits or steps of two ranks differ"),
+            "least": Parameter(20, "steps that each rank must have"),
+        },
+        "Compares the newest segments of all ranks' sessions. Abstains on one rank's alone.",
+        "This project's.",
+        of_session=imbalance,
+    ),
+)

@@ -1,0 +1,182 @@
+"""Rules on the steps themselves: how late the first came, single long ones, and patterns."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .. import advice
+from ..counted_steps import counted
+from ..results import Evidence
+from .periods import strongest
+from .rule import NO_DELIVERY, Parameter, Rule, SignalMissing, plainly, require, span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..decision import Decision
+    from ..frames import Steps
+    from ..results import Advice, Finding, Segment
+    from .rule import Check, Session
+
+SHOWN = 3  # outliers that are listed one by one
+
+
+def outliers(session: Session, check: Check, segment: Segment) -> Finding:
+    steps = _counted(session, check, segment)
+    times = steps["step"].astype(np.float64)
+    usual, mean, deviation = float(np.median(times)), float(times.mean()), float(times.std())
+    limit = max(mean + check["k"] * deviation, check["longer"] * usual)
+    beyond = times > limit
+    count = int(beyond.sum())
+    text = (
+        f"{count:,} of {len(times):,} steps took more than {1e3 * limit:,.0f} ms (mean + {check['k']:g} "
+        f"standard deviations, and {check['longer']:g} times the median) and cost "
+        f"{float((times[beyond] - usual).sum()):,.1f} s"
+    )
+    evidence = [Evidence(text, count, check["n"], "steps", count / len(times), **span(steps["end"][beyond]))]
+    if count <= check["n"]:
+        return check.quiet(*evidence, samples=len(times))
+    for place in np.flatnonzero(beyond)[np.argsort(-times[beyond])][:SHOWN]:
+        step = steps[place]
+        wait, whole, end = 1e3 * float(step["wait"]), 1e3 * float(times[place]), float(step["end"])
+        words = f"batch {step['batch']:,} of epoch {step['epoch'] + 1}: {whole:,.0f} ms"
+        if math.isfinite(wait):
+            words += f", {wait:,.0f} of them waiting for data"
+        evidence.append(Evidence(words, whole, unit="ms", start=end - whole / 1e3, end=end))
+    if np.nansum(steps["wait"][beyond]) > 0.5 * times[beyond].sum():
+        text = (
+            "Most of that time was spent waiting for data: look for large or slow files among those batches, for "
+            "storage that stalls, or for workers that start anew with each epoch (persistent_workers=True keeps them)."
+        )
+    else:
+        text = (
+            "The loop itself took that time, not its data: look for what it does now and then (checkpoints, "
+            "logging, evaluation, garbage collection) and for other users of the machine at those moments."
+        )
+    return check.finding(True, plainly(text, segment), *evidence, samples=len(times), times=count)
+
+
+def period(session: Session, check: Check, segment: Segment) -> Finding:
+    steps = _counted(session, check, segment)
+    batches = steps["batch"].astype(np.intp)
+    if float(np.mean(np.abs(np.diff(batches)) > 1)) > check["gaps"] and session.snapshot.steps.dropped:
+        raise SignalMissing("every step: only some of them were kept", samples=len(steps))
+    times = 1e3 * steps["step"].astype(np.float64)
+    found = strongest(times, batches)
+    if found is None:
+        return check.quiet(samples=len(times))
+    means = " / ".join(f"{mean:,.1f}" if mean < 100 else f"{mean:,.0f}" for mean in found.means)
+    text = (
+        f"A pattern of {found.steps} steps: {means} ms on average over {len(times):,} steps; it explains "
+        f"{100 * found.explained:.0f} % of how they vary"
+    )
+    unit = "% of the mean step"
+    evidence = check.evidence(text, 100 * found.effect, 100 * check["effect"], unit, found.explained)
+    waits = strongest(1e3 * np.nan_to_num(steps["wait"].astype(np.float64)), batches)
+    advised: Sequence[Advice]
+    if waits is None or waits.steps != found.steps or waits.explained <= check["explained"]:
+        advised = plainly(
+            f"The loop itself does something every {found.steps} steps: gradients summed over several batches are "
+            "meant to; an alternation of two batch shapes, of synchronisations, or of memory given back is not.",
+            segment,
+        )
+    elif segment.knobs.get("workers") == found.steps:
+        advised = _workers_in_turn(session.decision(segment), found.steps)
+    else:
+        text = "It is the wait for data that follows the pattern: look at what every such batch has in common."
+        advised = plainly(text, segment)
+    fires = found.effect > check["effect"] and found.explained > check["explained"]
+    return check.finding(fires, advised, evidence, samples=len(times), times=len(times) // found.steps)
+
+
+def _workers_in_turn(decision: Decision, many: int) -> Sequence[Advice]:
+    text = f"The wait for data follows the {many} workers round: they deliver in turn and do not keep up."
+    seen = advice.say(decision, text)
+    if decision.withheld is not None:
+        return (seen, advice.over(decision))
+    return (seen, *advice.raise_crowd(decision), *(advice.engines(decision) if decision.waits else ()))
+
+
+def initialisation(session: Session, check: Check) -> Finding:
+    time, seq = session.frames.time, session.snapshot.seq
+    evidence, late, unknown = [], 0, False
+    first: dict[str, Segment] = {}
+    for segment in session.segments:
+        first.setdefault(segment.loader, segment)
+    for loader, segment in first.items():
+        rows = time[np.isfinite(session.frames.series(f"loader/{loader}/images"))]
+        steps = session.frames.steps(loader)
+        step = float(steps["end"][0]) if len(steps) else segment.start
+        # The first row is of the session's beginning only where none before it has been overwritten.
+        if len(seq) == 0 or len(rows) == 0 or (rows[0] == time[0] and seq[0] > 1):
+            unknown = True
+            continue
+        begun = 0.0 if rows[0] == time[0] else float(rows[0])
+        minutes = (step - begun) / 60
+        late += minutes > check["minutes"]
+        text = f"{segment.name}: {minutes:,.1f} min from its making (or the session's start) to its first step"
+        evidence.append(Evidence(text, minutes, check["minutes"], "min", start=begun, end=step))
+    if not evidence:
+        raise SignalMissing("the session's beginning: its rows are no longer kept" if unknown else NO_DELIVERY)
+    advised = plainly(
+        "If nobody was at rest between, time went by before the first step: downloads, lists of files read anew, "
+        "models compiled. Keep what can be kept between runs, or make the loader after it."
+    )
+    return check.finding(late > 0, advised, *evidence, samples=len(evidence), times=late)
+
+
+def _counted(session: Session, check: Check, segment: Segment) -> Steps:
+    """The segment's steps that count, if they are as many as the rule takes."""
+    steps = session.steps(segment)
+    steps = steps[counted(steps)]
+    if not session.snapshot.steps:
+        raise SignalMissing("steps: this session holds only their means")
+    require("steps", len(steps), check["least"], samples=len(steps))
+    return steps
+
+
+RULES = (
+    Rule(
+        "initialisation-time",
+        "The first step came late",
+        {"minutes": Parameter(20, "min from when the loader was made, or the session began, to its first step")},
+        "Says for each loader how long its first step took to come, and fires when that was long. Abstains where the "
+        "session's beginning is no longer kept. A person who pauses between two cells counts as well.",
+        "SageMaker Debugger's MaxInitializationTime (20 minutes).",
+        of_session=initialisation,
+    ),
+    Rule(
+        "step-outliers",
+        "Single steps take far longer",
+        {
+            "k": Parameter(3, "standard deviations above the mean"),
+            "n": Parameter(10, "steps: more than so many must lie beyond"),
+            "longer": Parameter(1.5, "times the median: a step that took less is no outlier"),
+            "least": Parameter(50, "steps that it takes"),
+        },
+        "Fires when more than so many steps of a segment took far longer than the mean. Warm-up and profiled steps do "
+        "not count, nor do pauses of the loop. Abstains on few steps.",
+        "SageMaker Debugger's StepOutlier (k = 3, n = 10). Mended: of 10,000 steps that vary evenly 13 lie beyond "
+        "three standard deviations, so a step must also take half as long again as the median.",
+        of_segment=outliers,
+        replayed=True,
+    ),
+    Rule(
+        "step-period",
+        "Step times follow a pattern",
+        {
+            "effect": Parameter(0.2, "of the mean step: the pattern's longest place less its shortest"),
+            "explained": Parameter(0.5, "of the variance: the place in the pattern must explain more than this"),
+            "least": Parameter(48, "steps that it takes"),
+            "gaps": Parameter(0.05, "of the steps: where more follow a step that was not kept, nothing can be said"),
+        },
+        "Looks for the period of 2 to 8 steps that explains most of the variance of step times (eta squared, after "
+        "clipping and without drift), counted through all steps and by the batches' numbers. Abstains on few steps.",
+        "This project's, after a published run whose backward pass alternated between 8.4 s and 28.5 s.",
+        of_segment=period,
+        replayed=True,
+    ),
+)

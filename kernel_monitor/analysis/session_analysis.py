@@ -1,0 +1,186 @@
+"""The analysis of a whole session (`analyse`): segments, verdicts, advice, rules, costs, and what is not known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ..errors import MonitorError
+from .changes import changes
+from .cores_needed import feeding
+from .cost import costs
+from .decision import Decision
+from .epoch_counts import epoch_counts
+from .frames import Frames
+from .measured_gains import Pair, pairs
+from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
+from .rules import evaluate
+from .segment_choice import in_use, representative, standing, withheld
+from .segment_verdict import advised, judge
+from .segments import segments
+from .verdict import THRESHOLDS
+
+if TYPE_CHECKING:
+    from ..store import Snapshot
+
+NOTHING = Verdict(
+    "undetermined",
+    None,
+    "No loader delivered anything that was measured.",
+    (Advice("Wrap the loop's DataLoader with switchable(loader), or any iterable with watch_loader(iterable)."),),
+    missing=("a loader: switchable(loader)",),
+)
+ORDER = {"fired": 0, "abstained": 1, "quiet": 2}
+Found = TypeVar("Found")
+
+
+def analyse(
+    snapshot: Snapshot,
+    *,
+    thresholds: Mapping[str, Mapping[str, float]] | None = None,
+    price: float | None = None,
+    others: Sequence[Snapshot] = (),
+) -> Analysis:
+    """Analyse a session. A damaged recording never makes it raise: `cannot` lists what is not known.
+
+    Args:
+        snapshot: the session.
+        thresholds: of rules by their ids, and of `verdict` (see `verdict.THRESHOLDS`); those not given are the usual.
+        price: per hour; the session's own if None.
+        others: the sessions of other ranks of the same training.
+
+    Raises:
+        MonitorError: a threshold or the price that was given is none.
+    """
+    cannot: list[str] = []
+    given = dict(thresholds or {})
+    limits = _limits(given.pop("verdict", {}))
+
+    def attempt(what: str, make: Callable[[], Found], otherwise: Found, *, asked: bool = False) -> Found:
+        """`make()`; where the session is not as it must be, `otherwise` and a sentence; raises what was `asked`."""
+        try:
+            # Recorded numbers may be anything; NumPy's warnings on them help nobody.
+            with np.errstate(all="ignore"):
+                return make()
+        except Exception as error:  # a recording may hold anything: the rest of the analysis stands
+            if asked and isinstance(error, MonitorError):
+                raise
+            cannot.append(f"{what} could not be computed from this session ({type(error).__name__}: {error}).")
+            return otherwise
+
+    frames = Frames(snapshot)
+    parts: tuple[Segment, ...] = attempt("The segments", lambda: segments(snapshot, frames), ())
+    epochs: tuple[EpochCount, ...] = attempt("The epochs' counts", lambda: epoch_counts(snapshot), ())
+    states = {str(state.get("id")): state for state in snapshot.loaders}
+    switched: tuple[Pair, ...] = attempt("What switches brought", lambda: pairs(snapshot.steps, snapshot.events), ())
+
+    def judged(segment: Segment, until: float | None = None) -> Verdict:
+        text = f"The segment {segment.key} could not be judged."
+        otherwise = Verdict("undetermined", segment.key, text, (Advice("Compare its figures by hand."),))
+        return attempt(
+            f"The verdict on {segment.key}",
+            lambda: judge(
+                frames, segment, states.get(segment.loader, {}), limits,
+                events=snapshot.events, switched=switched, until=until,
+            ),
+            otherwise,
+        )  # fmt: skip
+
+    verdicts = tuple(judged(segment) for segment in parts)
+    compared: tuple[Change, ...] = attempt(
+        "The comparison of segments", lambda: changes(parts, snapshot.events, verdicts=verdicts, epochs=epochs), ()
+    )
+    used: dict[str, str] = attempt("The engines in use", lambda: in_use(snapshot.events), {})
+    stands = standing(parts, used)
+    decisions: dict[str, Decision] = {}
+    with_advice = []
+    for segment, verdict in zip(parts, verdicts, strict=True):
+        current = segment is stands[segment.loader]
+        # Advice for now uses all that was measured; the verdict on a past segment only what was known then.
+        newest = judged(segment, math.inf) if current else verdict
+        why = withheld(segment, stands[segment.loader], used.get(segment.loader))
+        state = states.get(segment.loader, {})
+        verdict, decisions[segment.key] = attempt(  # noqa: PLW2901 - the verdict with its advice
+            f"The advice on {segment.key}",
+            lambda: advised(frames, segment, newest, state, why),  # noqa: B023 - called at once
+            (newest, Decision(segment, withheld=why)),
+        )
+        with_advice.append(verdict)
+    chosen = representative(parts, used)
+    per_hour = _number(price if price is not None else snapshot.facts.get("price"))
+    unit = str(snapshot.facts.get("currency") or "")
+    nothing: tuple[Finding, ...] = ()
+    findings = attempt(
+        "The rules",
+        lambda: evaluate(snapshot, parts, given, others=others, frames=frames, decisions=decisions),
+        nothing,
+        asked=bool(given),
+    )
+    cannot += _cannot(snapshot, parts, epochs)
+    return Analysis(
+        segments=parts,
+        epochs=epochs,
+        verdict=next((found for found in with_advice if chosen is not None and found.segment == chosen.key), NOTHING),
+        verdicts=tuple(with_advice),
+        changes=compared,
+        findings=tuple(sorted(findings, key=lambda finding: ORDER[finding.state])),
+        costs=()
+        if per_hour is None
+        else attempt("The cost", lambda: costs(parts, epochs, per_hour, unit), (), asked=price is not None),
+        feeding=attempt("What feeding the loop takes", lambda: feeding(snapshot, parts, decisions, chosen), None),
+        diagnoses=_results(snapshot, "diagnosis"),
+        profiles=_results(snapshot, "profile"),
+        cannot=tuple(dict.fromkeys(cannot)),
+    )
+
+
+def _limits(given: Mapping[str, float]) -> dict[str, float]:
+    unknown = sorted(set(given) - set(THRESHOLDS))
+    if unknown:
+        raise MonitorError(f"There is no threshold {unknown[0]!r} of the verdict. There are: {', '.join(THRESHOLDS)}.")
+    return {**THRESHOLDS, **given}
+
+
+def _number(value: object) -> float | None:
+    """A price as facts hold it; None for whatever is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _results(snapshot: Snapshot, kind: str) -> tuple[dict[str, Any], ...]:
+    return tuple(dict(event) for event in snapshot.events if event.get("kind") == kind)
+
+
+def _cannot(snapshot: Snapshot, parts: Sequence[Segment], epochs: Sequence[EpochCount]) -> list[str]:
+    """What is not known of this session, a sentence each."""
+    found = []
+    if len(snapshot.time) == 0:
+        found.append("Nothing was sampled: the session has no row.")
+    elif (np.diff(snapshot.time) <= 0).any():
+        found.append("The clock of this session went back: times across that place are not to be trusted.")
+    if not parts:
+        found.append("No loader delivered anything: there is no segment to judge, and no rate.")
+    elif not len(snapshot.steps):
+        found.append(
+            "This session kept no single steps: "
+            "shares come from the means of frames, and phases and warm-up are not separated."
+        )
+    elif not any(segment.phases for segment in parts):
+        found.append(
+            "No model was watched: what a step is made of beside the wait is not known. "
+            "monitor.watch(model, optimizer) measures it."
+        )
+    if not snapshot.schema.gpus:
+        reason = snapshot.schema.gpu_reason or "no reason was reported"
+        found.append(f"No GPU was measured ({reason}): nothing is said of one.")
+    unfinished = [epoch for epoch in epochs if not epoch.finished]
+    if unfinished:
+        last = unfinished[-1]
+        found.append(f"Epoch {last.epoch + 1} of {last.name} is not finished: its time is not compared with others.")
+    if snapshot.steps.dropped:
+        found.append(f"{snapshot.steps.dropped:,} steps were not kept one by one: shares are of those that were.")
+    return found

@@ -1,0 +1,246 @@
+"""The verdict on one segment: what the time of its steps is bound by, as far as it was measured. docs/verdict.md"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .results import Gain, Kind, Segment, Verdict
+from .step_times import BLOCK_STEPS, Share, Shares, shares
+
+if TYPE_CHECKING:
+    from .step_times import Timings
+
+THRESHOLDS = {
+    "wait": 0.10,
+    "wait_serial": 0.34,
+    "copy": 0.15,
+    "other": 0.20,
+    "gpu_busy": 95.0,
+    "gpu_working": 90.0,
+    "steps": 10.0,
+    "mixed": 0.20,
+}
+"""Shares of the step time from which each part is called a bottleneck, and what a verdict needs; docs/verdict.md."""
+
+SLACK = 1.2
+"""A part that is above its threshold by less than this factor is named only where its interval is above it too."""
+PIPELINED = frozenset({"dali-cpu", "dali-gpu"})
+BATCHES_AHEAD, MOST_STEPS = 10, 200
+"""Steps per batch in flight before the absence of waiting means something, and the most that are asked for."""
+WATCH = "phases: monitor.watch(model, optimizer)"
+KINDS: dict[str, Kind] = {"wait": "input-bound", "copy": "copy-bound", "other": "residual-heavy"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A kind with its reasons; `part` is what it names, of `Shares`."""
+
+    kind: Kind
+    sentence: str
+    missing: tuple[str, ...] = ()
+
+
+def verdict(
+    segment: Segment,
+    timings: Timings | None = None,
+    *,
+    gpu: bool | None = None,
+    gains: Sequence[Gain] = (),
+    unknown: Sequence[str] = (),
+    thresholds: Mapping[str, float] | None = None,
+) -> Verdict:
+    """Judge one segment; what to do about it is `advice.py`'s.
+
+    Without `timings` it is undetermined. `gpu`: whether a GPU may be at work (None: if it was measured). `gains` are
+    expected of changes, the most promising first; predictions are kept where the loop is input-bound. `unknown` are
+    sentences on the gains that could not be computed. `thresholds` replaces some of `THRESHOLDS`.
+    """
+    limits = {**THRESHOLDS, **(thresholds or {})}
+    steps = timings.steps if timings is not None else 0
+    found = shares(timings, block_steps(segment)) if timings is not None and len(timings) else None
+    judged = _judge(segment, timings, found, limits, math.isfinite(segment.median("gpu")) if gpu is None else gpu)
+    values = {}
+    if found is not None and not segment.synthetic:
+        values = {"wait": found.wait.value, **{name: share.value for name, share in found.parts.items()}}
+        if found.parts and "copy" in found.missing:
+            del values["copy"]
+    expected = tuple(gain for gain in gains if judged.kind == "input-bound" or np.isfinite(gain.measured))
+    missing = (*judged.missing, *(unknown if judged.kind == "input-bound" else ()))
+    return Verdict(
+        kind=judged.kind,
+        segment=segment.key,
+        sentence=judged.sentence,
+        shares=values,
+        steps=steps,
+        missing=missing,
+        gains=expected,
+    )
+
+
+def block_steps(segment: Segment) -> int:
+    """Workers deliver in bursts: a block of steps must hold some of them."""
+    return max(BLOCK_STEPS, 2 * segment.knobs.get("workers", 0))
+
+
+def _judge(
+    segment: Segment, timings: Timings | None, found: Shares | None, limits: Mapping[str, float], gpu: bool
+) -> Judged:
+    if segment.synthetic:
+        rate = f"{segment.rate:,.0f} images/s" if np.isfinite(segment.rate) else "its rate is not known"
+        text = f"Batches were replayed here: {rate} is what the loop can take at most, and says nothing of the loader."
+        return Judged("undetermined", text)
+    if timings is None or found is None or timings.steps < limits["steps"]:
+        count = timings.steps if timings is not None else 0
+        left = f" ({segment.left_out} of warm-up and profiling left out)" if segment.left_out else ""
+        text = f"{count} {_plural(count, 'step')} {'is' if count == 1 else 'are'} too few to judge{left}."
+        return Judged("undetermined", text, (f"at least {limits['steps']:.0f} steps",))
+    mixed = _mixed(found, timings, limits)
+    if mixed is not None:
+        return Judged("undetermined", mixed, ("a mark where the loop changes: monitor.mark(…)",))
+    return _input(segment, timings, found, limits, gpu) or _not_input(segment, timings, found, limits, gpu)
+
+
+def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged | None:
+    """Input-bound, or undetermined with the reason; None: it is not input-bound."""
+    wait, threshold = found.wait, limits["wait"]
+    serial = segment.backend not in PIPELINED and segment.knobs.get("workers", 0) == 0
+    text = _waits(timings, found)
+    if wait.low < threshold:
+        if wait.high < threshold:
+            return None
+        larger = max((found.parts[name].low for name in ("copy", "other") if name in found.parts), default=0.0)
+        if larger > 2 * wait.high and wait.value < threshold:
+            return None
+        between = f"{text} It is {_range(wait)}; {_percent(threshold)} is the threshold."
+        return Judged("undetermined", between, ("more steps",))
+    busy = segment.median("gpu")
+    phased = timings.on_device and bool(found.parts) and not {"copy", "optimizer"} & set(found.missing)
+    if gpu and not phased and not busy < limits["gpu_busy"]:
+        seen = f"the GPU is busy (p50 {busy:.0f} %)" if math.isfinite(busy) else "what the GPU did was not measured"
+        return Judged("undetermined", f"{text} But {seen}: the wait may be hidden behind queued work.", (WATCH,))
+    if serial and not found.parts and wait.low < limits["wait_serial"]:
+        rest = f"{text} What the rest of the step is made of was not measured, and it is not known that batches are"
+        return Judged("undetermined", f"{rest} loaded beside it.", (WATCH,))
+    if serial:
+        larger_name = max(found.parts, key=lambda name: _over(found, name, limits), default=None)
+        if larger_name in ("copy", "other") and found.parts[larger_name].value > wait.value:
+            return None
+    return Judged("input-bound", text, () if found.parts else (WATCH,))
+
+
+def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
+    """The share of a part that is a bottleneck by itself; 0 of any other."""
+    share = found.parts[name]
+    return share.value if name in limits and share.low >= limits[name] else 0.0
+
+
+def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged:
+    """What the step is bound by, as data do not hold it up."""
+    wait = f"The loop waits for data {_percent(found.wait.value)} of each step"
+    needed = _steps_needed(segment, limits)
+    if timings.steps < needed:
+        text = f"{wait}, in {_steps(timings)}; batches loaded in advance may still hide a slow loader."
+        return Judged("undetermined", text, (f"at least {needed} steps",))
+    if not found.parts:
+        busy = segment.median("gpu")
+        if busy >= limits["gpu_working"]:
+            text = f"{wait} ({_steps(timings)}), and the GPU is busy (p50 {busy:.0f} %)."
+            return Judged("compute-bound", text, (WATCH,))
+        text = f"{wait} ({_steps(timings)}): it is not input-bound; what the rest is made of was not measured."
+        return Judged("undetermined", text, (WATCH,))
+    # Host and device work side by side: what the host adds holds the device up, a copy then does not.
+    order = ["other", "copy"] if timings.on_device else sorted(("other", "copy"), key=lambda n: -found.parts[n].value)
+    for name in order:
+        part, threshold = found.parts[name], limits[name]
+        if part.low >= threshold or (part.value >= SLACK * threshold and part.low >= threshold / SLACK):
+            return _part(timings, found, name, gpu)
+        if part.high >= threshold and part.value > threshold / SLACK:
+            text = f"{_words(name, found)} ({_steps(timings)}), {_range(part)}; {_percent(threshold)} is the threshold."
+            return Judged("undetermined", text, ("more steps",))
+    share = found.parts["compute"].value
+    text = f"Forward, backward and optimizer take {_percent(share)} of each step ({_ms(timings, share)},"
+    return Judged("compute-bound", f"{text} {_steps(timings)}); the wait for data {_percent(found.wait.value)}.")
+
+
+def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> Judged:
+    text = f"{_words(name, found)} ({_ms(timings, found.parts[name].value)}, {_steps(timings)})."
+    needed = {"optimizer", *(["copy"] if gpu or timings.on_device else [])}
+    blind = [phase for phase in found.missing if phase in needed]
+    if name == "other" and blind:
+        missing = tuple(f"{phase}: monitor.phase({phase!r})" for phase in blind)
+        return Judged("undetermined", f"{text} It may hold the {' and the '.join(blind)}, not measured.", missing)
+    return Judged(KINDS[name], text)
+
+
+def _steps_needed(segment: Segment, limits: Mapping[str, float]) -> int:
+    """A loader slower by a share of `wait` shows only once what it has in flight is used up: 1 / `wait` steps each."""
+    flight = max(1, segment.knobs.get("workers", 1)) * max(1, segment.knobs.get("prefetch", 2))
+    if segment.backend in PIPELINED:
+        flight = segment.knobs.get("prefetch", 4)
+    return int(max(limits["steps"], min(BATCHES_AHEAD * flight, MOST_STEPS)))
+
+
+def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str | None:
+    """Why a segment is not one thing: a part is a bottleneck for some of the time and far from one for some."""
+    if len(found.seconds) < 8:
+        return None
+    total = found.seconds.sum()
+    for name, column in (("wait", 0), ("other", 3), ("copy", 1)):
+        if column >= found.blocks.shape[1]:
+            continue
+        values = found.blocks[:, column]
+        much = values >= 2 * limits[name]
+        little = values <= limits[name] / 2
+        if min(found.seconds[much].sum(), found.seconds[little].sum()) < limits["mixed"] * total:
+            continue
+        high = float(np.average(values[much], weights=found.seconds[much]))
+        low = float(np.average(values[little], weights=found.seconds[little]))
+        words = {"wait": "the wait for data", "copy": "the copy to the device", "other": "what is in no phase"}[name]
+        return (
+            f"The loop is not one thing here: {words} takes {_percent(low)} of the step for some of the time and "
+            f"{_percent(high)} for the rest ({_steps(timings)})."
+        )
+    return None
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "less than 1 %"
+
+
+def _range(share: Share) -> str:
+    return f"{100 * share.low:.0f} to {100 * share.high:.0f} % by the spread of the steps"
+
+
+def _plural(count: int, word: str) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def _steps(timings: Timings) -> str:
+    return f"{timings.steps:,} {_plural(timings.steps, 'step')}"
+
+
+def _ms(timings: Timings, share: float) -> str:
+    mean = 1e3 * float(np.average(timings.step, weights=timings.weights))
+    part = share * mean
+    return f"{part:,.1f} of {mean:,.1f} ms" if mean < 10 else f"{part:,.0f} of {mean:,.0f} ms"
+
+
+def _waits(timings: Timings, found: Shares) -> str:
+    who = "The GPU waits for data" if timings.on_device and found.parts else "The loop waits for data"
+    share = found.wait.value
+    return f"{who} {_percent(share)} of each step ({_ms(timings, share)}, {_steps(timings)})."
+
+
+def _words(name: str, found: Shares) -> str:
+    share = found.parts[name].value
+    if name == "copy":
+        return f"Copying to the device takes {_percent(share)} of each step"
+    return f"{_percent(share)} of each step is in no phase: neither wait nor copy, forward, backward or optimizer"

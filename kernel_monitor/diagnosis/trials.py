@@ -1,0 +1,301 @@
+"""What engines did in the running loop, one after the other: the figures and the sentence of *Diagnose*. NumPy only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..analysis.aggregates import measure
+from ..analysis.counted_steps import counted
+from ..analysis.decision import CLEAR
+from ..analysis.results import Advice, Point, plain
+from ..analysis.switches import REPLAYS
+from ..steps.measured_step import ON_DEVICE, PHASES
+from ..store import STEP
+
+if TYPE_CHECKING:
+    from ..analysis.frames import Floats, Steps, Table
+    from ..protocol.analysis_states import DiagnosisResult, GainState
+    from ..steps.measured_step import Step
+
+FEWEST = 3  # with fewer steps an engine has no figures
+FEWEST_PARTS = 4  # a trial is cut into single seconds, or into this many parts if it is shorter
+NO_CEILING = (
+    "The share of the compute ceiling is not known: allow synthetic, or watch the model: "
+    "monitor.watch(model, optimizer)."
+)
+CEILING_OF_PHASES = (
+    "The ceiling is computed from the phases; where loading and training share cores the loop alone may be faster: "
+    "allow synthetic to measure it."
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One engine in the running loop."""
+
+    backend: str  # the engine
+    start: float = math.nan  # start, end: session s
+    end: float = math.nan
+    seconds: float = 0.0  # that the loop spent in steps that count
+    steps: int = 0  # that count (`analysis.counted_steps`); `samples` are theirs
+    batches: int = 0  # all steps that ended
+    samples: int = 0
+    rate: float = math.nan  # samples per second; `rate_low`, `rate_high`: quartiles of the rates of its single seconds
+    rate_low: float = math.nan
+    rate_high: float = math.nan
+    step: float = math.nan  # step, wait: ms, means
+    wait: float = math.nan
+    # cpu_p50, cpu_p95, gpu_p50: %, over the sampler's rows; None where nothing was measured
+    cpu_p50: float | None = None
+    cpu_p95: float | None = None
+    gpu_p50: float | None = None
+    # ms per step that the loop itself takes, from the measured phases; None where no model is watched
+    work: float | None = None
+    of_ceiling: float | None = None  # its rate over the loop's own, 0 to 1; None where that is not known
+    problem: str | None = None  # why there are no figures, or why they are not to be trusted
+
+
+def step_rows(steps: Sequence[Step]) -> Steps:
+    """`STEP`[n] of steps of one loader."""
+    return np.array([(0, *step) for step in steps], dtype=STEP)
+
+
+def covered(rows: Steps) -> Floats:
+    """float64[n], seconds that each step adds to the time in which the loop was stepping; 0 where it does not count.
+
+    Two iterations of one loader at a time overlap: their time counts once.
+    """
+    whole = rows["step"].astype(np.float64)
+    began = rows["end"][:1] - whole[:1]
+    adds: Floats = np.where(counted(rows), np.minimum(whole, np.diff(rows["end"], prepend=began)), 0.0)
+    return adds.clip(min=0.0)
+
+
+def trial(backend: str, steps: Sequence[Step], table: Table, loader: str, start: float, end: float) -> Trial:
+    """An engine's figures, from the steps that ended in its trial (oldest first) and the sampler's rows of that time.
+
+    `start` and `end` (session s) are the first step's beginning and the last one's end.
+    """
+    rows = step_rows(steps)
+    adds = covered(rows)
+    used = adds > 0
+    kept, adds = rows[used], adds[used]
+    seconds, samples = float(adds.sum()), int(kept["images"].sum())
+    machine = measure(table, loader, start, end)
+    known = Trial(
+        backend,
+        start=start,
+        end=end,
+        seconds=seconds,
+        steps=len(kept),
+        batches=len(rows),
+        samples=samples,
+        cpu_p50=_percentile(machine.cpu, 50),
+        cpu_p95=_percentile(machine.cpu, 95),
+        gpu_p50=_percentile(machine.gpu, 50),
+    )
+    if len(kept) < FEWEST:
+        return replace(known, problem=f"only {len(kept)} steps ended in {seconds:.0f} s")
+    rates = per_second(adds, kept["images"].astype(np.float64))
+    return replace(
+        known,
+        rate=samples / seconds,
+        rate_low=float(np.percentile(rates, 25)),
+        rate_high=float(np.percentile(rates, 75)),
+        step=1e3 * float(kept["step"].mean(dtype=np.float64)),
+        wait=1e3 * float(kept["wait"].mean(dtype=np.float64)),
+        work=_work(kept),
+    )
+
+
+def per_second(seconds: Floats, images: Floats) -> Floats:
+    """Rates of the single seconds (at least four parts) of a trial; a step's samples are spread over its time.
+
+    Args:
+        seconds: of each step.
+        images: of each step.
+    """
+    time, samples = np.concatenate([[0.0], np.cumsum(seconds)]), np.concatenate([[0.0], np.cumsum(images)])
+    cuts = np.linspace(0.0, time[-1], max(FEWEST_PARTS, round(float(time[-1]))) + 1)
+    rates: Floats = np.diff(np.interp(cuts, time, samples)) / np.diff(cuts)
+    return rates
+
+
+def _work(rows: Steps) -> float | None:
+    """Ms per step that are the loop's own: by the host's clock what is no wait, by the GPU's the phases' sum if longer.
+
+    A host that waits while the GPU still has work queued does not starve it.
+    """
+    phases = np.stack([rows[name] for name in PHASES], axis=1)
+    known = np.isfinite(phases).any(axis=1)
+    if known.sum() < FEWEST:
+        return None
+    own = rows["step"] - rows["wait"]
+    own = np.where(rows["flags"] & ON_DEVICE != 0, np.maximum(own, np.nansum(phases, axis=1)), own)
+    return 1e3 * float(own[known].mean(dtype=np.float64))
+
+
+def with_ceiling(trials: Sequence[Trial]) -> tuple[list[Trial], str | None]:
+    """The trials with `of_ceiling`, and what keeps the ceiling from being known or exact, as a sentence.
+
+    The ceiling is what replayed batches reached; without them the rate at which the loop's own work alone would run,
+    taken from the trial in which it was disturbed least.
+    """
+    usable = [trial for trial in trials if trial.problem is None]
+    replayed = next((trial.rate for trial in usable if trial.backend == REPLAYS), None)
+    own_rates = [trial.samples / trial.steps / (1e-3 * trial.work) for trial in usable if trial.work]
+    if replayed is None and not own_rates:
+        return list(trials), NO_CEILING
+    ceiling = max(own_rates) if replayed is None else replayed
+    shares = {trial.backend: min(1.0, trial.rate / ceiling) for trial in usable if ceiling > 0}
+    caveat = CEILING_OF_PHASES if replayed is None else None
+    return [replace(trial, of_ceiling=shares.get(trial.backend)) for trial in trials], caveat
+
+
+def diagnosis(
+    loader: str,
+    name: str,
+    trials: Sequence[Trial],
+    *,
+    first: str,
+    back_to: str,
+    predicted: Sequence[GainState] = (),
+    message: str = "",
+    cannot: Sequence[str] = (),
+) -> DiagnosisResult:
+    """What *Diagnose* found.
+
+    `trials` are in the order in which they ran, the first of them of the engine that was in use (`first`); `back_to` is
+    the engine in use afterwards. `predicted` are gains (`results.Gain` as JSON) from before any other engine had run,
+    `message` is how it ended, `cannot` are sentences on what could not be measured.
+    """
+    trials, caveat = with_ceiling(trials)
+    usable = {trial.backend: trial for trial in trials if trial.problem is None}
+    best = _best(usable, first)
+    advice = Advice(_sentence(usable, first, best), _points(usable, first, best))
+    problems = [f"{trial.backend}: {trial.problem}." for trial in trials if trial.problem is not None]
+    runs: Any = [{key: value for key, value in plain(trial).items() if key != "work"} for trial in trials]
+    return {
+        "loader": loader,
+        "name": name,
+        "began": plain(min((trial.start for trial in trials if math.isfinite(trial.start)), default=math.nan)),
+        "ended": plain(max((trial.end for trial in trials if math.isfinite(trial.end)), default=math.nan)),
+        "back_to": back_to,
+        "synthetic": REPLAYS in usable,
+        "message": message,
+        "runs": runs,
+        "predicted": list(predicted),
+        "measured": _measured_gains(usable, first, predicted),
+        "best": best,
+        "sentence": advice.text,
+        "advised": [plain(advice)],
+        "cannot": [*problems, *cannot, *([] if caveat is None or not usable else [caveat])],
+    }
+
+
+def _measured_gains(usable: Mapping[str, Trial], first: str, predicted: Sequence[GainState]) -> list[GainState]:
+    """Share of the step time that each other engine saved; with what was predicted for it, if anything was.
+
+    What replayed batches saved is measured for the action `loader`: it leaves no wait for data.
+    """
+    base = usable.get(first)
+    if base is None:
+        return []
+    expected = {gain["action"]: gain for gain in predicted}
+    gains: list[GainState] = []
+    for trial in usable.values():
+        if trial is base:
+            continue
+        action = "loader" if trial.backend == REPLAYS else trial.backend
+        gain = expected.get(action)
+        gains.append(
+            {
+                "action": action,
+                "low": None if gain is None else gain["low"],
+                "high": None if gain is None else gain["high"],
+                "measured": 1 - trial.step / base.step,
+                "basis": f"{base.step:,.1f} → {trial.step:,.1f} ms per step ({base.steps:,} → {trial.steps:,} steps)",
+                "by": "Diagnose",
+            }
+        )
+    return gains
+
+
+def _sentence(usable: Mapping[str, Trial], first: str, best: str | None) -> str:
+    """The result, with figures, their spread and their counts."""
+    if best is None:
+        return "No engine could be measured."
+    base, top = usable.get(first), usable[best]
+    if base is None:
+        return f"{first} could not be measured; {_figures(top)}."
+    rivals = [trial for trial in usable.values() if trial.backend not in (best, REPLAYS)]
+    if not rivals:
+        return f"{_figures(top)}{_share(top)}. No other engine was measured."
+    runner_up = max(rivals, key=lambda trial: trial.rate)
+    if best == first and runner_up.rate_high < top.rate_low:
+        return f"{first} is the fastest here already: {_figures(top)}, against {_figures(runner_up)}{_share(top)}."
+    if best == first or _least_saved(base, top) < CLEAR:
+        other = runner_up if best == first else base
+        return (
+            f"No engine is clearly faster than {first}: {_figures(top)}, {_figures(other)}; the spreads overlap or "
+            f"nearly do{_share(top)}."
+        )
+    faster = 100 * (top.rate / base.rate - 1)
+    shifts = "".join(
+        f"; {label} {before:.0f} % → {after:.0f} %"
+        for label, before, after in (("CPU p95", base.cpu_p95, top.cpu_p95), ("GPU p50", base.gpu_p50, top.gpu_p50))
+        if before is not None and after is not None
+    )
+    if runner_up is not base and runner_up.rate_high >= top.rate_low:
+        words = f"{best} is faster here than {first}, by {faster:.0f} %, and {runner_up.backend} is about as fast as it"
+        return f"{words}: {_figures(base)}, {_figures(top)}, {_figures(runner_up)}{_share(top)}{shifts}."
+    return f"{best} is the fastest here, by {faster:.0f} %: {_figures(base)}, {_figures(top)}{_share(top)}{shifts}."
+
+
+def _best(usable: Mapping[str, Trial], first: str) -> str | None:
+    """The engine that surely saves most (as `decision.Decision.best`); where none does so, that of the highest rate."""
+    base = usable.get(first)
+    loading = [trial for trial in usable.values() if trial.backend != REPLAYS]
+    saved = {} if base is None else {trial.backend: _least_saved(base, trial) for trial in loading if trial is not base}
+    sure = max(saved, key=lambda name: saved[name], default=None)
+    if sure is not None and saved[sure] >= CLEAR:
+        return sure
+    return max(loading, key=lambda trial: trial.rate).backend if loading else None
+
+
+def _points(usable: Mapping[str, Trial], first: str, best: str | None) -> tuple[Point, ...]:
+    """For and against each engine that could replace the first."""
+    base = usable.get(first)
+    if base is None:
+        return ()
+    found = []
+    for trial in usable.values():
+        if trial.backend in (first, REPLAYS):
+            continue
+        sure = trial.backend == best and _least_saved(base, trial) >= CLEAR
+        slower = 1 - base.rate_low / trial.rate_high < CLEAR
+        found.append(Point("engine", trial.backend, "for" if sure else "against" if slower else "neutral"))
+    return tuple(found)
+
+
+def _least_saved(base: Trial, other: Trial) -> float:
+    """Share of the step time, by the quartiles that lie closest."""
+    return 1 - base.rate_high / other.rate_low if other.rate_low > 0 else -math.inf
+
+
+def _figures(trial: Trial) -> str:
+    spread = f"quartiles {trial.rate_low:,.0f} to {trial.rate_high:,.0f}"
+    return f"{trial.backend} {trial.rate:,.0f} images/s ({spread}; {trial.samples:,} in {trial.seconds:.0f} s)"
+
+
+def _share(trial: Trial) -> str:
+    return "" if trial.of_ceiling is None else f", {100 * trial.of_ceiling:.0f} % of what the loop can take"
+
+
+def _percentile(values: Floats, q: float) -> float | None:
+    return float(np.percentile(values, q)) if len(values) else None

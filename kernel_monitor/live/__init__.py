@@ -1,7 +1,0 @@
-"""The monitor of this process, ``kernel_monitor.monitor``: sampler, store, loaders, recorder and pages, joined."""
-
-from __future__ import annotations
-
-from .monitoring import Monitor, monitor, open_session
-
-__all__ = ["Monitor", "monitor", "open_session"]

@@ -1,0 +1,73 @@
+"""A copy of a data set that later changes do not reach: its state at the start of an epoch.
+
+Plain torch's workers have the data set as it was when they were started: a change in the middle of an epoch is seen
+in the next one, and with persistent workers never. Here several engines may deliver one epoch, some of them in this
+process, so they all work on such a copy.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+from torch.utils.data import Dataset
+
+FEW = 64  # elements: longer containers are copied, what is in them is not
+
+_CONTAINERS = (list, dict, OrderedDict, set, tuple)
+
+
+def snapshot(dataset: Any) -> Any:
+    """Return a copy of a data set that keeps its state, in milliseconds for a million samples.
+
+    Copied are data sets, transforms (modules, and other objects that can be called), and the lists, dictionaries and
+    sets that they hold; two references to one object stay so. All else is shared: the samples themselves, arrays,
+    open files, random generators, functions with what they refer to, and objects that do something at their end.
+    """
+    return _copied(dataset, {})
+
+
+def _copied(value: Any, done: dict[int, Any]) -> Any:
+    if id(value) in done:
+        return done[id(value)]
+    kind = type(value)
+    if kind in _CONTAINERS:
+        copy: Any
+        if len(value) > FEW:
+            done[id(value)] = copy = kind(value)  # a tuple stays the same object
+        elif kind is list:
+            done[id(value)] = copy = []
+            copy.extend(_copied(inner, done) for inner in value)
+        elif kind in (dict, OrderedDict):
+            done[id(value)] = copy = kind()
+            copy.update((key, _copied(inner, done)) for key, inner in value.items())
+        elif kind is tuple:
+            inside = tuple(_copied(inner, done) for inner in value)
+            changed = any(new is not old for new, old in zip(inside, value, strict=True))
+            done[id(value)] = copy = inside if changed else value
+        else:
+            done[id(value)] = copy = set(value)
+        return copy
+    if not _has_state(value):
+        return value
+    try:
+        # Not copy.copy(): a class's pickling is not meant for copies in the same process.
+        made = object.__new__(kind)
+        inside = made.__dict__
+    except (TypeError, AttributeError):  # a class in C, or one without attributes
+        return value
+    done[id(value)] = made
+    inside.update((name, _copied(inner, done)) for name, inner in value.__dict__.items())
+    return made
+
+
+def _has_state(value: Any) -> bool:
+    """Whether an object is a data set or a transform whose attributes are all its state."""
+    kind = type(value)
+    if isinstance(value, (type, FunctionType)) or hasattr(kind, "__del__"):
+        return False
+    if any("__slots__" in vars(base) and vars(base)["__slots__"] for base in kind.__mro__[:-1]):
+        return False
+    return isinstance(value, (Dataset, nn.Module)) or hasattr(kind, "image_file") or callable(value)

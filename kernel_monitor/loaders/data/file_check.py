@@ -1,0 +1,153 @@
+"""A strict look at every image before DALI may see it, remembered for as long as the file stays the same.
+
+DALI 2.4 raises at a file whose header does not parse, and when it meets such files again it can end the process.
+So a file goes to DALI only after its header was walked here from end to end, and is of a kind whose pixels are then
+equal to Pillow's; everything else is decoded by torchvision's path, with the reason kept.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from array import array
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from . import bitmaps, jpeg
+from .refusal import NotForDali
+
+HEAD = 65536  # bytes of the first read
+LONGEST = 64 << 20  # bytes; files are read whole, by several threads at once
+PATIENCE = 0.003  # s; a batch whose files take longer to look at is on slow storage and is shared out to threads
+THREADS = 16
+
+# Not to wait for a writer where a named pipe has taken a file's place since it was last seen.
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_IRREGULAR = "not a regular file"
+_WALKS = {
+    jpeg.SOI: jpeg.jpeg_size,
+    bitmaps.PNG: bitmaps.png_size,
+    bitmaps.BMP: bitmaps.bmp_size,
+    bitmaps.RIFF: bitmaps.webp_size,
+}
+
+
+class Facts(NamedTuple):
+    """What is known of an image."""
+
+    height: int  # height, width: pixels; 0 where `reason` is set
+    width: int
+    reason: str | None  # why DALI must not read it, None where it may
+
+
+def look_bytes(data: bytes) -> Facts:
+    """Return the facts of an encoded image in memory; nothing is remembered."""
+    try:
+        for magic, walk in _WALKS.items():
+            if data.startswith(magic):
+                return Facts(*walk(data), None)
+        raise NotForDali(bitmaps.UNKNOWN)
+    except NotForDali as refusal:
+        return Facts(0, 0, str(refusal))
+
+
+def _look_file(path: str) -> Facts:
+    descriptor = os.open(path, _OPEN)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return Facts(0, 0, _IRREGULAR)
+        if status.st_size > LONGEST:
+            return Facts(0, 0, "a file of more than 64 MB")
+        return look_bytes(_read(descriptor, status.st_size))
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, length: int) -> bytes:
+    """The whole file if a walk exists for its first bytes, else only those."""
+    data = os.read(descriptor, min(length, HEAD))
+    if length > HEAD and data.startswith(tuple(_WALKS)):
+        pieces = [data]
+        while (length := length - len(pieces[-1])) > 0 and pieces[-1]:
+            pieces.append(os.read(descriptor, length))
+        data = b"".join(pieces)
+    return data
+
+
+class FileTable:
+    """Facts about the files of one data set, in flat arrays: 16 bytes a file, so a million files fit.
+
+    Args:
+        files: how many there are; it grows with what is asked.
+    """
+
+    def __init__(self, files: int) -> None:
+        # Hash of path, size, modification and change time and inode; 0: not looked at yet. The last two notice what
+        # was put in a file's place with its size and time kept, as `cp -p` and archives do.
+        self._seen = array("q", bytes(8 * files))
+        self._height = array("I", bytes(4 * files))
+        self._width = array("I", bytes(4 * files))
+        self._reasons: dict[int, str] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def look(self, number: int, path: str) -> Facts:
+        """Return the facts of file `number` of the data set, walking it if it is new or has changed.
+
+        A file that is missing or unreadable has a reason too: the torchvision path then raises its error.
+        """
+        try:
+            return self._look(number, path)
+        except OSError as error:  # not remembered: a network may be back at the next look
+            return Facts(0, 0, f"cannot be read: {error.strerror}")
+
+    def _look(self, number: int, path: str) -> Facts:
+        status = os.stat(path)  # noqa: PTH116 - once per sample, on the loop's own time
+        if not stat.S_ISREG(status.st_mode):
+            return Facts(0, 0, _IRREGULAR)
+        if number >= len(self._seen):
+            self._grow(number + 1)
+        seen = hash((path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)) or 1
+        if self._seen[number] == seen:
+            return Facts(self._height[number], self._width[number], self._reasons.get(number))
+        facts = _look_file(path)
+        if facts.reason is None:
+            self._reasons.pop(number, None)
+        else:
+            self._reasons[number] = facts.reason
+        self._height[number], self._width[number], self._seen[number] = facts.height, facts.width, seen
+        return facts
+
+    def look_all(self, files: Sequence[tuple[int, str]]) -> list[Facts]:
+        """Return the facts of a batch's files, given as (number, path).
+
+        What takes long is the storage: then the rest of the batch is looked at by several threads at once.
+        """
+        deadline = time.perf_counter() + PATIENCE
+        found: list[Facts] = []
+        for number, path in files:
+            if time.perf_counter() > deadline:
+                break
+            found.append(self.look(number, path))
+        if len(found) < len(files):
+            self._grow(max(number for number, _ in files) + 1)  # not under the threads' feet
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(THREADS, "kernel-monitor-files")
+            found += self._pool.map(lambda file: self.look(*file), files[len(found) :])
+        return found
+
+    def close(self) -> None:
+        """End the threads, if there are any; what is known stays."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _grow(self, files: int) -> None:
+        more = files - len(self._seen)
+        if more > 0:
+            more = max(more, len(self._seen))
+            self._seen.extend(array("q", bytes(8 * more)))
+            self._height.extend(array("I", bytes(4 * more)))
+            self._width.extend(array("I", bytes(4 * more)))

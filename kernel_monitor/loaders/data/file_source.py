@@ -1,0 +1,299 @@
+"""Which file each sample of a data set is: from an index to a path (or encoded bytes) and a target."""
+
+from __future__ import annotations
+
+import bisect
+import io
+import operator
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from PIL import Image
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from ...errors import TransformNotTranslatable
+from ..random_streams import Streams
+from ..transforms.chain import flatten
+from .layouts import PROTOCOL, check, layout_of, plain
+from .torchvision_sets import Layout, Opener, open_as_stored, open_gray
+
+ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
+_MODES = {open_as_stored: "in the file's own mode", open_gray: "in grey"}  # openers whose images are not RGB
+
+
+class Located(NamedTuple):
+    """One sample's file."""
+
+    number: int  # of the file among all files of the source: a key to keep what is known of it
+    path: str  # of the file; where there are bytes instead, a name for messages
+    target: Any  # as the data set gives it, before any target transform
+    data: bytes | None  # the encoded file, where the data set gives bytes instead of a path
+    given: Any  # what the data set's own opening function takes (a path as the data set keeps it)
+    part: Any  # the data set that lists the file; differs from sample to sample in a ConcatDataset
+
+
+class FileSource:
+    """The files behind a data set, seen live: what changes in `dataset` is seen at the next look.
+
+    Where there are workers, `dataset` is a copy of the user's, replaced when these would see what the user changed.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
+        self._offsets: dict[int, tuple[Any, list[int]]] = {}
+        self._encoded = False
+        self._first: list[Located] = []  # of the first samples, if the user's own code locates them
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def show(self, dataset: Any) -> None:
+        """Take the data set in another state from now on; to be called by the user's thread, see `ask`."""
+        if dataset is not self.dataset:
+            self._offsets = {}
+        self.dataset = dataset
+        self.ask()
+
+    def glance(self) -> list[Any]:
+        """The opening functions, the transforms in their order and the values of their attributes.
+
+        Each the object itself: comparing two such lists with `same` costs a few µs and shows most changes.
+        """
+        seen: list[Any] = []
+        known: set[int] = set()
+        for part, layout in self._parts(self.dataset):
+            transform, target = layout.transforms(part)
+            seen += [layout.opener(part), target]
+            if id(transform) not in known:
+                known.add(id(transform))
+                for step in flatten(transform):
+                    seen += [step, *getattr(step, "__dict__", {}).values()]
+        return seen
+
+    @property
+    def files(self) -> int:
+        """Number of files that the data sets at the bottom list."""
+        return self._files(self.dataset)
+
+    @property
+    def transform(self) -> Any:
+        """What is applied to every image.
+
+        Raises:
+            TransformNotTranslatable: the parts of a ConcatDataset have different ones.
+        """
+        transforms = [layout.transforms(part)[0] for part, layout in self._parts(self.dataset)]
+        if any(transform is not transforms[0] for transform in transforms):
+            raise TransformNotTranslatable(
+                "The parts of the ConcatDataset have different transforms, and DALI runs one for all; "
+                "give every part the same transform object."
+            )
+        return transforms[0]
+
+    @property
+    def openers(self) -> list[Opener]:
+        """The functions that open images, each once."""
+        return list(dict.fromkeys(layout.opener(part) for part, layout in self._parts(self.dataset)))
+
+    @property
+    def opens_plainly(self) -> bool:
+        """Whether all files are opened as RGB by torchvision's own function with Pillow."""
+        return all(map(plain, self.openers))
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing but the data set's own function may open the files, a sentence; None where that is not so."""
+        for opener in self.openers:
+            if opener in _MODES:
+                return f"The data set opens its images {_MODES[opener]}, and DALI would make all of them RGB."
+            if not plain(opener):
+                shown = getattr(opener, "__name__", type(opener).__name__)
+                return f"The data set opens its files by {shown}, and DALI would decode them itself."
+        return None
+
+    @property
+    def encoded(self) -> bool:
+        """Whether the data set gives encoded bytes instead of paths: as its first sample did when it was asked."""
+        return self._encoded
+
+    def ask(self) -> None:
+        """If the user's own code locates the samples, call it for the first ones, and remember them.
+
+        To be called by the user's thread: an engine warms up on another one, where user code must not draw from the
+        generators that the training draws from at the same time.
+        """
+        self._first, self._encoded = [], False
+        if self.asks_user:
+            # Plain torch would not call it now; the loop meets an error when it gets there.
+            with Streams(self.dataset).apart(), suppress(Exception):
+                for index in range(min(ASKED, len(self))):
+                    self._first.append(self.locate(index))
+                self._encoded = any(
+                    layout is PROTOCOL and len(part) > 0 and _data(part.image_file(0)[0]) is not None
+                    for part, layout in self._parts(self.dataset)
+                )
+
+    def first(self, count: int) -> list[Located]:
+        """The files of the first samples, `count` at most; may be called from any thread."""
+        return self._first[:count] if self.asks_user else [self.locate(k) for k in range(min(count, len(self)))]
+
+    def spread(self, count: int) -> list[Located]:
+        """Files spread over the data set, `count` at most; may be called from any thread.
+
+        If the user's own code locates the samples, those of the first samples.
+        """
+        total = len(self)
+        count = min(count, total)
+        return self._first[:count] if self.asks_user else [self.locate(k * total // count) for k in range(count)]
+
+    def locate(self, index: int) -> Located:
+        """Return the file of a sample.
+
+        Raises:
+            IndexError: the data set has no such index (a ValueError for a ConcatDataset's negative ones, as torch).
+            Exception: whatever the user's own `image_file` raises.
+        """
+        view, first = self.dataset, 0
+        while True:
+            getitem = type(view).__getitem__ if hasattr(type(view), "__getitem__") else None
+            if getitem is Subset.__getitem__:
+                index = operator.index(view.indices[index])
+                view = view.dataset
+            elif getitem is ConcatDataset.__getitem__:
+                number, index = _part_of(view, index)
+                first += self._starts(view)[number]
+                view = view.datasets[number]
+            else:
+                break
+        layout = layout_of(view)
+        given, target = layout.entry(view, index)
+        number = first + (index if index >= 0 else index + len(layout.entries(view)))
+        data = _data(given)
+        path = _path(given) if data is None else f"{type(view).__name__}[{index}]"
+        return Located(number, path, target, data, given, view)
+
+    def absolute(self, path: str) -> str:
+        """The path from the root, taken from the folder in which the loader was wrapped."""
+        return os.path.join(self._folder, path)  # noqa: PTH118 - once per sample
+
+    def open(self, located: Located) -> Any:
+        """Open a sample's image as its data set does.
+
+        Raises:
+            OSError: it is not a regular file, or cannot be read as an image.
+            Exception: whatever the user's own opening function raises.
+        """
+        if located.data is not None:
+            with Image.open(_Named(located.data, located.path)) as image:
+                return image.convert("RGB")
+        opener = layout_of(located.part).opener(located.part)
+        if not plain(opener) and opener not in _MODES:
+            return opener(located.given)
+        absolute = self.absolute(located.path)
+        if not stat.S_ISREG(os.stat(absolute).st_mode):  # noqa: PTH116 - once per sample
+            # Opening a named pipe would wait for ever for a writer.
+            raise OSError(f"not a regular file: {located.path}")
+        return opener(absolute)
+
+    def transform_of(self, located: Located) -> Any:
+        """The transform of a sample's image, None for none: its part's own."""
+        return layout_of(located.part).transforms(located.part)[0]
+
+    def target_transform_of(self, located: Located) -> Any:
+        """What is applied to a sample's target, None for nothing: its part's own."""
+        return layout_of(located.part).transforms(located.part)[1]
+
+    @property
+    def asks_user(self) -> bool:
+        """Whether the user's own code locates or opens the samples' files."""
+        parts = list(self._parts(self.dataset))
+        return any(layout is PROTOCOL for _, layout in parts) or not all(
+            plain(opener) or opener in _MODES for opener in self.openers
+        )
+
+    @property
+    def all_transforms(self) -> list[tuple[Any, Any]]:
+        """The transform and the target transform of each part, None for none."""
+        return [layout.transforms(part) for part, layout in self._parts(self.dataset)]
+
+    def _parts(self, view: Any) -> Iterator[tuple[Any, Layout]]:
+        """The data sets at the bottom, each once per place it has."""
+        getitem = getattr(type(view), "__getitem__", None)
+        if getitem is Subset.__getitem__:
+            yield from self._parts(view.dataset)
+        elif getitem is ConcatDataset.__getitem__:
+            for part in view.datasets:
+                yield from self._parts(part)
+        else:
+            yield view, layout_of(view)
+
+    def _files(self, view: Any) -> int:
+        return sum(len(layout.entries(part)) for part, layout in self._parts(view))
+
+    def _starts(self, view: Any) -> list[int]:
+        """Number of the first file of each part of a ConcatDataset.
+
+        Kept as it was at first sight: should a part grow, numbers may be shared, which only costs looking twice.
+        """
+        known = self._offsets.get(id(view))
+        if known is None or known[0] is not view or len(known[1]) != len(view.datasets):
+            starts = [0]
+            for part in view.datasets[:-1]:
+                starts.append(starts[-1] + self._files(part))
+            known = self._offsets[id(view)] = view, starts
+        return known[1]
+
+
+def same(a: list[Any], b: list[Any]) -> bool:
+    """Whether two lists hold the same objects."""
+    return len(a) == len(b) and all(map(operator.is_, a, b))
+
+
+class _Named(io.BytesIO):
+    """Encoded bytes whose name appears in Pillow's messages in place of an address."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data)
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+def _part_of(view: Any, index: int) -> tuple[int, int]:
+    """Which part of a ConcatDataset an index falls into, and where in it; as `ConcatDataset.__getitem__`."""
+    index = operator.index(index)
+    if index < 0:
+        if -index > len(view):
+            raise ValueError("absolute value of index should not exceed dataset length")
+        index += len(view)
+    number = bisect.bisect_right(view.cumulative_sizes, index)
+    if number == len(view.datasets):
+        raise IndexError("list index out of range")
+    return number, index - (view.cumulative_sizes[number - 1] if number else 0)
+
+
+def _data(given: Any) -> bytes | None:
+    return bytes(given) if isinstance(given, bytes | bytearray | memoryview) else None
+
+
+def _path(given: Any) -> str:
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(f"a data set gave {type(given).__name__} for an image file; it must give a path or bytes")
+    return os.fsdecode(given)
+
+
+def find_source(dataset: Dataset[Any]) -> FileSource:
+    """Return where a data set keeps its image files.
+
+    Raises:
+        NotSwitchable: the data set is none of those that are understood.
+    """
+    source = FileSource(dataset)
+    check(dataset)
+    source.ask()
+    return source

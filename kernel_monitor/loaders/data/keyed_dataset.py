@@ -1,0 +1,301 @@
+"""The data set as the workers see it: a whole batch by its keys, each sample's numbers from the plan.
+
+What goes wrong with a file comes back as data, so that the main process can raise the same `SampleError` on every
+engine; what goes wrong in the user's own code comes back as torch's `ExceptionWrapper` and is raised as torch would.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch._utils import ExceptionWrapper
+from torch.utils.data import default_collate, get_worker_info
+
+from ...errors import SampleError
+from ...text import shown
+from ..plan import Skipped, Slot
+from ..random_streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
+from ..transforms.draws import UInt64s, sample_keys, stream_seeds
+from ..transforms.inject import Injected
+from .file_source import FileSource, Located, same
+
+GREETING = -1  # number of a slot without samples, which a worker answers as soon as it can work
+
+
+@dataclass(frozen=True, slots=True)
+class BadSample:
+    """A file that could not be read, in a form that crosses processes."""
+
+    index: int  # index, path: of the sample
+    path: str
+    text: str  # what went wrong
+    cause: bytes  # the exception, pickled; empty where it cannot be
+
+    def error(self) -> SampleError:
+        """The exception to raise in the user's loop."""
+        message = shown(f"sample {self.index}, {self.path}: {self.text}")
+        error = SampleError(message, path=self.path, index=self.index)
+        if self.cause:
+            error.__cause__ = pickle.loads(self.cause)  # noqa: S301 - written by our own worker, never by a file
+        return error
+
+    def skipped(self) -> Skipped:
+        """The entry of the list of what was left out."""
+        return Skipped(self.index, self.path, self.text)
+
+    @classmethod
+    def of(cls, index: int, path: str, error: Exception) -> BadSample:
+        """Describe an exception that opening a file raised."""
+        try:
+            cause = pickle.dumps(error)
+            pickle.loads(cause)  # noqa: S301 - some exceptions pickle but cannot be rebuilt
+        except Exception:  # noqa: BLE001 - a foreign exception's own pickling: the text is enough
+            cause = b""
+        return cls(index, path, f"{type(error).__name__}: {error}", cause)
+
+
+class Fetched(NamedTuple):
+    """What computing a batch gave: samples, or the first failure."""
+
+    indices: bytes  # int64[n] as bytes, of the samples computed (bytes cross processes and pinning untouched)
+    content: Any  # list of samples, later the collated batch; None where every one was skipped
+    failure: BadSample | ExceptionWrapper | None  # what to raise instead of delivering, or None
+    bad: dict[int, BadSample]  # what could not be read and is to be skipped, by row of the planned batch
+    seed: int = 0  # of what the collate function draws from
+
+
+class KeyedDataset:
+    """Map-style data set whose `__getitems__` takes a `Slot` and computes its samples from their keys.
+
+    Args:
+        source: of the data set.
+        on_error: "raise" or "skip", for files that cannot be read.
+    """
+
+    def __init__(self, source: FileSource, on_error: str) -> None:
+        self.source = source
+        self.on_error = on_error
+        self._copies: dict[int, tuple[Any, Injected]] = {}  # by the id of the transform, which is held so long
+        self._streams: dict[tuple[int, ...], tuple[Any, Streams]] = {}  # by the ids of the objects, which are held
+        self._epoch: int | None = None  # that the copies and the streams were made for
+        self._asks_user = self._draws = True  # of the source, and of it or its transforms, when looked at last
+        self._seen: list[Any] = []  # of the source then
+        self._seeds: tuple[Slot, dict[int, list[int]]] | None = None  # of one batch, by stream
+        self._last: Injected | None = None  # used last
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own: dict[str, Any] = {"_copies": {}, "_streams": {}, "_epoch": None, "_seen": [], "_seeds": None}
+        return {**self.__dict__, **own, "_last": None}
+
+    def keys(self, slot: Slot) -> UInt64s:
+        """uint64[n], the keys of a batch."""
+        return sample_keys(slot.seed, slot.epoch, slot.indices, slot.occurrences)
+
+    def __getitems__(self, slot: Slot) -> Fetched:
+        if slot.number == GREETING:
+            return Fetched(b"", None, None, {})
+        try:
+            return self.fetch(slot, range(len(slot.indices)))
+        except Exception:  # noqa: BLE001 - raised in the user's loop
+            return Fetched(_pack(slot.indices), None, ExceptionWrapper(where=_where()), {})
+
+    def fetch(self, slot: Slot, rows: Iterable[int]) -> Fetched:
+        """Compute the samples at `rows` of a batch; a file that cannot be read ends it or is left out.
+
+        Draws from the process's generators: in the process of the training, `apart` puts them back.
+        """
+        begun: dict[int, Injected | None] = {}
+        samples: list[Any] = []
+        indices: list[int] = []
+        bad: dict[int, BadSample] = {}
+        for row in rows:
+            index = slot.indices[row]
+            located = self.locate(slot, row)
+            decoded, start = None if slot.decoded is None else slot.decoded.image(row), 0
+            try:
+                if decoded is None:
+                    image = self.source.open(located)
+                else:
+                    image, start = decoded, slot.decoded.rest
+            except Exception as error:  # noqa: BLE001 - raised in the user's loop, with the file's name
+                found = BadSample.of(index, located.path, error)
+                if self.on_error == "raise":
+                    return Fetched(_pack(slot.indices), None, found, {})
+                bad[row] = found
+                continue
+            injected = self._begin(self.source.transform_of(located), slot, begun)
+            if injected is not None:
+                image = injected.run(image, row, start)
+            samples.append((image, self.target(slot, row, located)))
+            indices.append(index)
+        return Fetched(_pack(indices), samples, None, bad, collate_seed(slot))
+
+    def locate(self, slot: Slot, row: int) -> Located:
+        """The file of a sample; with the generators seeded if the user's own code locates or opens it."""
+        self._renew(slot.epoch)
+        if self._asks_user:
+            self._seed(self.source.dataset, slot, row, SAMPLE)
+        return self.source.locate(slot.indices[row])
+
+    def target(self, slot: Slot, row: int, located: Located) -> Any:
+        """A sample's target; with the generators seeded for its part's target transform."""
+        change = self.source.target_transform_of(located)
+        if change is None:
+            return located.target
+        self._seed(change, slot, row, TARGET)
+        return change(located.target)
+
+    def apart(self, collate: Callable[[list[Any]], Any] | None = None) -> AbstractContextManager[None]:
+        """Leave the generators of the process of the training as they were, around whatever computes samples there.
+
+        Args:
+            collate: the user's collate function, where that is called, too.
+        """
+        self._watch()
+        if not self._draws and (collate is None or collate is default_collate):
+            return ApartFromTransforms()
+        return self._streams_of(self.source.dataset, collate).apart()
+
+    @property
+    def asks_user(self) -> bool:
+        """Whether the user's own code locates or opens the samples' files."""
+        self._watch()
+        return self._asks_user
+
+    def forget(self) -> None:
+        """Forget what was made of the user's objects: they may have been edited."""
+        self._epoch = None
+
+    def injected(self, slot: Slot) -> Injected | None:
+        """The data set's transform with a batch's numbers, for an engine that runs a part of it itself."""
+        return self._begin(self.source.transform, slot, {})
+
+    def drawn(self) -> dict[int, Any]:
+        """What the last sample computed drew, by position in the chain."""
+        return {} if self._last is None else self._last.drawn()
+
+    def _begin(self, transform: Any, slot: Slot, begun: dict[int, Injected | None]) -> Injected | None:
+        """A transform with this batch's numbers; `begun` are those that have them already, by id."""
+        if id(transform) not in begun:
+            injected = begun[id(transform)] = self._copied(transform, slot.epoch)
+            if injected is not None:
+                injected.begin(self.keys(slot))
+        self._last = begun[id(transform)]
+        return self._last
+
+    def _seed(self, drawing: Any, slot: Slot, row: int, stream: int) -> None:
+        if self._seeds is None or self._seeds[0] is not slot:
+            self._seeds = slot, {}
+        seeds = self._seeds[1]
+        if stream not in seeds:
+            seeds[stream] = stream_seeds(self.keys(slot), stream)
+        self._streams_of(drawing).seed(seeds[stream][row])
+
+    def _streams_of(self, *drawing: Any) -> Streams:
+        ids = tuple(map(id, drawing))
+        if ids not in self._streams:
+            self._streams[ids] = drawing, Streams(*drawing)
+        return self._streams[ids][1]
+
+    def _renew(self, epoch: int) -> None:
+        """At a new epoch, look at the user's objects anew."""
+        if epoch != self._epoch:
+            self._copies, self._streams, self._epoch = {}, {}, epoch
+            self._look()
+
+    def _watch(self) -> None:
+        """Once a batch, where there are no workers: what the user replaces in the middle of an epoch counts at once."""
+        if self._epoch is None or not same(self._seen, self.source.glance()):
+            self._copies, self._streams = {}, {}
+            self._look()
+
+    def _look(self) -> None:
+        """Look whether the user's own code draws for samples."""
+        self._seen = self.source.glance()
+        pairs = self.source.all_transforms
+        self._asks_user = self.source.asks_user
+        self._draws = self._asks_user or any(
+            target is not None or Injected(transform).unknown for transform, target in pairs
+        )
+
+    def _copied(self, transform: Any, epoch: int) -> Injected | None:
+        """A copy that takes numbers from the plan."""
+        if transform is None:
+            return None
+        self._renew(epoch)
+        if id(transform) not in self._copies:
+            self._copies[id(transform)] = transform, Injected(transform)
+        return self._copies[id(transform)][1]
+
+
+class KeyedCollate:
+    """The user's collate function, applied where the samples were computed, with the batch's random numbers."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+        self._streams: Streams | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_streams": None}
+
+    def __call__(self, fetched: Fetched) -> Fetched:
+        if fetched.failure is not None or fetched.content is None:
+            return fetched
+        if fetched.bad and not fetched.content:
+            return fetched._replace(content=None)
+        try:
+            return fetched._replace(content=self.batch(fetched.content, fetched.seed))
+        except Exception:  # noqa: BLE001 - raised in the user's loop
+            return fetched._replace(content=None, failure=ExceptionWrapper(where=_where()))
+
+    def batch(self, samples: Any, seed: int) -> Any:
+        """What the function makes of some samples.
+
+        Args:
+            samples: as the data set gives them.
+            seed: from `collate_seed`.
+        """
+        if self.collate is not default_collate:
+            if self._streams is None:
+                self._streams = Streams(self.collate)
+            self._streams.seed(seed)
+        return self.collate(samples)
+
+
+def collate_seed(slot: Slot) -> int:
+    """Seed of what the collate function draws from for a batch, 63 bits."""
+    return stream_seeds(sample_keys(slot.seed, slot.epoch, [slot.number], [0]), COLLATE)[0]
+
+
+class KeyedInit:
+    """The user's worker_init_fn, run in a worker that shows the user's own data set in `get_worker_info()`.
+
+    People change it there (each worker its share, a file handle of its own) and read it in their transforms.
+    """
+
+    def __init__(self, init: Callable[[int], None] | None) -> None:
+        self.init = init
+
+    def __call__(self, worker: int) -> None:
+        info: Any = get_worker_info()
+        # The info refuses plain assignment. What fetches has the keyed data set already, by another reference.
+        object.__setattr__(info, "dataset", info.dataset.source.dataset)
+        if self.init is not None:
+            self.init(worker)
+
+
+def _pack(indices: list[int]) -> bytes:
+    return np.asarray(indices, dtype=np.int64).tobytes()
+
+
+def _where() -> str:
+    worker = get_worker_info()
+    return "in the loader" if worker is None else f"in DataLoader worker process {worker.id}"

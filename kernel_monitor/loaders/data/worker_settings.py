@@ -1,0 +1,48 @@
+"""Settings of a process that a forked worker inherits, for workers that are started in another way instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torchvision
+from PIL import Image, ImageFile
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What decides how a sample comes out and is kept in modules, not in the data set."""
+
+    dtype: torch.dtype  # torch's default type of floats
+    image_backend: str  # of torchvision
+    truncated: bool  # whether Pillow opens files that are cut short
+    pixels: int | None  # from how many on Pillow warns of an image, None for never
+
+    @classmethod
+    def now(cls) -> Inherited:
+        return cls(
+            torch.get_default_dtype(),
+            torchvision.get_image_backend(),
+            ImageFile.LOAD_TRUNCATED_IMAGES,
+            Image.MAX_IMAGE_PIXELS,
+        )
+
+    def restore(self) -> None:
+        """Make them the settings of this process."""
+        torch.set_default_dtype(self.dtype)
+        torchvision.set_image_backend(self.image_backend)
+        ImageFile.LOAD_TRUNCATED_IMAGES = self.truncated
+        Image.MAX_IMAGE_PIXELS = self.pixels
+
+
+class InheritingInit:
+    """A worker's init function after these settings."""
+
+    def __init__(self, init: Callable[[int], None]) -> None:
+        self._init = init
+        self._inherited = Inherited.now()
+
+    def __call__(self, worker: int) -> None:
+        self._inherited.restore()
+        self._init(worker)

@@ -1,0 +1,88 @@
+"""Lets every engine see the data set as plain torch's workers would see it.
+
+That is: as it is when an epoch begins; as it was at first, where workers are kept from epoch to epoch; and where there
+are no workers, as it is at each moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from ..errors import MonitorError
+from .data.dataset_copy import snapshot
+from .data.file_source import same
+from .data.keyed_dataset import KeyedDataset
+from .engines import worker_start
+from .engines.torch_engine import NAME as TORCHVISION
+from .engines.torch_engine import WorkersEngine
+from .switching.engine_pool import EnginePool
+from .switching.pooled_engine import PooledEngine
+from .switching.switch import SwitchState
+
+
+class DatasetChanges:
+    """Follows the changes of one loader's data set."""
+
+    def __init__(self, wrapped: DataLoader[Any], keyed: KeyedDataset, pool: EnginePool, state: SwitchState) -> None:
+        self.shown = False  # whether workers that are kept have been given the data set
+        self._wrapped = wrapped
+        self._source = keyed.source
+        self._pool = pool
+        self._state = state
+        self._seen: list[Any] = []  # of the data set, between two batches
+
+    def at_boundary(self) -> None:
+        """Between two batches: where torch would see a change of the transform at once, let DALI see it as well."""
+        if self._state.active == TORCHVISION or isinstance(self._pool[TORCHVISION].engine, WorkersEngine):
+            return
+        seen = self._source.glance()
+        if not same(seen, self._seen):
+            self._seen = seen
+            self._translate()
+
+    def at_epoch(self) -> None:
+        """At the start of an epoch.
+
+        Raises:
+            MonitorError: the data set has changed, and the workers that have the old one cannot be replaced.
+        """
+        pooled = self._pool[TORCHVISION]
+        engine = pooled.engine
+        if not isinstance(engine, WorkersEngine):
+            self._source.show(self._wrapped.dataset)
+            self.shown = False
+        elif not (self._wrapped.persistent_workers and self.shown):
+            self._show(pooled, engine, snapshot(self._wrapped.dataset))
+            self.shown = True
+        self._translate()
+
+    def _show(self, pooled: PooledEngine, engine: WorkersEngine, dataset: Any) -> None:
+        """Show a new state of the data set, and give back workers that have another one."""
+        with pooled.use():
+            outdated = engine.outdated(dataset, shared=pooled.run is not None)
+        if engine.started and not outdated:
+            return
+        before = self._source.dataset
+        self._source.show(dataset)
+        if not outdated:
+            return
+        dali_runs = worker_start.dali_runs()
+        if self._state.active == TORCHVISION and dali_runs and worker_start.forks(self._wrapped):
+            obstacle = worker_start.why_not_sent(pooled.setting.keyed, self._wrapped)
+            if obstacle is not None:
+                self._source.show(before)
+                raise MonitorError(
+                    f"The data set was changed since its workers were started, and {obstacle} "
+                    "Or go on without workers: set(workers=0)."
+                )
+        engine.careful = dali_runs
+        pooled.release()
+
+    def _translate(self) -> None:
+        self._pool.refresh()
+        active = self._state.active
+        backend = self._pool.backends[active]
+        if not backend.available:
+            self._state.fall_back(active, MonitorError(backend.reason or ""), TORCHVISION)

@@ -1,0 +1,71 @@
+"""What an engine is. An engine computes the batches it takes, in the order in which it took them, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import MonitorError
+from ..plan import Fallback, Skipped, Slot
+
+Pull = Callable[[], Slot | None]
+
+
+class EngineFailed(MonitorError):
+    """An engine cannot go on; what it has taken is to be given back to the plan."""
+
+
+@dataclass
+class Delivery:
+    """One computed batch, or the exception that answers it."""
+
+    number: int  # of the batch in its epoch
+    indices: npt.NDArray[np.int64]  # int64[n], of the samples in `batch` as computed, from where they were computed
+    batch: Any  # what the user's loop receives. None where every sample was skipped: the loop is then not given it
+    error: BaseException | None = None  # raised in the user's loop instead of delivering
+    decoders: list[str] = field(default_factory=list)  # n names of what decoded each sample
+    fallbacks: list[Fallback] = field(default_factory=list)  # samples that the engine handed to the torchvision path
+    # samples left out as unreadable, by their row in the planned batch
+    skipped: dict[int, Skipped] = field(default_factory=dict)
+    replaced: bool = False  # whether the batch is synthetic; `indices` are then the planned ones whose places it takes
+
+
+class Engine(Protocol):
+    """The contract. Every method but `prepare` runs on the thread that iterates; calls never overlap.
+
+    Where the work is done (processes, threads, a GPU, another machine) is up to the engine.
+    """
+
+    name: str
+    broken: bool  # must be started anew before it can be used: whatever it had in flight counts as not computed
+
+    @property
+    def depth(self) -> int:
+        """Most batches it keeps in flight."""
+
+    def prepare(self) -> None:
+        """Build and warm up; may run on a background thread while another engine delivers.
+
+        Raises:
+            Exception: it cannot be built; the message has the cause.
+        """
+
+    def start(self, pull: Pull) -> None:
+        """Begin to take from `pull`, forgetting whatever was in flight. `pull` gives None when nothing is left."""
+
+    def pump(self, most: int | None = None) -> None:
+        """Take as many batches as fit, at most `most`."""
+
+    def receive(self) -> Delivery:
+        """Wait for the oldest batch taken.
+
+        Raises:
+            Exception: the engine itself failed; the batch counts as not computed.
+        """
+
+    def release(self) -> None:
+        """Give back processes, threads and memory; `start` may follow."""

@@ -1,0 +1,104 @@
+"""What an engine is built for: data set, settings of the wrapped DataLoader, knobs, translated transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader
+
+from ...errors import TransformNotTranslatable
+from ...os_process import usable_cores
+from ..data.keyed_dataset import KeyedDataset
+from ..transforms.program import Program
+from ..transforms.translate import translate
+
+
+class GivenSettings(NamedTuple):
+    """Settings of a DataLoader that the user may assign between two iterations; each as the DataLoader has it."""
+
+    collate_fn: Any
+    worker_init_fn: Any
+    pin_memory: Any
+    timeout: Any
+    num_workers: int
+    prefetch_factor: int | None
+    multiprocessing_context: Any
+
+    @classmethod
+    def of(cls, wrapped: DataLoader[Any]) -> GivenSettings:
+        return cls(*(getattr(wrapped, name) for name in cls._fields))
+
+    def same(self, other: GivenSettings) -> bool:
+        """Whether nothing was assigned; functions are compared by identity."""
+        return all(a is b or (type(a) is int and a == b) for a, b in zip(self, other, strict=True))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an engine is built for."""
+
+    keyed: KeyedDataset  # the data set by keys
+    wrapped: DataLoader[Any]  # the user's DataLoader
+    given: GivenSettings  # its settings when the engine was built
+    device: torch.device  # where `dali-gpu` decodes
+    workers: int  # processes of `torchvision`
+    threads: int  # CPU threads of DALI
+    prefetch: int | None = None  # batches in flight, per worker or in all for DALI; None: each engine's usual number
+    careful: bool = False  # whether new workers must not be forked where a fork is not safe
+    own: Callable[..., Any] | None = None  # the user's own DALI pipeline function, or None
+    # whether a crop that comes first is decoded alone (DALI's ROI decode), not cut out afterwards
+    fused_decode: bool = True
+    on_error: str = "raise"  # "raise" or "skip", for files that cannot be read
+    program: Program | None = None  # the data set's transform for DALI
+    refusal: str | None = None  # why there is no program
+
+
+def setting(
+    keyed: KeyedDataset,
+    wrapped: DataLoader[Any],
+    device: torch.device,
+    *,
+    own: Callable[..., Any] | None = None,
+    on_error: str = "raise",
+) -> Setting:
+    """Describe a wrapped loader as it is, its transform translated."""
+    return translated(
+        Setting(
+            keyed,
+            wrapped,
+            GivenSettings.of(wrapped),
+            device,
+            wrapped.num_workers,
+            _threads(wrapped),
+            own=own,
+            on_error=on_error,
+        )
+    )
+
+
+def translated(setting: Setting) -> Setting:
+    """The setting with the data set's transform as it is now."""
+    try:
+        return replace(setting, program=translate(setting.keyed.source.transform), refusal=None)
+    except TransformNotTranslatable as refusal:
+        return replace(setting, program=None, refusal=str(refusal))
+
+
+def rest_in_workers(setting: Setting) -> bool:
+    """Whether `dali-cpu` leaves a part of the transforms to workers, as the loader has some."""
+    program = setting.program
+    return setting.own is None and program is not None and program.rest is not None and setting.workers > 0
+
+
+def _threads(wrapped: DataLoader[Any]) -> int:
+    """CPU threads for DALI: as many as the wrapped loader has workers, at most one per core given to us."""
+    return max(1, min(usable_cores(), wrapped.num_workers or 4))
+
+
+def gpu(setting: Setting) -> int:
+    """Number of the CUDA device that `dali-gpu` decodes on."""
+    index: int | None = setting.device.index  # torch's stubs leave out that "cuda" alone has none
+    return torch.cuda.current_device() if index is None else index

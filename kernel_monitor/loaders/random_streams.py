@@ -1,0 +1,200 @@
+"""The random numbers of the user's own code, put into a state of the plan's before the code runs.
+
+The process's default generators (torch's, Python's, NumPy's) and the generators that the user's objects hold are
+seeded for each sample and for each batch. So what the code draws does not depend on the engine, on the number of
+workers or on what ran before, and differs from sample to sample, batch to batch and epoch to epoch.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+
+from .order_generators import Defaults
+
+SAMPLE, TARGET, COLLATE = -1, -2, -3
+"""Numbers of the streams beside those of the transforms, which count from 0; see `draws.stream_seeds`."""
+
+Held = torch.Generator | random.Random | np.random.RandomState | np.random.Generator
+
+_SEARCHED = 20_000  # objects at most that are searched for generators
+_ELEMENTS = 100  # of each container: a list of a million samples holds no generators
+_LEAVES = (str, bytes, bytearray, int, float, complex, PurePath, types.ModuleType, torch.Tensor, np.ndarray)
+_LIBRARIES = frozenset({"PIL", "builtins", "collections", "functools", "nvidia", "numpy", "torch", "torchvision"})
+_MIX = 0x9E3779B97F4A7C15  # 2**64 / golden ratio; the seeds of a stream's generators differ by its multiples
+
+
+class Streams:
+    """The generators that some objects of the user's draw from.
+
+    Args:
+        roots: functions, transforms, data sets: whatever is called or asked for samples.
+    """
+
+    def __init__(self, *roots: Any) -> None:
+        self.held = held_generators(roots)
+
+    def seed(self, seed: int) -> None:
+        """Seed the process's default generators and those that the objects hold.
+
+        Args:
+            seed: 63 bits.
+        """
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - what users' functions draw from
+        for number, generator in enumerate(self.held, 1):
+            _seed(generator, (seed + number * _MIX) >> 1 & 0x7FFFFFFFFFFFFFFF)
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Leave the process's generators and the held ones as they were: the training must not notice. 0.2 ms."""
+        return _Apart(self.held)
+
+
+class _Apart:
+    """Keeps the states on entry, restores them on exit.
+
+    No generator function with `contextmanager`: one that an interrupt leaves in its middle would restore the states
+    when it is collected, at any time later.
+    """
+
+    def __init__(self, held: list[Held]) -> None:
+        self._held = held
+        self._states: list[Any] = []
+        self._defaults: Defaults | None = None
+
+    def __enter__(self) -> None:
+        self._states = [_methods(generator)[0]() for generator in self._held]
+        self._defaults = Defaults.now()
+
+    def __exit__(self, *_: object) -> None:
+        if self._defaults is not None:
+            self._defaults.restore()
+            for generator, state in zip(self._held, self._states, strict=True):
+                _methods(generator)[1](state)
+
+
+class ApartFromTransforms:
+    """Leaves torch's and Python's default generators as they were, from which torchvision's transforms draw. 15 µs."""
+
+    def __enter__(self) -> None:
+        self._states = torch.get_rng_state(), random.getstate()
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_rng_state(self._states[0])
+        random.setstate(self._states[1])
+
+
+def held_generators(roots: Iterable[Any]) -> list[Held]:
+    """Return the generators that objects hold, in a fixed order: in attributes, containers, closures and globals.
+
+    Classes and functions of the libraries in `_LIBRARIES` are not searched for globals; the defaults of the process
+    and generators that cannot be seeded (`random.SystemRandom`) are left out.
+    """
+    found: list[Held] = []
+    seen: set[int] = set()
+    keep: list[Any] = []  # temporary objects must live as long as their ids are compared
+    queue: deque[Any] = deque(roots)
+    while queue and len(seen) < _SEARCHED:
+        value = queue.popleft()
+        if value is None or isinstance(value, _LEAVES) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        keep.append(value)
+        if isinstance(value, Held):
+            if value is not torch.default_generator and _seedable(value):
+                found.append(value)
+        else:
+            queue.extend(_inside(value))
+    return found
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, types.FunctionType):
+        yield from _of_function(value)
+    elif isinstance(value, types.MethodType):
+        yield from (value.__self__, value.__func__)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, Mapping):
+        yield from _first(value.values())
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        yield from _first(value)
+    elif not isinstance(value, type):
+        yield from _of_object(value)
+
+
+def _of_function(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    if _library(function.__module__):
+        return
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        # Of functions, those of the same module: a chain of calls through libraries would not end.
+        if not isinstance(value, types.FunctionType) or value.__globals__ is function.__globals__:
+            yield value
+
+
+def _of_object(value: Any) -> Iterator[Any]:
+    yield from list(getattr(value, "__dict__", {}).values())
+    for kind in type(value).__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            yield getattr(value, name, None)
+        if not _library(kind.__module__):
+            yield from [value for value in vars(kind).values() if isinstance(value, types.FunctionType | Held)]
+
+
+def _first(elements: Iterable[Any]) -> Iterator[Any]:
+    for number, element in enumerate(elements):
+        if number == _ELEMENTS:
+            return
+        yield element
+
+
+def _library(module: str | None) -> bool:
+    top = (module or "").partition(".")[0]
+    return top in _LIBRARIES or (top in sys.stdlib_module_names and top != "__main__")
+
+
+def _seedable(generator: Held) -> bool:
+    if isinstance(generator, random.Random):
+        return not isinstance(generator, random.SystemRandom) and generator is not random._inst
+    return generator is not np.random.mtrand._rand  # that of np.random itself
+
+
+def _seed(generator: Held, seed: int) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, random.Random):
+        generator.seed(seed)
+    elif isinstance(generator, np.random.RandomState):
+        generator.seed(seed & 0xFFFFFFFF)
+    else:
+        bits = generator.bit_generator
+        bits.state = type(bits)(seed).state
+
+
+def _methods(generator: Held) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    """Get and set a generator's state."""
+    if isinstance(generator, random.Random):
+        return generator.getstate, generator.setstate
+    if isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        return lambda: bits.state, lambda state: setattr(bits, "state", state)
+    return generator.get_state, generator.set_state

@@ -1,0 +1,119 @@
+"""`switchable`: what it accepts, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..errors import MonitorError, NotSwitchable
+from ..integrations.distributed import Sharding
+from ..text import given
+from .data.file_source import find_source
+from .data.keyed_dataset import KeyedDataset
+from .engines.setting import setting
+from .loader import SwitchableLoader
+from .registry import register
+
+ON_ERROR = ("raise", "skip")
+
+
+def switchable(
+    loader: DataLoader[Any],
+    *,
+    name: str | None = None,
+    dali: Callable[..., Any] | None = None,
+    seed: int | None = None,
+    device: torch.device | str | int | None = None,
+    on_error: str = "raise",
+    shard: bool = True,
+) -> SwitchableLoader:
+    """Wrap a DataLoader over image files so that its engine can be swapped in the middle of an epoch.
+
+    The order is the one that the DataLoader's own sampler draws (the same as torch's for the same seed); random
+    crops and flips are a function of (seed, epoch, index, occurrence), and whatever else draws in the user's code is
+    seeded likewise, so that no switch changes them (docs/one-plan.md). Workers start at the first iteration. Where the
+    DataLoader has persistent_workers=False, changes made to the data set between epochs are seen as in torch, on every
+    engine; once DALI runs in the process, where workers are not forked any more, new ones are started only for that,
+    in some seconds. If they cannot be, the epoch raises a MonitorError. With persistent_workers=True no engine sees a
+    change after the first iteration; with num_workers=0 it is seen at once.
+
+    With num_workers=0 a plain DataLoader's random transforms draw from the same generator as its sampler, so that its
+    second epoch's order depends on them. Here transforms never draw from it: the order is the one that torch gives
+    where the transforms are not random, or where the loader has workers.
+
+    Args:
+        loader: map-style, over a torchvision data set of one image file per sample, a data set of one's own that
+            follows `ImageFiles`, or Subset and ConcatDataset of these.
+        name: shown in the monitor, as one line of at most 80 letters; its id where none is given.
+        dali: a pipeline of one's own, used by the `dali-*` backends instead of the translated transforms.
+        seed: of the augmentation of every epoch. Where none is given, each iteration's is the number that torch draws
+            at its beginning to seed workers: `torch.manual_seed` reproduces a run, and two loaders over one data set,
+            or a loader that is made anew for each epoch, do not repeat each other.
+        device: where `dali-gpu` decodes; the current CUDA device if one is usable, else the CPU.
+        on_error: what to do with a file that cannot be read. "raise": a `SampleError` in the loop, the same on every
+            engine. "skip": its batch comes without it, a batch of which nothing is left does not come at all;
+            `loader.skipped()` lists what was left out and why. Errors of your own code are raised in any case.
+        shard: whether, in a process group of several ranks, a DataLoader that shuffles or goes through its data set in
+            order gives each rank its share: with a DistributedSampler of the same `shuffle` and `drop_last`, seed 0
+            and the loader's number of the epoch. Samplers that share out by themselves stay as they are; so do those
+            of which that is not known, with a warning. False: no rank's samples depend on its rank, as is needed for
+            ranks that work on one batch together (tensor or pipeline parallelism). The group may be initialised later.
+
+    Raises:
+        NotSwitchable: (a MonitorError and a TypeError) the loader cannot be driven; the message has the cause.
+        MonitorError: an argument has a value that there is not.
+    """
+    if on_error not in ON_ERROR:
+        raise MonitorError(f'switchable(on_error={on_error!r}): there are "raise" and "skip".')
+    if dali is not None and not callable(dali):
+        raise MonitorError(
+            f"switchable(dali=…) takes a function that builds a DALI graph for one sample, not {type(dali).__name__}."
+        )
+    _check(loader)
+    name = None if name is None else given(name, "The name of a loader") or None
+    loader = _copied(loader)
+    keyed = KeyedDataset(find_source(loader.dataset), on_error)
+    built_for = setting(keyed, loader, _device(device), own=dali, on_error=on_error)
+    made = SwitchableLoader(built_for, name, seed, Sharding(loader, wanted=shard))
+    register(made)
+    return made
+
+
+def _copied(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A DataLoader of our own, over the same data set and samplers: only ours may get another sampler."""
+    copied = copy.copy(loader)
+    vars(copied).pop("_iterator", None)  # workers that the user's keeps
+    return copied
+
+
+def _check(loader: Any) -> None:
+    """Raise `NotSwitchable`, with the remedy, for what cannot be driven."""
+    if isinstance(loader, SwitchableLoader):
+        raise NotSwitchable("This loader is switchable already; use it as it is.")
+    if not isinstance(loader, DataLoader):
+        raise NotSwitchable(
+            f"switchable() takes a torch.utils.data.DataLoader, not {type(loader).__name__}; "
+            "wrap your data set in a DataLoader first."
+        )
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise NotSwitchable(f"{type(loader).__name__} iterates in a way of its own; give switchable() a DataLoader.")
+    if isinstance(loader.dataset, IterableDataset):
+        raise NotSwitchable(
+            "switchable() needs a map-style data set, whose samples have an index; this one is iterable-style. "
+            "Use torchvision's ImageFolder or one like it."
+        )
+    if loader.batch_sampler is None:
+        raise NotSwitchable("switchable() works on batches; give the DataLoader a batch_size.")
+
+
+def _device(device: torch.device | str | int | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    if torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    # Asking for the current device would make a CUDA context, and workers are forked yet.
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,302 @@
+"""The engines of one loader: made when first asked for, replaced when a knob is turned, given back.
+
+A turned knob makes a new engine beside the old one. If it takes long to start, it is started on a background thread.
+Then it takes the old one's place in the pool, the iteration finds it there at its next boundary, and the old one
+delivers what it has taken and is given back. If the new engine does not start, the old one goes on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+import threading
+from collections.abc import Container, Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ...protocol.states import CalibrationState
+from ..calibration import Calibration, calibrate
+from ..engines.backends import SPECS, Backend, availability
+from ..engines.rest_engine import RestEngine
+from ..engines.setting import GivenSettings, Setting, rest_in_workers, translated
+from ..engines.torch_engine import NAME as TORCHVISION
+from ..engines.torch_engine import PREFETCH, WorkersEngine
+from ..knobs import NAMES, Knobs
+from .pooled_engine import PooledEngine
+from .switch import SwitchState
+
+DALI = "dali-cpu"  # the engine whose processor time can be measured in advance
+
+log = logging.getLogger(__name__)
+
+
+class EnginePool:
+    """The engines by name. Any thread may call any method.
+
+    Args:
+        setting: what the engines are built for.
+        state: has the name of the active engine, and is notified of every change of the knobs.
+    """
+
+    def __init__(self, setting: Setting, state: SwitchState) -> None:
+        self._setting = setting
+        self._in_force = setting  # differs from `_setting` while a change is being prepared
+        self._backends = availability(setting)
+        self._state = state
+        self._lock = threading.RLock()
+        self._engines: dict[str, PooledEngine] = {}
+        self._retired: list[PooledEngine] = []  # replaced; may still deliver what they took
+        self._preparing = False  # a thread starts new engines; never two at once
+        self._releases = 0
+        self._obstacle = setting.keyed.source.obstacle
+        self._encoded: bool | None = None  # as DALI's engines were built for it; None while there are none
+        self._calibrated: tuple[Setting, Calibration] | None = None
+
+    @property
+    def setting(self) -> Setting:
+        """What engines are built for from now on."""
+        return self._setting
+
+    @property
+    def backends(self) -> dict[str, Backend]:
+        """Every backend by name."""
+        return self._backends
+
+    @property
+    def knobs(self) -> Knobs:
+        """How many workers, batches in flight and threads the engines have from now on."""
+        setting = self._setting
+        dali = any(backend.available for name, backend in self._backends.items() if "threads" in SPECS[name].uses)
+        prefetch = setting.prefetch or setting.wrapped.prefetch_factor or PREFETCH
+        return Knobs(setting.workers, prefetch, setting.threads if dali else None)
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process numbers of all workers; asked once a second, so without the lock that building engines holds."""
+        engines = [pooled.engine for pooled in self._all()]
+        return sorted(
+            {pid for engine in engines if isinstance(engine, WorkersEngine | RestEngine) for pid in engine.pids}
+        )
+
+    def _all(self) -> list[PooledEngine]:
+        """Every engine: in its place, kept for the case that its successor does not start, retired."""
+        current = list(self._engines.values())
+        previous = [pooled.previous for pooled in current if pooled.previous is not None]
+        return [*list(self._retired), *previous, *current]
+
+    def __getitem__(self, name: str) -> PooledEngine:
+        """The engine of a backend; made when first asked for, not started."""
+        with self._lock:
+            if name not in self._engines:
+                self._engines[name] = PooledEngine(SPECS[name].build(self._in_force), self._in_force)
+            return self._engines[name]
+
+    def turn(self, **knobs: Any) -> None:
+        """Change knobs (fields of `Setting`); returns at once. A change under way is given up for the newest one."""
+        with self._lock:
+            if all(getattr(self._setting, knob) == value for knob, value in knobs.items()):
+                return
+            after = self._setting = replace(self._setting, careful=True, **knobs)
+            if "workers" in knobs:
+                self._backends = availability(after)  # DALI leaves them what it cannot do
+            if self._preparing:
+                return  # the thread looks for newer settings when it is done
+            made, slow = self._make()
+            if not slow:
+                self._install(made)
+            self._preparing = bool(slow)
+        if slow:
+            threading.Thread(target=self._prepare, args=(after, made, slow), name="knobs", daemon=True).start()
+        else:
+            self._state.knobs_changed(self.knobs)
+
+    def calibrate(self) -> None:
+        """Measure in the background what `dali-cpu` takes of the processor, once for this data set and its chain."""
+        if self._backends[DALI].available and not self.calibration:
+            now = self._setting
+            self._calibrated = now, calibrate(now)
+
+    @property
+    def calibration(self) -> dict[str, CalibrationState]:
+        """By engine, what was measured for the chain as it is now."""
+        if self._calibrated is None:
+            return {}
+        setting, found = self._calibrated
+        now = self._setting
+        stale = (setting.program, setting.fused_decode) != (now.program, now.fused_decode)
+        return {} if stale or found.stopped else {DALI: found.state}
+
+    def renew(self) -> None:
+        """Build every engine anew if the user has assigned other settings to the wrapped DataLoader.
+
+        Not where its workers are kept from epoch to epoch: as in torch, they know the old settings only.
+        """
+        with self._lock:
+            old, now = self._setting.given, GivenSettings.of(self._setting.wrapped)
+            engines = [pooled.engine for pooled in self._engines.values()]
+            started = any(isinstance(engine, WorkersEngine) and engine.started for engine in engines)
+            if old.same(now) or (started and self._setting.wrapped.persistent_workers):
+                return
+            changed: dict[str, Any] = {"given": now, "careful": started or self._setting.careful}
+            if old.num_workers != now.num_workers:
+                changed["workers"] = now.num_workers
+            if old.prefetch_factor != now.prefetch_factor:
+                changed["prefetch"] = None
+            self._setting = self._in_force = replace(self._setting, **changed)
+            self._backends = availability(self._setting)
+            dropped = list(self._engines.values())
+            self._engines.clear()
+        for pooled in dropped:
+            pooled.release()
+
+    def refresh(self) -> None:
+        """Look at the data set again, and give back DALI's engines where it has changed."""
+        with self._lock:
+            setting, source = translated(self._setting), self._setting.keyed.source
+            obstacle = source.obstacle
+            encoded = source.encoded if any("threads" in SPECS[name].uses for name in self._engines) else None
+            same = setting.program == self._setting.program and setting.refusal == self._setting.refusal
+            if same and obstacle == self._obstacle and (encoded == self._encoded or None in (encoded, self._encoded)):
+                self._encoded = encoded
+                return
+            self._setting, self._obstacle, self._encoded = setting, obstacle, None
+            self._in_force = replace(self._in_force, program=setting.program, refusal=setting.refusal)
+            self._backends = availability(setting)
+            dropped = [self._engines.pop(name) for name in list(self._engines) if name != TORCHVISION]
+        for pooled in dropped:
+            pooled.release()
+
+    def started(self, pooled: PooledEngine) -> None:
+        """An engine has started for an iteration: the one that it replaces is no longer kept."""
+        with self._lock:
+            if pooled in self._engines.values():
+                previous, pooled.previous, pooled.proven = pooled.previous, None, True
+                self._retired += [] if previous is None else [previous]
+
+    def roll_back(self, pooled: PooledEngine, error: BaseException) -> bool:
+        """Put back what an engine replaced that did not start; returns whether there was anything to put back."""
+        with self._lock:
+            previous = pooled.previous
+            if previous is None or pooled not in self._engines.values():
+                return False
+            name = pooled.engine.name
+            self._engines[name] = previous
+            self._retired.append(pooled)
+            knobs: dict[str, Any] = {knob: getattr(previous.setting, knob) for knob in SPECS[name].uses & NAMES}
+            self._setting = self._in_force = replace(self._setting, careful=True, **knobs)
+            self._backends = availability(self._setting)
+        self._state.knobs_changed(self.knobs, error)
+        return True
+
+    def reap(self) -> None:
+        """Give back replaced engines that have nothing more to deliver; on a thread, as it can take a moment."""
+        with self._lock:
+            done = [pooled for pooled in self._retired if pooled.idle]
+            self._retired = [pooled for pooled in self._retired if pooled not in done]
+        if done:
+            threading.Thread(target=_release, args=(done,), name="give back", daemon=True).start()
+
+    def release(self) -> None:
+        """Give back processes, threads and memory of every engine."""
+        with self._lock:
+            self._releases += 1
+            engines = self._all()
+        _release(engines)
+
+    def release_idle(self, but: Container[str | None]) -> None:
+        """Give back every engine that has nothing to deliver, those of the backends `but` excepted."""
+        with self._lock:
+            engines = [pooled for name, pooled in self._engines.items() if name not in but and pooled.idle]
+        _release(engines)
+        self.reap()
+
+    def _is_slow(self, name: str, pooled: PooledEngine) -> bool:
+        """Whether an engine that is to take over from the engine in use takes long to start."""
+        if name == TORCHVISION:
+            return isinstance(pooled.engine, WorkersEngine) and not pooled.engine.forks
+        return name == self._state.active
+
+    def _make(self) -> tuple[dict[str, PooledEngine], list[PooledEngine]]:
+        """New engines in place of those whose knobs have changed, and those among them that take long to start."""
+        wanted = self._setting
+        stale = [name for name, pooled in self._engines.items() if _differs(name, pooled.setting, wanted)]
+        made = {name: PooledEngine(SPECS[name].build(wanted), wanted) for name in stale}
+        return made, [pooled for name, pooled in made.items() if self._is_slow(name, pooled)]
+
+    def _install(self, made: dict[str, PooledEngine]) -> None:
+        for name, pooled in made.items():
+            old = self._engines.get(name)
+            kept = old if old is None or old.proven else old.previous
+            if old is not None and kept is not old:
+                self._retired.append(old)
+            if kept is not None and name != self._state.active:
+                self._retired.append(kept)
+                kept = None
+            pooled.previous = kept
+            self._engines[name] = pooled
+        self._in_force = self._setting
+        self.reap()
+
+    def _prepare(self, wanted: Setting, made: dict[str, PooledEngine], slow: list[PooledEngine]) -> None:
+        """Start the slow engines, then put all new ones in their places; again if newer settings came meanwhile."""
+        while True:
+            releases = self._releases
+            failure = _prepared(slow)
+            with self._lock:
+                again = self._setting is not wanted
+                if not again and failure is None:
+                    self._install(made)
+                elif not again:
+                    self._setting = self._in_force
+                    self._backends = availability(self._setting)
+                released = releases != self._releases  # meanwhile: nothing may be left running
+                self._preparing = again
+            if again or failure is not None or released:
+                _release(made.values())
+            if not again:
+                self._state.knobs_changed(self.knobs, failure)
+                return
+            with self._lock:
+                wanted = self._setting
+                made, slow = self._make()
+
+
+def _prepared(slow: list[PooledEngine]) -> Exception | None:
+    """Start engines; returns the error of the first that fails."""
+    for pooled in slow:
+        try:
+            pooled.prepare()
+        except Exception as error:  # whatever the engine's packages or the user's data set raise: the old engines go on
+            log.warning("%s cannot be started anew", pooled.engine.name, exc_info=True)
+            return error
+    return None
+
+
+def _differs(name: str, built: Setting, wanted: Setting) -> bool:
+    uses = SPECS[name].uses & NAMES
+    if name == DALI and (rest_in_workers(built) or rest_in_workers(wanted)):
+        uses |= {"workers"}
+    return any(getattr(built, knob) != getattr(wanted, knob) for knob in uses)
+
+
+def _release(engines: Iterable[PooledEngine]) -> None:
+    for pooled in engines:
+        pooled.release()
+    _trim()
+
+
+def _trim() -> None:
+    """Give the allocator's free pages back to the system, where it is glibc's.
+
+    After an engine of DALI is dropped, 40 to 240 MB stay in the process otherwise. Takes a few ms.
+    """
+    function = _malloc_trim()
+    if function is not None:
+        function(0)
+
+
+@cache
+def _malloc_trim() -> Any:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

@@ -1,0 +1,101 @@
+"""Gets the engine of a requested switch ready: at once, in the background, or once the workers have been forked."""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import threading
+
+from ..engines.synthetic import NAME as SYNTHETIC
+from ..engines.torch_engine import NAME as TORCHVISION
+from ..engines.torch_engine import WorkersEngine
+from ..engines.worker_start import forks
+from .engine_pool import EnginePool
+from .switch import Click, SwitchState
+
+log = logging.getLogger(__name__)
+
+
+class Preparation:
+    """The preparation of one loader's engines.
+
+    Workers that are to be forked must exist before DALI's threads do; so a switch to DALI that is asked for before the
+    first iteration is deferred until that has forked them.
+    """
+
+    def __init__(self, pool: EnginePool, state: SwitchState) -> None:
+        self.deferred: Click | None = None
+        self._pool = pool
+        self._state = state
+        self._lock = threading.Lock()  # of `deferred` and `_workers_forked`
+        self._workers_forked = False
+
+    def request(self, target: str) -> None:
+        """Ask for a switch to an engine that can run; returns at once, on any thread."""
+        first = self._pool[TORCHVISION].engine
+        click = self._state.request(target)
+        if click is None:
+            return
+        if target == TORCHVISION and (not isinstance(first, WorkersEngine) or first.forks or first.started):
+            self._state.ready(click)  # there is nothing to build in the background
+        elif target != SYNTHETIC:  # for which the iteration keeps batches until it has enough
+            with self._lock:
+                if not self._workers_forked and isinstance(first, WorkersEngine) and first.forks:
+                    self.deferred = click
+                    return
+            self._prepare_in_background(click)
+
+    def before_epoch(self) -> None:
+        """On the loop's thread, before an epoch's engine starts: fork workers, then prepare the deferred engine."""
+        if isinstance(self._pool[TORCHVISION].engine, WorkersEngine):
+            self.start_workers()
+        click = self._take_deferred()
+        if click is not None:
+            self.start_workers()  # the request may have come after the first time
+            self._prepare(click)
+
+    def epoch_started(self) -> None:
+        """The workers have been forked: nothing needs to be deferred any more."""
+        with self._lock:
+            self._workers_forked = True
+            click = self._take_deferred()
+        if click is not None:
+            self._prepare_in_background(click)
+
+    def start_workers(self) -> None:
+        """Fork the workers of `torchvision` if another engine is about to start threads."""
+        pooled, state = self._pool[TORCHVISION], self._state
+        try:
+            with pooled.use():
+                engine = pooled.engine
+                if not isinstance(engine, WorkersEngine):
+                    return
+                if engine.started or (forks(pooled.setting.wrapped) and not engine.forks):
+                    return  # those that are not forked start when they are wanted
+                if state.active != TORCHVISION or state.preparing is not None:
+                    engine.ensure()
+        except Exception as error:  # of an engine with new knobs: the engine before goes on, if there is one
+            if not self._pool.roll_back(pooled, error):
+                raise
+
+    def _take_deferred(self) -> Click | None:
+        click, self.deferred = self.deferred, None
+        return click if click is self._state.preparing else None
+
+    def _prepare(self, click: Click) -> None:
+        try:
+            pooled = None
+            while pooled is not self._pool[click.target]:  # a knob turned meanwhile has replaced the engine
+                pooled = self._pool[click.target]
+                pooled.prepare()
+        except Exception as error:  # whatever the engine's packages raise: the outgoing engine goes on
+            log.warning("%s cannot be used", click.target, exc_info=True)
+            self._state.failed(click, error)
+            return
+        self._state.ready(click)
+
+    def _prepare_in_background(self, click: Click) -> None:
+        thread = threading.Thread(target=self._prepare, args=(click,), name=f"prepare {click.target}", daemon=True)
+        # Thread.start() waits until the thread runs, and then for the GIL that it holds: 5 ms and more. A bare thread,
+        # for which nothing waits, does the starting.
+        _thread.start_new_thread(thread.start, ())

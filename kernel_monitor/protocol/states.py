@@ -1,0 +1,272 @@
+"""States of the machine's table, of loaders and of the monitor, as sent to pages and recorded."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+# -- the machine and its table --------------------------------------------------------------------------------------
+
+
+class Series(TypedDict):
+    """One column of the table: a name such as `cpu/0/busy`, a unit such as `%`."""
+
+    name: str
+    unit: str
+
+
+class Limits(TypedDict, total=False):
+    """What a container or an affinity mask leaves: cores, cores' worth of time, bytes; `source`: what limits them."""
+
+    cpus: list[int]
+    cpu_quota: float | None
+    memory: int | None
+    source: str | None
+
+
+class Topology(TypedDict, total=False):
+    """The cores of each socket and of each NUMA node."""
+
+    sockets: list[list[int]]
+    numa: list[list[int]]
+
+
+class Host(TypedDict, total=False):
+    """The machine; `memory_total` in bytes; `reasons`: why a metric is missing, by its name."""
+
+    cpu_model: str | None
+    logical_cpus: int
+    memory_total: int
+    platform: str | None
+    limits: Limits
+    topology: Topology
+    reasons: dict[str, str]
+
+
+class MigInstance(TypedDict):
+    """A MIG instance of a GPU."""
+
+    index: int
+    name: str
+    memory_total: int | None
+
+
+class Gpu(TypedDict):
+    """One GPU; `reasons`: NVML's message for each metric that it lacks."""
+
+    index: int
+    name: str
+    memory_total: int | None
+    reasons: dict[str, str]
+    mig: list[MigInstance]
+    throttle: list[str]
+
+
+class SchemaLoader(TypedDict):
+    """A loader that has columns; `phased`: among them those of phases."""
+
+    id: str
+    name: str
+    phased: bool
+
+
+class SchemaState(TypedDict):
+    """The meaning of the table's columns; `version` grows with every change."""
+
+    version: int
+    interval: float
+    origin: float
+    capacity: int
+    series: list[Series]
+    cpus: list[int]
+    gpus: list[Gpu]
+    gpu_reason: str | None
+    loaders: list[SchemaLoader]
+    host: Host
+    charts: list[str]
+
+
+class ChartState(TypedDict):
+    """A chart that can be chosen; `reason`: why it is not available."""
+
+    id: str
+    title: str
+    available: bool
+    default: bool
+    reason: str | None
+
+
+# -- loaders --------------------------------------------------------------------------------------------------------
+
+
+class EngineState(TypedDict):
+    """An engine of a loader.
+
+    `reason`: why it is not available; `confirm`: the question to ask before switching to it; `note`: which part of the
+    transforms another engine performs for it.
+    """
+
+    name: str
+    available: bool
+    reason: str | None
+    confirm: str | None
+    note: str | None
+
+
+class Skip(TypedDict):
+    """A sample left out because its file cannot be read; `path` is the file's name only."""
+
+    index: int
+    path: str
+    reason: str
+
+
+class KnobsState(TypedDict):
+    """The current knobs; None for those that the loader lacks."""
+
+    workers: int | None
+    prefetch: int | None
+    threads: int | None
+
+
+class EpochCounts(TypedDict):
+    """Counts of one epoch: batches and samples delivered; samples planned, skipped, replaced, lost and doubled.
+
+    `finished`, of a watched iterable: its loop ran to the end.
+    """
+
+    epoch: int
+    batches: int
+    samples: int
+    planned: int | None
+    lost: int
+    doubled: int
+    skipped: int
+    replaced: int
+    decoded: dict[str, int]
+    finished: NotRequired[bool]
+
+
+class CalibrationState(TypedDict):
+    """The measurement of an engine on some of the loader's files.
+
+    `files`: how many; `seconds`: CPU time per image, all threads together; `error`: half of the 95 % interval of that
+    mean, s; `reason`: why there is none, a sentence without its full stop.
+    """
+
+    state: Literal["running", "done", "failed"]
+    files: int
+    seconds: float | None
+    error: float | None
+    reason: str | None
+
+
+class LoaderState(TypedDict):
+    """A loader; counts are of its newest epoch.
+
+    `wanted`: the engine requested and not yet in use; `skips`: the last skipped samples; `decoded`: samples by engine;
+    `ended`: the loader is gone and this is its last state.
+    """
+
+    id: str
+    name: str
+    backend: str
+    wanted: str | None
+    status: str
+    backends: list[EngineState]
+    epoch: int
+    batch: int
+    batches: int | None
+    samples: int
+    planned: int | None
+    lost: int
+    doubled: int
+    skipped: int
+    replaced: int
+    skips: list[Skip]
+    knobs: KnobsState
+    decoded: dict[str, int]
+    calibration: dict[str, CalibrationState]
+    finished: NotRequired[bool]
+    ended: NotRequired[bool]
+
+
+class ReportedState(LoaderState):
+    """A loader in a report or a recording, with the counts of its earlier epochs."""
+
+    epochs: list[EpochCounts]
+
+
+class Event(TypedDict):
+    """Something that happened at a session time; further fields depend on `kind` (docs/messages.md)."""
+
+    id: int
+    kind: str
+    time: float
+
+
+class StripRow(TypedDict):
+    """One figure before and after a switch."""
+
+    label: str
+    unit: str
+    before: float | None
+    after: float | None
+
+
+class Strip(TypedDict):
+    """Figures before and after the last switch; `back`: the engine to return to, if the switch lost speed."""
+
+    loader: str
+    source: str
+    target: str
+    text: str
+    rows: list[StripRow]
+    back: str | None
+
+
+# -- the monitor ----------------------------------------------------------------------------------------------------
+
+
+class SettingsState(TypedDict):
+    """The monitor's settings; see `runtime.settings.Settings`."""
+
+    interval: float
+    history: float
+    charts: list[str]
+    record: bool
+    record_to: str | None
+    price: float | None
+    currency: str
+
+
+RecorderState = Literal["recording", "moved", "stopped", "off"]
+
+
+class RecordingState(TypedDict):
+    """The recording of the session; `moved`: recorded in another folder than requested; `message` is for people."""
+
+    state: RecorderState
+    path: str | None
+    message: str
+
+
+class MonitorState(TypedDict):
+    """Settings, charts and recording, in several messages."""
+
+    settings: SettingsState
+    charts: list[ChartState]
+    recording: RecordingState
+
+
+class Identity(MonitorState):
+    """The kernel's half: protocol and package version, name of the environment, versions, and state."""
+
+    protocol: int
+    version: str
+    environment: str
+    ipykernel: str | None
+    bokeh: str | None
+    running: bool
+    session: str | None

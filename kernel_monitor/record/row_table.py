@@ -1,0 +1,214 @@
+"""The rows of a session's file as one table over all its layouts."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .chunk_index import Stored, stored
+from .codec import families
+from .decode import Chunk, Damaged, Floats, Tail
+from .file_limits import MAGNITUDE, SESSION_S
+from .format import HOST, LOADERS
+from .session_facts import read_hello, read_layouts
+
+_SLACK_S = 1e-6
+
+
+@dataclass
+class Layouts:
+    """The series of all layouts, the newest hello's first, then those that went, then the loaders'."""
+
+    kinds: dict[int, str] = field(default_factory=dict)  # what each layout is for
+    names: dict[int, list[str]] = field(default_factory=dict)  # its series
+    families: dict[int, int] = field(default_factory=dict)  # how many families they make (`codec`)
+    units: dict[str, str] = field(default_factory=dict)  # of every series
+    order: list[str] = field(default_factory=list)  # all series, once each
+    hello: dict[str, Any] = field(default_factory=dict)  # the newest, without its series
+
+    @classmethod
+    def read(cls, connection: sqlite3.Connection, damage: list[str]) -> Layouts:
+        """Of the session that `connection` has open; unreadable parts are described in `damage`."""
+        found = cls()
+        for number, kind, series in read_layouts(connection, damage):
+            found.kinds[number] = kind
+            found.names[number] = [name for name, _ in series]
+            found.families[number] = len(families(found.names[number]))
+            found.units.update(series)
+        current, found.hello = read_hello(connection, damage)
+        newest = [current] if current is not None and current in found.kinds else []
+        older = sorted(found.kinds.keys() - set(newest), reverse=True)
+        hosts = [number for number in older if found.kinds[number] == HOST]
+        loaders = sorted(found.kinds.keys() - set(hosts) - set(newest))
+        found.order = list(
+            dict.fromkeys(name for number in [*newest, *hosts, *loaders] for name in found.names[number])
+        )
+        return found
+
+    def places(self, layout: int, where: dict[str, int]) -> npt.NDArray[np.intp]:
+        """For each column of a layout its place, -1 where it is not wanted."""
+        return np.array([where.get(name, -1) for name in self.names[layout]], dtype=np.intp)
+
+
+class RowTable:
+    """The rows of a session within one read transaction.
+
+    Args:
+        connection: in a transaction.
+        damage: gets a description of each part that cannot be read, which is missing from the results.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, damage: list[str]) -> None:
+        self.connection = connection
+        self.damage = damage
+        self.layouts = Layouts.read(connection, damage)
+        every = stored(connection, damage)
+        self._runs = [run for run in every if run.layout in self.layouts.kinds]
+        if len(self._runs) < len(every):
+            damage.append(f"{len(every) - len(self._runs)} blocks of unknown series")
+        self._series: Sequence[str] = ()
+        self._where: dict[str, int] = {}
+        self._places: dict[int, npt.NDArray[np.intp]] = {}
+
+    def stored(self, kind: str, start: float | None = None, end: float | None = None) -> list[Stored]:
+        """The runs of a kind's rows that touch [start, end], by their times."""
+        low = float("-inf") if start is None else start
+        high = float("inf") if end is None else end
+        return [
+            run
+            for run in self._runs
+            if self.layouts.kinds[run.layout] == kind and run.last >= low and run.first <= high
+        ]
+
+    def cost(self, wanted: int, start: float | None = None, end: float | None = None) -> int:
+        """The cost of decoding `wanted` series of all runs that touch [start, end], in values (`file_limits`)."""
+        runs = [*self.stored(HOST, start, end), *self.stored(LOADERS, start, end)]
+        names, families = self.layouts.names, self.layouts.families
+        return sum(run.cost(len(names[run.layout]), families[run.layout], wanted) for run in runs)
+
+    def thin(self, most: int) -> int:
+        """Keep evenly chosen runs only, so that decoding all takes no more than `most`.
+
+        Returns:
+            One in how many was kept.
+        """
+        stride = max(1, -(-self.cost(len(self.layouts.order)) // most))
+        if stride > 1:
+            self._runs = [run for kind in (HOST, LOADERS) for run in self.stored(kind)[::stride]]
+        return stride
+
+    def load(self, run: Stored) -> Chunk | Tail:
+        """One run.
+
+        Raises:
+            Damaged: it cannot be read.
+        """
+        try:
+            row = self.connection.execute(f"SELECT data FROM {run.table} WHERE id = ?", (run.id,)).fetchone()  # noqa: S608
+        except sqlite3.DatabaseError as error:
+            raise Damaged(str(error)) from error
+        if row is None or not isinstance(row[0], bytes):
+            raise Damaged("its bytes are not there")
+        width = len(self.layouts.names[run.layout])
+        if run.table == "tail":
+            found: Chunk | Tail = Tail(row[0], run.rows, width)
+        else:
+            found = Chunk(row[0], run.rows, width, self.layouts.families[run.layout])
+        times = found.times
+        # Written so that NaN is refused, too.
+        if not (times.min() >= run.first - _SLACK_S and times.max() <= run.last + _SLACK_S and run.last <= SESSION_S):
+            raise Damaged("its times are not those of its list")
+        return found
+
+    def blocks(
+        self, kind: str, series: Sequence[str], start: float | None = None, end: float | None = None
+    ) -> Iterator[tuple[npt.NDArray[np.float64], Floats]]:
+        """Rows, run by run: times[n], values[len(series), n], NaN where a series did not exist."""
+        for run in self.stored(kind, start, end):
+            values = np.full((len(series), run.rows), np.nan, dtype=np.float32)
+            times = self._fill(run, series, values)
+            if times is not None:
+                keep = _within(times, start, end)
+                yield (times, values) if keep is None else (times[keep], values[:, keep])
+
+    def rows(
+        self, series: Sequence[str], start: float | None = None, end: float | None = None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], Floats]:
+        """The host's rows with the loaders' values beside them: numbers[n] from 0, times[n], values[len(series), n]."""
+        runs = self.stored(HOST, start, end)
+        total = sum(run.rows for run in runs)
+        numbers = np.zeros(total, dtype=np.int64)
+        times = np.full(total, np.nan)
+        values = np.full((len(series), total), np.nan, dtype=np.float32)
+        at = 0
+        before = 0 if start is None else sum(run.rows for run in self.stored(HOST) if run.last < start)
+        for run in runs:
+            found = self._fill(run, series, values[:, at : at + run.rows])
+            if found is not None:
+                times[at : at + run.rows] = found
+                numbers[at : at + run.rows] = before + np.arange(run.rows)
+                at += run.rows
+            before += run.rows
+        numbers, times, values = numbers[:at], times[:at], values[:, :at]
+        if (np.diff(times) < 0).any():
+            order = np.argsort(times, kind="stable")
+            numbers, times, values = numbers[order], times[order], values[:, order]
+            self.damage.append("the order of the rows: they go back in time, and are given by their times")
+        keep = _within(times, start, end)
+        if keep is not None:
+            numbers, times, values = numbers[keep], times[keep], values[:, keep]
+        self._join_loaders(series, times, values)
+        return numbers, times, values
+
+    def _join_loaders(self, series: Sequence[str], times: npt.NDArray[np.float64], values: Floats) -> None:
+        """Put the loaders' values beside the frames of the same times."""
+        places = [place for place, name in enumerate(series) if name.startswith("loader/")]
+        if not places or len(times) == 0:
+            return
+        wanted = [series[place] for place in places]
+        apart = 0.5 * float(self.layouts.hello.get("interval", 0.1))
+        for moments, found in self.blocks(LOADERS, wanted, times[0] - apart, times[-1] + apart):
+            # The kernel's clock and the sampler's agree to the last digits only.
+            after = np.searchsorted(times, moments).clip(1, max(1, len(times) - 1))
+            before = after - 1
+            after = after.clip(0, len(times) - 1)
+            nearest = np.where(moments - times[before] <= times[after] - moments, before, after)
+            close = np.abs(times[nearest] - moments) < apart
+            values[np.array(places)[:, None], nearest[close]] = found[:, close]
+
+    def _fill(self, run: Stored, series: Sequence[str], out: Floats) -> npt.NDArray[np.float64] | None:
+        try:
+            found = self.load(run)
+            found.fill(out, self._place(run.layout, series))
+        except Damaged as error:
+            self.damage.append(f"{run.rows} rows from {run.first:.1f} s to {run.last:.1f} s: {error}")
+            out[:] = np.nan
+            return None
+        beyond = np.abs(out) >= MAGNITUDE
+        if beyond.any():
+            out[beyond] = np.nan
+        return found.times
+
+    def _place(self, layout: int, series: Sequence[str]) -> npt.NDArray[np.intp]:
+        """`Layouts.places`, cached for the last series."""
+        if self._series is not series:
+            self._series, self._places = series, {}
+            self._where = {name: place for place, name in enumerate(series)}
+        if layout not in self._places:
+            self._places[layout] = self.layouts.places(layout, self._where)
+        return self._places[layout]
+
+
+def _within(times: npt.NDArray[np.float64], start: float | None, end: float | None) -> npt.NDArray[np.bool_] | None:
+    """Which rows are in [start, end]; None for all."""
+    keep = np.ones(len(times), dtype=bool)
+    if start is not None:
+        keep &= times >= start
+    if end is not None:
+        keep &= times <= end
+    return None if keep.all() else keep

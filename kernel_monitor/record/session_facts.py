@@ -1,0 +1,157 @@
+"""Reads the JSON of a session's file: facts, loaders' states, events, layouts, hellos. Malformed parts are left out.
+
+Each function appends a description of each part that it left out to the list `damage`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import validation
+from .file_limits import EPOCHS, EVENTS, EVENTS_SHOWN, LAYOUTS, LOADERS, SEGMENTS, SERIES
+from .json_text import Budget, parse
+
+_CHANGES = ("switch", "knobs", "mark")
+NO_HELLO: dict[str, Any] = {
+    "interval": 0.1,
+    "cpus": [],
+    "gpus": [],
+    "gpu_reason": "the sampler's hello cannot be read",
+    "host": {},
+}
+"""Replaces the sampler's hello where it cannot be read."""
+
+
+def read_meta(connection: sqlite3.Connection, damage: list[str]) -> dict[str, Any]:
+    """The facts by name (`validation.META`), as far as they are there."""
+    found: dict[str, Any] = {}
+    for key, shape in validation.META.items():
+        row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        if row is not None:
+            try:
+                value = parse(row[0])
+                found[key] = None if value is None else validation.fitted(value, shape)
+            except ValueError as error:
+                damage.append(f"{key}: {error}")
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def states(meta: dict[str, Any], damage: list[str]) -> list[dict[str, Any]]:
+    """The loaders' last states, each with `epochs`, the counts of its earlier epochs, where there are some."""
+    epochs = meta.get("epochs") or {}
+    found: dict[str, dict[str, Any]] = {}
+    left = EPOCHS
+    for entry in (meta.get("loaders") or [])[-LOADERS:]:
+        try:
+            state = validation.fitted(entry, validation.STATE)
+            counts = epochs.get(state["id"], entry.get("epochs"))
+            state.pop("epochs", None)
+            found[state["id"]] = state
+            if counts is not None:
+                every = validation.fitted(counts, [validation.COUNTS])
+                state["epochs"] = every[max(0, len(every) - left) :]
+                left -= len(state["epochs"])
+                if len(state["epochs"]) < len(every):
+                    damage.append(f"the counts of all but {EPOCHS:,} epochs")
+        except validation.Misfit as error:
+            damage.append(f"the state of a loader: {error}")
+    return list(found.values())
+
+
+def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[str, Any]]:
+    """The events, oldest first, each with its `id`."""
+    found: list[dict[str, Any]] = []
+    for number, value in _texts(connection, "event", "events", EVENTS, damage, validation.event):
+        shown = value.get("id")
+        found.append({**value, "id": shown if isinstance(shown, int) else number})
+    found.reverse()
+    return sorted(found, key=lambda event: float(event["time"]))
+
+
+def shown_events(events: list[dict[str, Any]], loaders: set[str], damage: list[str]) -> list[dict[str, Any]]:
+    """The newest events, as many as charts can show and be analysed.
+
+    Args:
+        events: oldest first.
+        loaders: ids of the loaders of states and steps.
+    """
+    kept: list[dict[str, Any]] = []
+    kinds: Counter[str] = Counter()
+    known = set(loaders)
+    segments = 0
+    for event in reversed(events):
+        kind, loader = event["kind"], event.get("loader")
+        if loader is not None and loader not in known and len(known) >= LOADERS:
+            continue
+        if kind in _CHANGES:
+            segments += max(1, len(known)) if kind == "mark" else 1
+        kinds[kind] += 1
+        if kinds[kind] > EVENTS_SHOWN or (kind in _CHANGES and segments > SEGMENTS):
+            continue
+        kept.append(event)
+        known |= set() if loader is None else {loader}
+    if len(kept) < len(events):
+        damage.append(f"the oldest {len(events) - len(kept):,} of {len(events):,} events: more than can be shown")
+    return kept[::-1]
+
+
+def read_layouts(connection: sqlite3.Connection, damage: list[str]) -> list[tuple[int, str, list[tuple[str, str]]]]:
+    """Number, kind and series of each layout, as far as they have not too many series together."""
+    kinds = dict(connection.execute("SELECT id, kind FROM layouts ORDER BY id DESC LIMIT ?", (LAYOUTS,)))
+    found: list[tuple[int, str, list[tuple[str, str]]]] = []
+    known: set[str] = set()
+    for number, series in _texts(connection, "series", "layouts", LAYOUTS, damage, validation.layout):
+        new = {name for name, _ in series} - known
+        if len(known) + len(new) > SERIES:
+            damage.append(f"a layout that makes more than {SERIES:,} series")
+            continue
+        known |= new
+        found.append((number, str(kinds.get(number)), series))
+    return found[::-1]
+
+
+def read_hello(connection: sqlite3.Connection, damage: list[str]) -> tuple[int | None, dict[str, Any]]:
+    """The layout of the newest hello, and the hello without its series."""
+    row = connection.execute("SELECT layout, hello FROM hellos ORDER BY id DESC LIMIT 1").fetchone()
+    if row is None:
+        return None, NO_HELLO
+    layout = row[0] if isinstance(row[0], int) else None
+    try:
+        return layout, validation.hello(parse(row[1]))
+    except ValueError as error:
+        damage.append(f"the sampler's hello: {error}")
+        return layout, NO_HELLO
+
+
+def _texts(
+    connection: sqlite3.Connection,
+    column: str,
+    table: str,
+    most: int,
+    damage: list[str],
+    shape: Callable[[Any], Any],
+) -> Iterator[tuple[int, Any]]:
+    """The newest well-formed values of a column of JSON texts, and the numbers of their rows; the newest first."""
+    budget = Budget()
+    left_out, why = 0, ""
+    try:
+        for number, text in connection.execute(
+            f"SELECT id, {column} FROM {table} ORDER BY id DESC LIMIT ?",  # noqa: S608
+            (most,),
+        ):
+            try:
+                value = shape(parse(text, budget))
+            except ValueError as error:
+                left_out, why = left_out + 1, why or str(error)
+                if budget.spent:
+                    why = f"the older rows: {error}"
+                    break
+            else:
+                yield number, value
+    except sqlite3.DatabaseError as error:
+        damage.append(f"the list of {table}: {error}")
+    if left_out:
+        damage.append(f"{left_out} of the {table} ({why})")

@@ -1,0 +1,335 @@
+"""Writes a session's file: rows go to its tail, and from there, packed, to its chunks."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import struct
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import codec
+from .format import APPLICATION_ID, FORMAT, HOST, LOADERS, STEP, TABLES, wal_of, writer_here
+
+CHUNK_ROWS = 600
+CHUNK_BYTES = 2 << 20  # of rows as they came: what packing holds in memory
+STEPS_PACKED = 5000  # steps of a loader that are packed together
+EVENTS_KEPT = 50_000
+HELLOS_KEPT = 1000
+ROOM = 1 << 16  # bytes that there must be for a recording to begin
+_SLACK = 8 << 20  # bytes of free pages that a file may keep for its next tail
+_LOG_LIMIT = 64 << 20  # a log beyond this is written back at once, by the writing thread
+
+
+class Batch(NamedTuple):
+    """Rows of a layout, not written yet."""
+
+    layout: int
+    times: list[float]
+    missed: list[int]
+    values: list[bytes]
+
+
+class OtherFile(Exception):
+    """The file belongs to another session, or to none."""
+
+
+class SessionFile:
+    """A connection to a session's file, to be used by one thread at a time. Every method may raise sqlite3.Error.
+
+    Args:
+        path: the file; that of the same session is continued.
+        session: the session's id.
+        origin: Unix s at session time 0.
+        max_bytes: beyond it, the oldest rows go.
+
+    Raises:
+        OtherFile: the file holds something else.
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, path: Path, *, session: str, origin: float, max_bytes: int) -> None:
+        self.path = path
+        self.max_bytes = max_bytes
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # SQLite gives the files beside it the mode of this one.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if hasattr(os, "fchmod"):
+                os.fchmod(fd, 0o600)
+            self._place = _place(os.fstat(fd))
+        finally:
+            os.close(fd)
+        self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
+        try:
+            self._open(session, origin)
+        except BaseException:  # an interrupt, too, must leave no open connection
+            self._db.close()
+            raise
+
+    def _open(self, session: str, origin: float) -> None:
+        db = self._db
+        application = db.execute("PRAGMA application_id").fetchone()[0]
+        tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if application == 0 and tables == 0:
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("BEGIN IMMEDIATE")
+            for statement in TABLES.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+            self.note("session", session)
+            self.note("origin", origin)
+            self.note("created", time.time())
+            self.note("writer", writer_here())
+            db.execute("COMMIT")
+        elif application != APPLICATION_ID or db.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
+            raise OtherFile(f"{self.path} is no session of this version")
+        else:
+            if self._read("session") != session:
+                raise OtherFile(f"{self.path} is another session")
+            db.execute("PRAGMA journal_mode = WAL")
+            self.note("writer", writer_here())
+            db.execute("DELETE FROM meta WHERE key = 'ended'")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA wal_autocheckpoint = 0")  # see `maintenance`
+        db.execute("PRAGMA cache_size = -1024")
+        known = db.execute("SELECT id, kind, series FROM layouts").fetchall()
+        self._layouts: dict[tuple[str, str], int] = {(kind, series): number for number, kind, series in known}
+        self._names: dict[int, list[str]] = {
+            number: [name for name, _ in json.loads(series)] for number, _, series in known
+        }
+        self._current: dict[str, int] = {}
+        self._loader_names: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Leave a plain file, or one with its log if another process has it open."""
+        try:
+            self._db.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.OperationalError:
+            pass  # a reader has it open; a session with its log is complete, too
+        finally:
+            self._db.close()
+
+    def abandon(self) -> None:
+        """Close without writing anything more."""
+        self._db.close()
+
+    def is_there(self) -> bool:
+        """Whether the file is still where it was: SQLite would go on writing to one that was deleted."""
+        try:
+            return _place(self.path.stat()) == self._place
+        except OSError:
+            return False
+
+    # -- facts, hellos and rows ---------------------------------------------------------------------------------------
+
+    def note(self, key: str, value: object) -> None:
+        """Set a fact; JSON-able."""
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    def _read(self, key: str) -> Any:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def prove_room(self) -> None:
+        """Write and remove as much as the first rows need: even a nearly full disk takes the small facts above.
+
+        Raises:
+            sqlite3.Error: it cannot be written.
+        """
+        self.note("room", "0" * ROOM)
+        self._db.execute("DELETE FROM meta WHERE key = 'room'")
+
+    def begin(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self._db.execute("COMMIT")
+
+    def roll_back(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    def add_hello(self, moment: float, hello: Mapping[str, Any]) -> int:
+        """Note the sampler's hello; returns the layout of its frames."""
+        rest = {key: value for key, value in hello.items() if key != "series"}
+        layout = self._layout(HOST, [(entry["name"], entry["unit"]) for entry in hello["series"]])
+        self._db.execute(
+            "INSERT INTO hellos (time, layout, hello) VALUES (?, ?, ?)", (moment, layout, json.dumps(rest))
+        )
+        return layout
+
+    def loader_layout(self, units: Mapping[str, str]) -> tuple[int, list[str]]:
+        """The layout for values of at least these loaders' series (name to unit), and its names."""
+        if not units.keys() <= self._loader_names.keys():
+            self._loader_names = {**self._loader_names, **units}
+        layout = self._layout(LOADERS, list(self._loader_names.items()))
+        return layout, self._names[layout]
+
+    def _layout(self, kind: str, series: list[tuple[str, str]]) -> int:
+        text = json.dumps(series)
+        number = self._layouts.get((kind, text))
+        if number is None:
+            number = self._db.execute("INSERT INTO layouts (kind, series) VALUES (?, ?)", (kind, text)).lastrowid
+            assert number is not None  # noqa: S101 - for the type checker
+            self._layouts[kind, text] = number
+            self._names[number] = [name for name, _ in series]
+        self._current[kind] = number
+        return number
+
+    def add_rows(self, batch: Batch) -> None:
+        count = len(batch.times)
+        data = struct.pack(f"<{count}d{count}I", *batch.times, *batch.missed) + b"".join(batch.values)
+        self._db.execute(
+            "INSERT INTO tail (layout, first, last, n, data) VALUES (?, ?, ?, ?, ?)",
+            (batch.layout, min(batch.times), max(batch.times), count, data),
+        )
+
+    def add_event(self, moment: float, event: Mapping[str, Any]) -> None:
+        self._db.execute("INSERT INTO events (time, event) VALUES (?, ?)", (moment, json.dumps(event)))
+
+    def add_steps(self, loader: str, rows: Sequence[tuple[float, bytes]], dropped: int) -> None:
+        """Note steps: the end (session s) of each and the step as `packed_step` gives it."""
+        data = b"".join(step for _, step in rows)
+        last = max((end for end, _ in rows), default=0.0)
+        self._db.execute(
+            "INSERT INTO steps (loader, last, n, dropped, packed, data) VALUES (?, ?, ?, ?, 0, ?)",
+            (loader, last, len(rows), dropped, data),
+        )
+
+    # -- packing ------------------------------------------------------------------------------------------------------
+
+    def pack(self, *, everything: bool = False) -> Iterator[None]:
+        """Pack whatever has grown enough, or everything, in pieces of less than a millisecond, outside any transaction.
+
+        Between two pieces the caller may write.
+        """
+        for layout, ids in self._full(everything=everything):
+            yield from self._pack_rows(layout, ids)
+        yield from self._pack_steps(everything=everything)
+        for table, kept in (("events", EVENTS_KEPT), ("hellos", HELLOS_KEPT)):
+            self._db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (kept,))  # noqa: S608
+
+    def _full(self, *, everything: bool) -> list[tuple[int, list[int]]]:
+        """The layouts and batches of the tail that make a chunk each."""
+        found: list[tuple[int, list[int]]] = []
+        open_: dict[int, tuple[list[int], int]] = {}
+        for number, layout, count in self._db.execute("SELECT id, layout, n FROM tail ORDER BY id"):
+            ids, rows = open_.get(layout, ([], 0))
+            width = max(1, len(self._names[layout]))
+            limit = max(50, min(CHUNK_ROWS, CHUNK_BYTES // (4 * width)))
+            ids, rows = [*ids, number], rows + count
+            if rows >= limit:
+                found.append((layout, ids))
+                open_.pop(layout, None)
+            else:
+                open_[layout] = (ids, rows)
+        current = set() if everything else set(self._current.values())
+        # A layout that was left has no more rows to come.
+        return found + [(layout, ids) for layout, (ids, _) in open_.items() if layout not in current]
+
+    def _pack_rows(self, layout: int, ids: list[int]) -> Iterator[None]:
+        names = self._names[layout]
+        times: list[bytes] = []
+        missed: list[bytes] = []
+        values: list[bytes] = []
+        first, last, rows = float("inf"), float("-inf"), 0
+        for number in ids:
+            start, end, count, data = self._db.execute(
+                "SELECT first, last, n, data FROM tail WHERE id = ?", (number,)
+            ).fetchone()
+            first, last, rows = min(first, start), max(last, end), rows + count
+            times.append(data[: 8 * count])
+            missed.append(data[8 * count : 12 * count])
+            values.append(data[12 * count :])
+            yield
+        chunk = yield from codec.encode(names, b"".join(times), b"".join(missed), b"".join(values))
+        self.begin()
+        self._db.execute(
+            "INSERT INTO chunks (layout, first, last, n, data) VALUES (?, ?, ?, ?, ?)",
+            (layout, first, last, rows, chunk),
+        )
+        self._db.executemany("DELETE FROM tail WHERE id = ?", [(number,) for number in ids])
+        self.commit()
+        yield
+        self._bound()
+
+    def _pack_steps(self, *, everything: bool) -> Iterator[None]:
+        enough = 2 if everything else STEPS_PACKED
+        query = "SELECT loader FROM steps WHERE packed = 0 GROUP BY loader HAVING sum(n) >= ?"
+        for (loader,) in self._db.execute(query, (enough,)).fetchall():
+            found = self._db.execute(
+                "SELECT id, last, n, dropped, data FROM steps WHERE packed = 0 AND loader = ? ORDER BY id", (loader,)
+            ).fetchall()
+            yield
+            data = zlib.compress(b"".join(codec.planes(b"".join(row[4] for row in found), STEP.size)), codec.LEVEL)
+            yield
+            self.begin()
+            self._db.executemany("DELETE FROM steps WHERE id = ?", [row[:1] for row in found])
+            self._db.execute(
+                "INSERT INTO steps (id, loader, last, n, dropped, packed, data) VALUES (?, ?, ?, ?, ?, 1, ?)",
+                (
+                    found[0][0],
+                    loader,
+                    max(row[1] for row in found),
+                    sum(row[2] for row in found),
+                    sum(row[3] for row in found),
+                    data,
+                ),
+            )
+            self.commit()
+            yield
+
+    # -- bounds -------------------------------------------------------------------------------------------------------
+
+    def _bound(self) -> None:
+        """Delete the oldest chunks beyond `max_bytes`, and give unused pages back to the file system."""
+        while self._used() > self.max_bytes:
+            oldest = self._db.execute("SELECT id, layout, last, n FROM chunks ORDER BY first LIMIT 1").fetchone()
+            if oldest is None:
+                break
+            number, layout, last, rows = oldest
+            before = self._read("dropped") or {"until": 0.0, "rows": 0}
+            host = any(kind == HOST and found == layout for (kind, _), found in self._layouts.items())
+            self.begin()
+            self._db.execute("DELETE FROM chunks WHERE id = ?", (number,))
+            self._db.execute("DELETE FROM steps WHERE last <= ?", (last,))
+            until = max(before["until"], last) if host else before["until"]
+            self.note("dropped", {"until": until, "rows": before["rows"] + (rows if host else 0)})
+            self.commit()
+        free = self._pragma("freelist_count") * self._pragma("page_size") - _SLACK
+        if free > 0:
+            self._give_back(free // self._pragma("page_size"))
+
+    def _used(self) -> int:
+        return (self._pragma("page_count") - self._pragma("freelist_count")) * self._pragma("page_size")
+
+    def _pragma(self, name: str) -> int:
+        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def shrink(self) -> None:
+        self._give_back(0)
+
+    def _give_back(self, pages: int) -> None:
+        """Give back so many free pages, all for 0."""
+        # The pragma frees one page per step, and `execute` makes only one step where there is nothing to fetch.
+        self._db.executescript(f"PRAGMA incremental_vacuum({pages})")
+
+    def keep_log_short(self) -> None:
+        """Write the log back if it has grown too long: a reader or a slow disk kept `maintenance` from it."""
+        try:
+            size = wal_of(self.path).stat().st_size
+        except FileNotFoundError:
+            return
+        if size > _LOG_LIMIT:
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _place(facts: os.stat_result) -> tuple[int, int]:
+    return facts.st_dev, facts.st_ino

@@ -1,0 +1,169 @@
+"""What a report's file holds for its charts: a chart document, the events, and the rows of the series that are drawn.
+
+The page's half is `widgets/src/stream/report_source.ts`.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import bokeh
+import numpy as np
+from bokeh.document import Document
+from bokeh.models import ColumnDataSource
+
+from ..record.binned import Bins
+from ..store.charts import CHART_IDS, DEFAULT_CHARTS, chart_series
+from ..views import layout
+from ..views.heatmap import SLOTS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    import numpy.typing as npt
+    from bokeh.model import Model
+
+    from ..protocol.message_types import EmbeddedSession
+    from ..protocol.states import Event
+    from ..store import Snapshot
+
+TABLE_BYTES = 1_700_000
+"""What the deflated table may take before base64 makes a third more of it; BokehJS takes 1.3 MB of the file."""
+LEVEL = 4  # of zlib: higher ones take twice as long for 2 % less
+INTERVAL = "sample/interval"  # the series of the seconds that each row covers
+MISSING = 255  # the byte of a value that is not there, in columns of whole per cent
+
+Table = tuple[bytes, list[bool]]
+
+
+def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, float | None]:
+    """What the page is given, without the facts of the machine, which the report has elsewhere.
+
+    Args:
+        snapshot: the session.
+        zone_ms: offset of the shown times from UTC.
+
+    Returns:
+        It, JSON-able, and the length in seconds of the bins whose means its rows are; None where the rows are as they
+        were measured.
+    """
+    ids = charts_with_data(snapshot)
+    part = only(snapshot, {name for chart in ids for name in chart_series(snapshot.schema, chart)})
+    charts = layout(part.schema, interactive=True, charts=ids, paged=True)
+    # Bokeh walks through all its models for every question.
+    drawn_as_lines = _lines(charts.references())
+    rows, width = part, None
+    data, percent = table(rows, drawn_as_lines)
+    # Bins of four seconds compress a little better than bins of two: seldom more than one more turn.
+    times = 1
+    while len(data) > TABLE_BYTES and len(rows.time) > 1:
+        times = max(times + 1, -(-times * len(data) // TABLE_BYTES))
+        rows, width = binned(part, times)
+        data, percent = table(rows, drawn_as_lines)
+    schema = rows.schema
+    document = Document(title="")
+    document.add_root(charts)
+    made = document.to_json(deferred=False)
+    bare = replace(schema, capacity=capacity(rows), cpus=(), gpus=(), gpu_reason=None, host={}, charts=())
+    session: EmbeddedSession = {
+        "bokeh": bokeh.__version__,
+        # As `bokeh.embed.json_item` gives it after four more walks.
+        "item": {"target_id": None, "root_id": charts.id, "doc": made, "version": made["version"]},
+        "schema": bare.to_json(),
+        "events": [cast("Event", event) for event in snapshot.events if event["kind"] in ("switch", "mark")],
+        "rows": len(rows.time),
+        "percent": percent,
+        "zone_ms": zone_ms,
+        "table": base64.b64encode(data).decode("ascii"),
+    }
+    return session, width
+
+
+def charts_with_data(snapshot: Snapshot) -> tuple[str, ...]:
+    """The default charts, and every other that has a value, in their order."""
+    present = np.atleast_1d(np.isfinite(snapshot.values).any(axis=0))
+    columns = snapshot.schema.columns
+    return tuple(
+        chart
+        for chart in CHART_IDS
+        if chart in DEFAULT_CHARTS or any(present[columns[name]] for name in chart_series(snapshot.schema, chart))
+    )
+
+
+def only(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
+    """The snapshot with the columns of these names only, and `INTERVAL`."""
+    schema = snapshot.schema
+    part = schema.restricted({*names, INTERVAL} & set(schema.names))
+    places = np.array([schema.columns[name] for name in part.names], dtype=np.intp)
+    return replace(snapshot, schema=part, values=snapshot.values[:, places])
+
+
+def table(snapshot: Snapshot, lines: Collection[str]) -> Table:
+    """The rows as one deflated block, column after column, and for each series whether it is in whole per cent.
+
+    Args:
+        snapshot: its rows.
+        lines: the series whose values are kept as they were measured; the others are only shown as heatmaps.
+    """
+    percent = [name not in lines and name != INTERVAL for name in snapshot.schema.names]
+    packer = zlib.compressobj(LEVEL)
+    parts = [packer.compress(_planes(np.asarray(snapshot.time, dtype="<f8")))]
+    for column, whole in enumerate(percent):
+        values = snapshot.values[:, column]
+        parts.append(packer.compress(_whole(values) if whole else _planes(values.astype("<f4"))))
+    parts.append(packer.flush())
+    return b"".join(parts), percent
+
+
+def _planes(numbers: npt.NDArray[np.generic]) -> bytes:
+    """The lowest bytes of all numbers, then the next ones: neighbours differ least in the highest."""
+    return numbers.view(np.uint8).reshape(len(numbers), numbers.itemsize).T.tobytes()
+
+
+def _whole(values: npt.NDArray[np.float32]) -> bytes:
+    """Per cent as the heatmaps show them, rounded to a byte each."""
+    cells = np.full(len(values), MISSING, dtype=np.uint8)
+    present = np.isfinite(values)
+    cells[present] = np.floor(np.clip(values[present].astype(np.float64), 0.0, 100.0) + 0.5).astype(np.uint8)
+    return cells.tobytes()
+
+
+def capacity(snapshot: Snapshot) -> int:
+    """The rows that the page must have room for: all, and as many tiles as its heatmaps have with gaps between them."""
+    schema, time = snapshot.schema, snapshot.time
+    column = schema.columns.get(INTERVAL)
+    said = snapshot.values[:, column] if column is not None else np.zeros(len(time))
+    half = np.where(said > 0, said, schema.interval) / 2
+    span = schema.interval * SLOTS
+    spans = np.unique(np.floor([(time - half) / span, (time + half) / span]))
+    return max(len(time), SLOTS * (len(spans) + int((2 * half // span).sum())), 1)
+
+
+def _lines(models: Iterable[Model]) -> set[str]:
+    tags: list[Any] = [source.tags[0] for source in models if isinstance(source, ColumnDataSource)]
+    return {name for tag in tags for name in tag.get("columns", {}).values()}
+
+
+def binned(snapshot: Snapshot, times: int) -> tuple[Snapshot, float]:
+    """Means over bins that are `times` of the longest interval between rows; a bin without a row is a gap.
+
+    Returns:
+        The snapshot, whose interval is that of the bins, and that interval in seconds.
+    """
+    schema = snapshot.schema
+    column = schema.columns.get(INTERVAL)
+    said = snapshot.values[:, column] if column is not None else np.empty(0)
+    said = said[np.isfinite(said)]
+    # Intervals come back from float32: 0.6 as 0.6000000238.
+    width = round(times * max(schema.interval, float(said.max(initial=0.0))), 6)
+    means = Bins(width)
+    means.add(snapshot.time, snapshot.values.T)
+    time, columns = means.result()
+    values = np.ascontiguousarray(columns.T)
+    if column is not None:
+        values[:, column] = width
+    schema = replace(schema, interval=width)
+    return replace(snapshot, schema=schema, seq=snapshot.seq[: len(time)], time=time, values=values), width

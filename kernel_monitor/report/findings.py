@@ -1,0 +1,129 @@
+"""What the templates show of what was found: rules, diagnoses, profiles, and what it all costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..analysis.rules import RULES
+from .formats import is_known, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ..analysis.results import Finding
+    from .subject import Subject
+
+SEVERITIES = ("critical", "warning", "note")
+MOST_EVIDENCE = 4  # pieces of evidence of one finding that are listed; how many more there are is said
+MOST_KEYS = 4  # segments that are named one by one where a rule says the same of several
+OPERATORS = (
+    ("cpu", "CPU operators", "self_ms", "count", "calls"),
+    ("gpu", "GPU kernels", "ms", "launches", "launches"),
+)
+"""Of a profile: the key, the heading, the field of its time, that of its count, and what a person calls the count."""
+
+
+def rules(subject: Subject) -> dict[str, Any] | None:
+    """What every rule says: those that fired with evidence and advice, the quiet and those that lacked a signal."""
+    found = subject.analysis.findings
+    if not found:
+        return None
+    fired, quiet, abstained = (
+        _by_rule(finding for finding in found if finding.state == state) for state in ("fired", "quiet", "abstained")
+    )
+    names = {finding.rule for finding in found}
+    note = (
+        f"Of {plural(len(names), 'rule')} {len(fired)} fired; {len(quiet.keys() - fired.keys())} looked and did not; "
+        f"{len(names - fired.keys() - quiet.keys())} lacked a signal."
+    )
+
+    return {
+        "note": note,
+        "fired": sorted(fired.values(), key=lambda findings: _rank(severity(findings))),
+        "quiet": list(quiet.values()),
+        "abstained": len(abstained),
+        "lacking": [pair for findings in abstained.values() for pair in _by_missing(findings)],
+        "explained": RULES,
+        "most_evidence": MOST_EVIDENCE,
+        "most_keys": MOST_KEYS,
+        "severity": severity,
+        "advised": _advised,
+        "seen": _seen,
+    }
+
+
+def _by_rule(found: Iterable[Finding]) -> dict[str, list[Finding]]:
+    grouped: dict[str, list[Finding]] = {}
+    for finding in found:
+        grouped.setdefault(finding.rule, []).append(finding)
+    return grouped
+
+
+def _by_missing(findings: list[Finding]) -> list[tuple[list[Finding], str]]:
+    """What a rule lacked; the same words of several segments once."""
+    grouped: dict[str, list[Finding]] = {}
+    for finding in findings:
+        grouped.setdefault("; ".join(finding.missing) or "-", []).append(finding)
+    return [(those, missing) for missing, those in grouped.items()]
+
+
+def _rank(name: str) -> int:
+    return SEVERITIES.index(name) if name in SEVERITIES else len(SEVERITIES)
+
+
+def severity(findings: Sequence[Finding]) -> str:
+    return min((finding.severity for finding in findings), key=_rank)
+
+
+def _advised(findings: list[Finding]) -> list[str]:
+    """What to do, each once; where segments differ in it, with their names."""
+    by_text: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.advice:
+            by_text.setdefault(finding.advice, []).append(finding.segment or "the session")
+    return [text if len(by_text) == 1 else f"{', '.join(keys)}: {text}" for text, keys in by_text.items()]
+
+
+def _seen(findings: list[Finding]) -> str:
+    """The first evidence of each segment, each once."""
+    texts = [evidence.text for finding in findings[:MOST_KEYS] for evidence in finding.evidence[:1]]
+    return "; ".join(dict.fromkeys(texts))
+
+
+def diagnoses(subject: Subject) -> dict[str, Any] | None:
+    """Every diagnosis of the session, the newest first."""
+    found = [event.get("result", event) for event in reversed(subject.analysis.diagnoses)]
+    results = [result for result in found if isinstance(result, dict) and result.get("runs")]
+    return {"results": results} if results else None
+
+
+def operators(subject: Subject) -> dict[str, Any] | None:
+    """The newest profile beside the one before it of the same loader on another engine; older ones folded."""
+    results = [event.get("result", event) for event in subject.analysis.profiles]
+    found = [result for result in results if isinstance(result, dict) and ("cpu" in result or "gpu" in result)]
+    if not found:
+        return None
+    newest = found[-1]
+    same = [profile for profile in found[:-1] if profile.get("loader") == newest.get("loader")]
+    other = next((profile for profile in reversed(same) if profile.get("backend") != newest.get("backend")), None)
+    before = other or (same[-1] if same else None)
+    shown = [profile for profile in (before, newest) if profile is not None]
+    older = [profile for profile in found if profile not in shown]
+    return {"shown": shown, "older": older, "parts": OPERATORS, "by_share": _by_share}
+
+
+def _by_share(shown: Sequence[Mapping[str, Any]], part: str) -> list[tuple[str, list[Mapping[str, Any] | None]]]:
+    """Each operator's rows in the profiles (None where one lacks it), those of the largest share first."""
+    sides = [{str(row["name"]): row for row in profile.get(part) or ()} for profile in shown]
+    names = {name: max(float(side[name]["share"]) for side in sides if name in side) for side in sides for name in side}
+    return [(name, [side.get(name) for side in sides]) for name in sorted(names, key=lambda name: -names[name])]
+
+
+def cost(subject: Subject) -> dict[str, Any] | None:
+    """What the segments cost at a price per hour, and what it would take to feed the loop without a wait."""
+    costs, feeding = subject.analysis.costs, subject.analysis.feeding
+    if not costs and feeding is None:
+        return None
+    base = next((cost for cost in costs if is_known(cost.per_thousand)), None)
+    free = bool(costs) and all(cost.per_hour == 0 for cost in costs)
+    return {"costs": costs, "feeding": feeding, "base": base, "free": free}

@@ -1,0 +1,180 @@
+"""The live verdict on the running loop, and the gain predicted for each requested switch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ..analysis.live_segment import live_verdict
+from ..analysis.measured_gains import Pair, pair
+from ..analysis.results import Advice, Verdict, plain
+from ..analysis.switches import LONGEST_S, asked, first
+from .offers import Offers, under_way
+
+if TYPE_CHECKING:
+    from ..protocol.analysis_states import GainState, Kind, VerdictState
+    from ..store import Store
+
+PERIOD_S = 2.0
+"""Between two verdicts while a page is watching."""
+LOOKED_AT_S = 75.0
+"""Length of the past that is analysed, so that the cost does not grow with the session."""
+CHARTS = ("cpu", "gpu", "images", "wait", "processes")
+"""Charts whose series a verdict needs."""
+
+State = Mapping[str, Any]
+log = logging.getLogger(__name__)
+
+
+class CurrentVerdict:
+    """Verdicts of one session, computed on the sampler's reader thread from its store.
+
+    Args:
+        store: what was measured.
+        calibrate: called with the id of each loader whose loop is input-bound, to measure other engines on its files.
+    """
+
+    def __init__(self, store: Store, calibrate: Callable[[str], object]) -> None:
+        self.verdict: VerdictState | None = None
+        self.offers = Offers()
+        self._store = store
+        self._calibrate = calibrate
+        self._due = 0.0
+        self._last_error = ""
+        self._last_event = 0  # the newest event that `predict` has seen
+        self._switched: dict[int, Pair | None] = {}  # by event id, of switches whose minute afterwards is over
+
+    def refresh(
+        self, now: float, states: Sequence[State], tasks: State | None = None, strip: State | None = None
+    ) -> None:
+        """Compute a verdict if one is due, and update the offers.
+
+        Args:
+            now: session s.
+            states: of the loaders.
+            tasks: progress of `diagnosing` and `profiling`.
+            strip: of the last switch; it has a way back of its own, which is not offered again.
+        """
+        busy = under_way(tasks)
+        self.offers.look(states, diagnosing="diagnosing" in busy)
+        if now < self._due:
+            return
+        self._due = now + PERIOD_S
+        try:
+            found = self._judge(now, states)
+            if not busy:
+                self._calibrate_if_bound(found)
+            backs = () if strip is None else ((strip["loader"], strip.get("back")),)
+            self.offers.judge(now, found, states, busy=bool(busy), backs=backs)
+            self.verdict = _without_offer(found)
+        except Exception as error:  # noqa: BLE001 - frames and the recording must go on
+            self.verdict = self._failed(error, states)
+
+    def kind(self, now: float) -> Kind | None:
+        """The kind of the newest verdict; None if there is none or it is out of date."""
+        return None if self.verdict is None or now > self._due + PERIOD_S else self.verdict["kind"]
+
+    def judge(self, now: float, states: Sequence[State], *, loader: str | None = None) -> VerdictState | None:
+        """The verdict of the current segment at a moment, as JSON with `loader`; None if no loader delivers.
+
+        Args:
+            now: session s; later rows and steps are ignored.
+            states: of the loaders.
+            loader: the id of the loader to judge; by default the one that delivered last.
+        """
+        found = self._judge(now, states, loader=loader)
+        self._calibrate_if_bound(found)
+        return _without_offer(found)
+
+    def _calibrate_if_bound(self, found: dict[str, Any] | None) -> None:
+        if found is not None and found["kind"] == "input-bound":
+            self._calibrate(found["loader"])
+
+    def _judge(
+        self, now: float, states: Sequence[State], *, before: int | None = None, loader: str | None = None
+    ) -> dict[str, Any] | None:
+        """The verdict, and as `offer` the switch that may be offered.
+
+        Args:
+            now: session s; later rows and steps are ignored.
+            states: of the loaders.
+            before: the id of an event: it and later ones are ignored.
+            loader: the id of the loader to judge; by default the one that delivered last.
+        """
+        store = self._store
+        rows = store.rows(store.seq_before(now - LOOKED_AT_S), CHARTS)
+        steps = store.steps.table(now - LOOKED_AT_S)
+        events = [event for event in store.events() if before is None or event["id"] < before]
+        if before is not None:
+            kept = int(np.searchsorted(rows.time, now, side="right"))
+            rows = replace(rows, seq=rows.seq[:kept], time=rows.time[:kept], values=rows.values[:kept])
+            steps = replace(steps, rows=steps.rows[: int(np.searchsorted(steps.rows["end"], now, side="right"))])
+        switched = self._pairs(now, events)
+        return live_verdict(rows, steps, events, states, last=self.verdict, loader=loader, switched=switched)
+
+    def gains(self, now: float, state: State, *, before: int | None = None) -> list[GainState]:
+        """The predicted gains of changes of one loader, as `analysis.results.Gain` in JSON; see `_judge`."""
+        verdict = self._judge(now, [state], before=before, loader=state["id"])
+        return [] if verdict is None else verdict["gains"]
+
+    def predict(self, states: Sequence[State], add_event: Callable[..., object]) -> None:
+        """Add an event `prediction` (`loader, source, target, gains`) for each switch requested since the last call.
+
+        It is compared with what is measured after the switch.
+        """
+        store = self._store
+        if store.last_event <= self._last_event:
+            return
+        events = store.events(self._last_event)
+        self._last_event = events[-1]["id"]
+        for event in events:
+            if event["kind"] != "switch-asked":
+                continue
+            state = next((state for state in states if state["id"] == event["loader"]), None)
+            if state is None:
+                continue
+            then: dict[str, Any] = {**state, "backend": event["source"], "wanted": None}
+            try:
+                gains = self.gains(event["time"], then, before=event["id"])
+            except Exception as error:  # noqa: BLE001 - the switch goes on
+                self._failed(error, states)
+                continue
+            if gains:
+                fields = {key: event[key] for key in ("loader", "source", "target")}
+                add_event("prediction", event["time"], **fields, gains=gains)
+
+    def _pairs(self, now: float, events: Sequence[Mapping[str, Any]]) -> list[Pair]:
+        """What was measured before and after each switch; computed again until the time compared is over."""
+        done = [event for event in events if event["kind"] == "switch"]
+        fresh = [event for event in done if event["id"] not in self._switched]
+        found: dict[int, Pair | None] = {}
+        if fresh:
+            steps = self._store.steps.table(min(asked(dict(event)) for event in fresh) - LONGEST_S)
+            found = {event["id"]: pair(steps, events, event) for event in fresh}
+            settled = [event for event in fresh if now > first(dict(event)) + LONGEST_S]
+            self._switched |= {event["id"]: found[event["id"]] for event in settled}
+        both = {**self._switched, **found}
+        return [measured for event in done if (measured := both[event["id"]]) is not None]
+
+    def _failed(self, error: Exception, states: Sequence[State]) -> VerdictState | None:
+        """An undetermined verdict with the error as its reason; a repeated error is logged once."""
+        cause = f"{type(error).__name__}: {error}"
+        if cause != self._last_error:
+            self._last_error = cause
+            log.error("no verdict can be reached", exc_info=error)
+        if not states:
+            return None
+        sentence = f"No verdict can be reached: {cause}"
+        verdict = Verdict("undetermined", None, sentence, (Advice("Please report this error."),))
+        return cast("VerdictState", {**plain(verdict), "loader": states[-1]["id"]})
+
+
+def _without_offer(verdict: dict[str, Any] | None) -> VerdictState | None:
+    """The verdict as sent to pages."""
+    if verdict is None:
+        return None
+    return cast("VerdictState", {name: value for name, value in verdict.items() if name != "offer"})

@@ -1,0 +1,133 @@
+"""Commands of users to the loaders of this process: switch the engine, set knobs, answer offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MonitorError
+from ..text import line
+from .offers import under_way
+
+if TYPE_CHECKING:
+    from ..loaders import SwitchableLoader
+    from ..protocol.analysis_states import OfferState
+    from ..protocol.states import LoaderState
+    from .loader_tracker import LoaderTracker
+    from .offers import Offers
+
+
+class LoaderCommands:
+    """The commands of one process.
+
+    Args:
+        tracker: finds the loaders.
+        offers: of this session.
+        tasks: returns the progress of `diagnosing` and `profiling`.
+    """
+
+    def __init__(self, tracker: LoaderTracker, offers: Offers, tasks: Callable[[], Mapping[str, Any]]) -> None:
+        self._tracker = tracker
+        self._offers = offers
+        self._tasks = tasks
+
+    def switch(self, backend: str, *, loader: str | None = None, confirmed: bool = False) -> LoaderState:
+        """Ask a loader to continue with another engine from its next batch; returns its state at once.
+
+        Args:
+            backend: the engine's name.
+            loader: the loader's id or name; optional if there is only one.
+            confirmed: the user agreed to what `question` asks.
+
+        Raises:
+            MonitorError: there is no such loader, or a question has not been confirmed.
+            BackendUnavailable: there is no such engine, or it cannot run here.
+        """
+        chosen = self.choose(loader)
+        question = None if confirmed else _question(chosen, backend)
+        if question is not None:
+            raise MonitorError(f"{question} Nothing was switched: this has to be confirmed.")
+        chosen.switch(backend)
+        state: LoaderState = chosen.state()
+        self._offers.chosen(state)
+        return state
+
+    @property
+    def offers(self) -> list[OfferState]:
+        """See `Monitor.offers`."""
+        self._offers.look(self._tracker.states(), diagnosing="diagnosing" in under_way(self._tasks()))
+        return list(self._offers.standing)
+
+    def decline(self, loader: str | None = None) -> bool:
+        """Refuse the offer to a loader; it is not made again in this session.
+
+        Args:
+            loader: the loader's id or name; optional if there is only one.
+
+        Returns:
+            False if nothing was offered.
+
+        Raises:
+            MonitorError: there is no such loader.
+        """
+        return self._offers.decline(self.choose(loader).id)
+
+    def question(self, backend: str, *, loader: str | None = None) -> str | None:
+        """The question to ask before switching to an engine, or None.
+
+        Raises:
+            MonitorError: there is no such loader.
+        """
+        return _question(self.choose(loader), backend)
+
+    def set(
+        self,
+        *,
+        loader: str | None = None,
+        workers: int | None = None,
+        prefetch: int | None = None,
+        threads: int | None = None,
+    ) -> LoaderState:
+        """Change a loader's knobs from its next batch on; returns its state at once.
+
+        Args:
+            loader: the loader's id or name; optional if there is only one.
+            workers: worker processes of `torchvision`.
+            prefetch: batches in flight: per worker for `torchvision`, in total for DALI.
+            threads: threads of DALI.
+
+        Raises:
+            MonitorError: there is no such loader, no knob is given, or a value is not accepted.
+        """
+        if workers is None and prefetch is None and threads is None:
+            raise MonitorError("Say what to set: workers, prefetch or threads.")
+        chosen = self.choose(loader)
+        chosen.set(workers=workers, prefetch=prefetch, threads=threads)
+        state: LoaderState = chosen.state()
+        return state
+
+    def choose(self, loader: str | None) -> SwitchableLoader:
+        """The live loader with an id or name; the only one for None.
+
+        Raises:
+            MonitorError: there is none, or there are several.
+        """
+        live = self._tracker.loaders()
+        if not live:
+            raise MonitorError(
+                "This kernel has no switchable loader. "
+                "Wrap yours: loader = switchable(loader)  # from kernel_monitor import switchable"
+            )
+        chosen = [found for found in live if loader is None or line(loader) in (found.id, found.name)]
+        if len(chosen) != 1:
+            names = ", ".join(found.name for found in live)
+            problem = "Several are live: say which" if loader is None else f"No single loader is called {loader!r}"
+            raise MonitorError(f"{problem}. The loaders are: {names}.")
+        return chosen[0]
+
+
+def _question(loader: SwitchableLoader, backend: str) -> str | None:
+    state = loader.state()
+    if backend == (state["wanted"] or state["backend"]):
+        return None
+    return next((engine["confirm"] for engine in state["backends"] if engine["name"] == backend), None)

@@ -1,0 +1,246 @@
+"""Follows everything that steps in this process: switchable loaders, watched loaders and steps marked by hand."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..steps.measured_step import PHASES
+from ..text import shown_in
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ..loaders import SwitchableLoader
+    from ..protocol.states import EpochCounts, LoaderState, ReportedState
+    from ..steps.measured_step import Step
+    from ..steps.sources import Source
+    from ..steps.step_meter import Meter, Totals
+    from ..store import Store
+
+    AddEvent = Callable[..., object]
+
+KEPT_ENDED = 4
+"""Ended loaders that are still shown: one made in a function ends with it, but its curves belong to the session."""
+KEPT_EPOCHS = 100
+"""Finished epochs whose counts are kept for the report, per loader."""
+MOST_STEPS_A_SECOND = 200
+"""Per loader; of a faster one, evenly chosen steps are kept and the number of dropped ones."""
+
+
+class Stepped(NamedTuple):
+    """The steps of one loader since the last call.
+
+    Attributes:
+        loader: its id.
+        rows: the steps, with their ends in session s.
+        dropped: how many more there were.
+    """
+
+    loader: str
+    rows: list[Step]
+    dropped: int
+
+
+class LoaderTracker:
+    """States, steps and epochs of the loaders, polled on the sampler's reader thread.
+
+    Args:
+        store: is given the columns of each new loader.
+        session_time: converts a `time.monotonic()` to session s; None before the session began.
+        add_event: called with each event of a loader, `(kind, time, **fields)`, on the thread on which it happened.
+
+    Attributes:
+        past: counts of the epochs before each loader's newest, by loader id; a new object when they changed.
+    """
+
+    def __init__(self, store: Store, session_time: Callable[[float], float | None], add_event: AddEvent) -> None:
+        self._store = store
+        self._session_time = session_time
+        self._add_event = add_event
+        self._states: dict[str, LoaderState] = {}
+        self._epochs: dict[str, dict[int, EpochCounts]] = {}
+        self.past: dict[str, list[EpochCounts]] = {}
+        self._totals: dict[str, Totals] = {}
+        self._listening = False
+        self._named: dict[str, tuple[str, bool]] = {}
+        self._counted: dict[str, int] = {}
+        # The meter of an ended loader is kept until its last steps have been read.
+        self._meters: dict[str, Meter] = {}
+        self._phased: set[str] = set()
+        self._reading = threading.Lock()  # `steps` is called by the reader thread and by snapshots
+        self._read: dict[str, int] = {}
+
+    @property
+    def phased(self) -> bool:
+        """Whether phases of any loader's steps were measured."""
+        return bool(self._phased)
+
+    def begin(self) -> None:
+        """Leave out all steps up to now: the monitor starts."""
+        with self._reading:
+            for source in self.sources():
+                self._totals[source.id] = source.meter.totals()
+                self._read[source.id] = source.meter.steps_since(self._totals[source.id].steps)[1]
+
+    def loaders(self) -> list[SwitchableLoader]:
+        """The live switchable loaders, oldest first."""
+        module = _loaders_module()
+        return [] if module is None else list(module.live())
+
+    def calibrate(self, loader: str) -> None:
+        """Measure on some files of a live loader (its id) what other engines take of the processor."""
+        for live in self.loaders():
+            if live.id == loader:
+                live.calibrate()
+
+    def stop_calibrations(self) -> None:
+        """End what `calibrate` has begun, and wait for its end."""
+        module = _loaders_module()
+        if module is not None:
+            module.stop_calibrations()
+
+    def sources(self) -> list[SwitchableLoader | Source]:
+        """The live switchable loaders, then the watched sources."""
+        live = getattr(sys.modules.get("kernel_monitor.steps.sources"), "live", list)
+        return [*self.loaders(), *live()]
+
+    def states(self) -> list[LoaderState]:
+        """The states of the live loaders, and the last states of the most recently ended ones (`"ended": true`)."""
+        live: dict[str, LoaderState] = {
+            source.id: {**shown_in(source.state()), "ended": False} for source in self.sources()
+        }
+        ended: list[LoaderState] = [{**state, "ended": True} for key, state in self._states.items() if key not in live]
+        return [*ended[-KEPT_ENDED:], *live.values()]
+
+    def reported(self) -> list[ReportedState]:
+        """The states with the counts of every epoch before the newest, as `epochs`."""
+        self._counted = {}  # the epochs in progress went on since the last count
+        self.look()
+        return [{**state, "epochs": self.past.get(key, [])} for key, state in self._states.items()]
+
+    def look(self) -> list[LoaderState]:
+        """Register new and ended loaders and finished epochs; returns `states`."""
+        module = _loaders_module()
+        if module is not None and not self._listening:
+            self._listening = True
+            module.listen(self._add_loader_event)
+        states = self.states()
+        if not states and not self._named:
+            return states
+        self._meters.update((source.id, source.meter) for source in self.sources())
+        named = {state["id"]: (state["name"], state["id"] in self._phased) for state in states}
+        epochs = {state["id"]: state["epoch"] for state in states}
+        if epochs != self._counted:
+            self._counted = epochs
+            self._count_epochs(epochs)
+        self._states = {state["id"]: state for state in states}
+        if named != self._named:
+            self._named = named
+            self._phased &= named.keys()
+            self._store.set_loaders(
+                [{"id": key, "name": name, "phased": phased} for key, (name, phased) in named.items()]
+            )
+        return states
+
+    def _count_epochs(self, newest: Mapping[str, int]) -> None:
+        self._epochs = {key: self._epochs.get(key, {}) for key in newest}
+        for source in self.sources():
+            known = self._epochs.get(source.id)
+            if known is not None:
+                known.update({epoch["epoch"]: epoch for epoch in source.epochs()})
+                for number in list(known)[:-KEPT_EPOCHS]:
+                    del known[number]
+        self.past = {
+            key: [counts for number, counts in known.items() if number != newest[key]]
+            for key, known in self._epochs.items()
+        }
+
+    def values(self, window: float) -> dict[str, float]:
+        """The loaders' series for the last `window` s, from the differences of the meters' totals."""
+        values: dict[str, float] = {}
+        columns = self._store.schema.columns
+        for key, meter in list(self._meters.items()):
+            new = meter.totals()
+            old = self._totals.get(key)
+            self._totals[key] = new
+            if new.phased:
+                self._phased.add(key)
+            if f"loader/{key}/images" not in columns:
+                continue  # made since the last `look`
+            part = _between(old, new)
+            values[f"loader/{key}/images"] = part.pop("images") / window
+            values |= {
+                name: mean for part_name, mean in part.items() if (name := f"loader/{key}/{part_name}") in columns
+            }
+        return values
+
+    def steps(self, seconds: float) -> list[Stepped]:
+        """The steps of each loader that ended since the last call, `seconds` ago."""
+        found = []
+        with self._reading:
+            live = {source.id: source.meter for source in self.sources()}
+            self._meters |= live
+            for key, meter in list(self._meters.items()):
+                known = self._read.get(key, 0)
+                steps, newest = meter.steps_since(known)
+                self._read[key] = newest
+                if newest > known:
+                    found.append(self._in_session_time(key, steps, newest - known, seconds))
+            for key in self._meters.keys() - live.keys():
+                del self._meters[key], self._read[key]
+                self._totals.pop(key, None)
+        return [stepped for stepped in found if stepped.rows or stepped.dropped]
+
+    def _in_session_time(self, key: str, steps: list[Step], ended: int, seconds: float) -> Stepped:
+        """At most `MOST_STEPS_A_SECOND` of the steps, in session time; those outside the session are dropped."""
+        rows, lost = [], ended - len(steps)
+        for step in steps:
+            at = self._session_time(step.end)
+            if at is not None and math.isfinite(at) and at >= 0:
+                rows.append(step._replace(end=at))
+            else:
+                lost += 1
+        most = max(1, round(MOST_STEPS_A_SECOND * seconds))
+        chosen = rows if len(rows) <= most else [rows[k * len(rows) // most] for k in range(most)]
+        return Stepped(key, chosen, lost + len(rows) - len(chosen))
+
+    def _add_loader_event(self, event: dict[str, Any]) -> None:
+        at = self._session_time(event["monotonic"])
+        if at is None:
+            return
+        fields = {key: value for key, value in event.items() if key not in ("kind", "monotonic")}
+        for stamp in ("asked", "first"):
+            if stamp in fields:
+                fields[stamp] = self._session_time(fields[stamp])
+        self._add_event(event["kind"], at, **fields)
+
+
+def _between(old: Totals | None, new: Totals) -> dict[str, float]:
+    """Images, and mean durations in ms, of the steps that ended between two readings; unknown ones are left out."""
+
+    def difference(name: str) -> float:
+        before: float = 0.0 if old is None else getattr(old, name)
+        return float(getattr(new, name)) - before
+
+    part = {"images": difference("images")}
+    steps, waited, phased = difference("steps"), difference("waited"), difference("phased")
+    if steps:
+        part["step"] = 1e3 * difference("step_s") / steps
+    if waited:
+        part["wait"] = 1e3 * difference("wait_s") / waited
+    if phased:
+        # Phases that never occurred are left out: without a GPU there is no copy.
+        phases = {phase: difference(f"{phase}_s") for phase in PHASES if getattr(new, f"{phase}_s") > 0}
+        phases["other"] = max(0.0, difference("phased_step_s") - difference("phased_wait_s") - sum(phases.values()))
+        part |= {phase: 1e3 * seconds / phased for phase, seconds in phases.items()}
+    return {name: value for name, value in part.items() if not math.isnan(value)}
+
+
+def _loaders_module() -> ModuleType | None:
+    # Not imported here, as that would import torch.
+    module = sys.modules.get("kernel_monitor.loaders")
+    return module if hasattr(module, "__all__") else None  # set last: without it another thread is still importing

@@ -1,0 +1,198 @@
+"""Offers of a faster engine to loops that wait for data: made once per loader, the same on all pages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ..protocol.analysis_states import OfferState
+
+BOUND_S = 10.0
+"""A loop must have been input-bound for this long before an engine is offered."""
+OVER_S = 30.0
+"""An offer is withdrawn when the loop has not been input-bound for this long."""
+GAP_S = 5.0
+"""Time between two verdicts counts at most this much: what happened in a longer gap is unknown."""
+
+State = Mapping[str, Any]
+Key = tuple[str, Any]
+
+
+class Offer(NamedTuple):
+    """An open offer.
+
+    Attributes:
+        key: identifies the loader.
+        message: as sent to pages.
+        by: the measurement that its gain rests on; "" for a prediction, None without a gain.
+    """
+
+    key: Key
+    message: OfferState
+    by: str | None
+
+
+class Offers:
+    """The offers of one session. Thread-safe; `judge` and `look` are called by the sampler's reader thread.
+
+    A loader is identified by its name, so that running a cell again does not repeat an offer; without a name, by the
+    number of batches of its epochs. An offer that was accepted, declined, withdrawn or followed by another choice is
+    never made again; if its loader ended before that, it may be.
+
+    Attributes:
+        standing: the open offers as sent to pages: `loader` (id), `source` (the engine in use), `engine`, `sentence`,
+            `gain` (`analysis.results.Gain` as JSON, or None). Replaced, never modified.
+    """
+
+    def __init__(self) -> None:
+        self.standing: list[OfferState] = []
+        self._lock = threading.Lock()
+        self._open: dict[str, Offer] = {}  # by loader id
+        self._closed: set[Key] = set()
+        self._slower: set[tuple[Key, str]] = set()
+        self._bound: dict[str, tuple[Any, float]] = {}  # by id: the segment, and for how many s it has been input-bound
+        self._over: dict[str, float] = {}  # by id: s for which a loop with an offer has not been input-bound
+        self._judged: tuple[str, float] | None = None  # the loader of the last verdict, and when
+
+    def judge(
+        self, now: float, verdict: State | None, states: Sequence[State], *, busy: bool, backs: Collection[Any] = ()
+    ) -> None:
+        """Update the offers with a new verdict.
+
+        Args:
+            now: session s.
+            verdict: as `analysis.live_verdict` gives it.
+            states: of the loaders.
+            busy: a diagnosis or a profile runs, which changes the loop.
+            backs: (loader id, engine) that the page already offers as the way back.
+        """
+        with self._lock:
+            last, self._judged = self._judged, None
+            ids = {state["id"] for state in states if not state.get("ended")}
+            self._bound = {loader: bound for loader, bound in self._bound.items() if loader in ids}
+            if verdict is None or busy:
+                return
+            loader = str(verdict["loader"])
+            state = next((state for state in states if state["id"] == loader and not state.get("ended")), None)
+            if state is None:
+                return
+            self._judged = loader, now
+            passed = min(now - last[1], GAP_S) if last is not None and last[0] == loader else 0.0
+            key = _key(state)
+            for gain in verdict.get("gains", ()):
+                if gain["measured"] is not None and gain["measured"] <= 0:
+                    self._slower.add((key, str(gain["action"])))
+            bound = self._count(loader, verdict, passed)
+            if loader in self._open:
+                self._refresh(loader, verdict)
+            elif bound >= BOUND_S and key not in self._closed and state["wanted"] is None:
+                candidate = verdict.get("offer")
+                if candidate is not None and (loader, candidate["engine"]) not in backs:
+                    self._make(key, state, candidate)
+            self._update_standing()
+
+    def look(self, states: Sequence[State], *, diagnosing: bool = False) -> None:
+        """Drop the offers of loaders that ended, and close those of loaders whose engine the user changed.
+
+        Args:
+            states: of the loaders.
+            diagnosing: a diagnosis runs: the engines in use are not the user's choice.
+        """
+        if not self._open:
+            return
+        with self._lock:
+            live = {state["id"]: state for state in states if not state.get("ended")}
+            for loader, offer in list(self._open.items()):
+                if loader not in live:
+                    self._forget(loader)
+                elif not diagnosing and _chosen(live[loader]) != offer.message["source"]:
+                    self._close(loader)
+            self._update_standing()
+
+    def chosen(self, state: State) -> None:
+        """Close the offer to a loader whose engine the user has just changed."""
+        with self._lock:
+            offer = self._open.get(state["id"])
+            if offer is not None and _chosen(state) != offer.message["source"]:
+                self._close(state["id"])
+                self._update_standing()
+
+    def decline(self, loader: str) -> bool:
+        """Close the offer to a loader (its id) for good. Returns False if there is none."""
+        with self._lock:
+            found = loader in self._open
+            if found:
+                self._close(loader)
+                self._update_standing()
+            return found
+
+    # -- with the lock held -------------------------------------------------------------------------------------------
+
+    def _count(self, loader: str, verdict: State, passed: float) -> float:
+        """Count for how many s the loop has (or has not) been input-bound in this segment; returns the former."""
+        if verdict["kind"] != "input-bound":
+            self._bound.pop(loader, None)
+            self._over[loader] = self._over.get(loader, 0.0) + passed
+            return 0.0
+        self._over.pop(loader, None)
+        segment, bound = self._bound.get(loader, (verdict["segment"], -passed))
+        bound = bound + passed if segment == verdict["segment"] else 0.0
+        self._bound[loader] = verdict["segment"], bound
+        return bound
+
+    def _make(self, key: Key, state: State, candidate: State) -> None:
+        if (key, candidate["engine"]) in self._slower:
+            return
+        message = _message(state["id"], state["backend"], candidate)
+        self._open[state["id"]] = Offer(key, message, _by(candidate))
+
+    def _refresh(self, loader: str, verdict: State) -> None:
+        """Change an open offer only when a newer measurement says more about it."""
+        offer, candidate = self._open[loader], verdict.get("offer")
+        newer = [gain for gain in verdict["gains"] if gain["measured"] is not None and gain["by"] != offer.by]
+        if self._over.get(loader, 0.0) >= OVER_S:
+            self._close(loader)
+        elif candidate is not None and _by(candidate) in {gain["by"] for gain in newer}:
+            self._open[loader] = Offer(offer.key, _message(loader, offer.message["source"], candidate), _by(candidate))
+        elif any(gain["action"] == offer.message["engine"] for gain in newer):
+            self._close(loader)  # measured since, and not worth a switch
+
+    def _close(self, loader: str) -> None:
+        self._closed.add(self._open[loader].key)
+        self._forget(loader)
+
+    def _forget(self, loader: str) -> None:
+        self._open.pop(loader, None)
+        self._bound.pop(loader, None)
+        self._over.pop(loader, None)
+
+    def _update_standing(self) -> None:
+        messages = [offer.message for offer in self._open.values()]
+        if messages != self.standing:
+            self.standing = messages
+
+
+def under_way(tasks: Mapping[str, Any] | None) -> set[str]:
+    """The names of the running ones among the states of *Diagnose* and *Profile* (None if never started)."""
+    return {name for name, state in (tasks or {}).items() if state is not None and state["state"] == "running"}
+
+
+def _key(state: State) -> Key:
+    """Identifies a loader when it is made again."""
+    return (state["name"], None) if state["name"] != state["id"] else ("", state.get("batches"))
+
+
+def _chosen(state: State) -> Any:
+    return state["wanted"] or state["backend"]
+
+
+def _by(candidate: State) -> str | None:
+    gain = candidate["gain"]
+    return None if gain is None else str(gain["by"])
+
+
+def _message(loader: str, source: str, candidate: State) -> OfferState:
+    engine, sentence, gain = candidate["engine"], candidate["advice"], candidate["gain"]
+    return {"loader": loader, "source": source, "engine": engine, "sentence": sentence, "gain": gain}

@@ -1,0 +1,207 @@
+"""Sends frames, glances and notices to the pages of this kernel, while at least one is watching."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from .._version import __version__
+from ..analysis import strip as switch_strip
+from ..analysis.switches import LONGEST_S, asked, first, switches
+from ..protocol import message_types
+from ..store.charts import available
+from ..stream.glance import PERIOD_S, glance
+from ..stream.hub import FRAMES, GLANCE, Hub, Publish
+from ..stream.page_messages import encode_values
+from .current_verdict import CurrentVerdict
+from .session import version
+
+if TYPE_CHECKING:
+    from ..protocol.analysis_states import DiagnosisState, Findings, ProfileState
+    from ..protocol.message_types import Figures, Frame, Glance
+    from ..protocol.states import ChartState, Event, Identity, MonitorState, Strip
+    from ..store import Store
+    from .session import Row, Session
+    from .settings import Settings
+
+
+class Tasks(TypedDict):
+    """Progress of the newest diagnosis and profile."""
+
+    diagnosing: DiagnosisState | None
+    profiling: ProfileState | None
+
+
+STRIP_PERIOD_S = 1.0
+STRIP_CHARTS = ("cpu", "gpu", "images", "wait")
+"""Charts whose series the strip needs."""
+SETTLED_S = 60.0
+"""For this long after its first batch an engine may deliver batches that it had prefetched."""
+
+
+class Publisher:
+    """The stream to all pages of one kernel.
+
+    Args:
+        session: the running session.
+        store: its rows and events.
+        hub: the pages that are watching.
+        settings: returns the current settings.
+        tasks: returns the progress of `diagnosing` and `profiling`, in objects that are replaced, never modified.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        store: Store,
+        hub: Hub,
+        settings: Callable[[], Settings],
+        tasks: Callable[[], Tasks],
+    ) -> None:
+        self.current = CurrentVerdict(store, session.calibrate)
+        self.strip: Strip | None = None
+        self._session = session
+        self._store = store
+        self._hub = hub
+        self._settings = settings
+        self._tasks = tasks
+        self._publish: Publish | None = None
+        self._strip_due = 0.0
+        self._strip_of = 0
+        self._glance_due = 0.0
+        self._sent_event = 0
+        self._sent: dict[str, Any] = {"offers": []}
+        self._sent_paused = False
+        self._charts: tuple[int, list[ChartState]] = (-1, [])
+
+    def connect(self, publish: Publish | None) -> None:
+        """Set the function that sends to the pages; None for none."""
+        self._publish = publish
+
+    def hello(self) -> Identity:
+        """The reply to a page's first request: versions, environment and state."""
+        return {
+            "protocol": message_types.PROTOCOL,
+            "version": __version__,
+            "environment": Path(sys.prefix).name,
+            "ipykernel": _version("ipykernel"),
+            "bokeh": _version("bokeh"),
+            "running": self._session.client is not None,
+            "session": self._session.id,
+            **self.state(),
+        }
+
+    def state(self) -> MonitorState:
+        """`settings`, `charts` (each available, or with the reason why not) and `recording`."""
+        schema = self._store.schema
+        if self._charts[0] != schema.version:
+            self._charts = schema.version, available(schema)
+        return {
+            "settings": self._settings().to_json(),
+            "charts": self._charts[1],
+            "recording": self._session.recorder.to_json(),
+        }
+
+    def findings(self) -> Findings:
+        """`verdict` as last computed, open `offers`, `diagnosing` and `profiling`."""
+        return {"verdict": self.current.verdict, "offers": self.current.offers.standing, **self._tasks()}
+
+    def events(self, after: int = 0) -> list[Event]:
+        """The session's events after the one with id `after`."""
+        return cast("list[Event]", self._store.events(after))
+
+    def notify(self, kind: str, **fields: Any) -> None:
+        """Send all pages a notice of a change."""
+        publish = self._publish
+        if publish is not None:
+            publish(message_types.NOTICE, {"kind": kind, **self.hello(), **fields})
+
+    def row(self, row: Row) -> None:
+        """Send a new row to the pages that are watching. Called on the sampler's reader thread."""
+        self.current.predict(row.states, self._session.add_event)
+        publish, hub = self._publish, self._hub
+        frames, glances = hub.wanted(FRAMES), hub.wanted(GLANCE)
+        if publish is None or not (frames or glances):
+            self._sent_paused = False
+            return
+        if hub.paused:
+            if not self._sent_paused:
+                self._sent_paused = True
+                self.notify("paused")
+            return
+        self._sent_paused = False
+        if frames:
+            self._frame(publish, row)
+        if glances and row.sampled >= self._glance_due:
+            # Due half an interval early, or rounding would delay each glance by a frame.
+            self._glance_due = row.sampled + PERIOD_S - min(0.5, self._settings().interval) / 2
+            self.current.refresh(row.time, row.states)
+            content: Glance = {
+                "protocol": message_types.PROTOCOL,
+                "session": self._session.id,
+                **self.glance(),
+            }
+            publish(message_types.GLANCE, content)
+
+    def glance(self) -> Figures:
+        """The figures of a status bar, the kind of the current verdict, and the recording's state."""
+        session, store = self._session, self._store
+        last = max(1, round(PERIOD_S / self._settings().interval))
+        now = session.session_time(time.monotonic())
+        loaders = [loader.id for loader in session.tracker.loaders()]
+        return {
+            **glance(store.rows(store.last_seq - last), loaders=loaders),
+            "kind": None if now is None else self.current.kind(now),
+            "recording": session.recorder.to_json(),
+        }
+
+    def _frame(self, publish: Publish, row: Row) -> None:
+        self._refresh_strip(row)
+        self.current.refresh(row.time, row.states, self._tasks(), self.strip)
+        version, values = self._store.newest_page_row()
+        events = self.events(self._sent_event) if self._store.last_event > self._sent_event else []
+        if events:
+            self._sent_event = events[-1]["id"]
+        now = time.time()
+        content: Frame = {
+            "protocol": message_types.PROTOCOL,
+            "session": self._session.id,
+            "schema": version,
+            "seq": row.seq,
+            "time": row.time,
+            "sampled": now - (time.monotonic() - row.sampled),
+            "sent": now,
+            "missed": row.missed,
+            "loaders": row.states,
+            "events": events,
+            "strip": self.strip,
+        }
+        now_shown = {"recording": self._session.recorder.to_json(), **self.findings()}
+        changed: Any = {key: value for key, value in now_shown.items() if value != self._sent.get(key)}
+        self._sent |= changed
+        content.update(changed)
+        publish(message_types.FRAME, content, [encode_values(values)])
+
+    def _refresh_strip(self, row: Row) -> None:
+        if row.time < self._strip_due:
+            return
+        self._strip_due = row.time + STRIP_PERIOD_S
+        events = self._store.events()
+        done = switches(events)
+        # A minute on each side is compared (analysis.switches); after that the text cannot change.
+        if not done or (self._strip_of == len(done) and row.time > first(done[-1]) + LONGEST_S + SETTLED_S):
+            return
+        self._strip_of = len(done)
+        since = asked(done[-1]) - LONGEST_S - SETTLED_S
+        rows, steps = self._store.rows(self._store.seq_before(since), STRIP_CHARTS), self._store.steps.table(since)
+        self.strip = switch_strip(rows, events, row.states, steps)
+
+
+@lru_cache(maxsize=2)
+def _version(distribution: str) -> str | None:
+    # Cached: a reply on the control channel must take less than a millisecond.
+    return version(distribution)

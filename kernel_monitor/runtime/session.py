@@ -1,0 +1,331 @@
+"""One session: starts and stops the sampler, puts its frames into the store, and sends its recorder what to record."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ..paths import private
+from ..sample.clock import SessionClock
+from ..sample.sampler_client import SamplerClient
+from ..store import Store
+from ..text import shown_in
+from .loader_tracker import LoaderTracker
+from .overhead import Share
+from .recorder_feed import FLUSH_S, RecorderFeed
+from .recorder_state import Recording, left_behind
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..protocol.states import LoaderState
+
+log = logging.getLogger(__name__)
+
+KEPT_NOTICES = 5
+# Versions that a reader of a report or a recording needs to reproduce it; nothing personal.
+REPORTED_PACKAGES = ("kernel-monitor", "torch", "torchvision", "nvidia-dali-cuda120", "bokeh", "ipykernel", "psutil")
+
+
+class Row(NamedTuple):
+    """A row just appended to the store.
+
+    Attributes:
+        seq: its sequence number.
+        time: s since the session began.
+        sampled: when it was taken, by `time.monotonic()` (s).
+        missed: deadlines without a row since the previous row.
+        states: the loaders' states.
+    """
+
+    seq: int
+    time: float
+    sampled: float
+    missed: int
+    states: list[LoaderState]
+
+
+class Listener(Protocol):
+    """Callbacks of a `Session`, called on the sampler's reader thread."""
+
+    def row(self, row: Row) -> None:
+        """A row was appended."""
+
+    def changed(self, kind: str, **fields: Any) -> None:
+        """The sampler reported something; `stopped` with a `message` when no more frames will come."""
+
+    def phased(self) -> None:
+        """Phases of steps were measured for the first time."""
+
+
+class Session:
+    """One session: it begins with the first start and goes on when the sampler is stopped and started again."""
+
+    def __init__(self, store: Store, listener: Listener) -> None:
+        self.id: str | None = None
+        self.recorder = Recording()
+        self.left: dict[str, str] | None = None
+        self.notices: list[str] = []
+        self.client: SamplerClient | None = None
+        self.tracker = LoaderTracker(store, self.session_time, self.add_event)
+        self.share = Share()
+        self.expected_hello: Callable[[], Mapping[str, Any] | None] = lambda: None
+        self._feed = RecorderFeed(self._send)
+        self._store = store
+        self._listener = listener
+        self._clock: SessionClock | None = None
+        self._lock = threading.RLock()
+        self._settings = Settings()
+        self._stepped = 0.0  # time of the last `take_steps`
+        self._phased = False
+        self._fresh = True  # the recorder of a new sampler has received nothing yet
+        self._window_from = 0.0
+        self.missed = 0  # deadlines without a row in the whole session
+
+    @property
+    def running(self) -> bool:
+        return self.client is not None
+
+    @property
+    def restarts(self) -> int:
+        """How often the running sampler was restarted."""
+        return 0 if self.client is None else self.client.restarts
+
+    def start(self, settings: Settings) -> bool:
+        """Start the sampler. Returns False if it runs already."""
+        with self._lock:
+            if self.client is not None:
+                return False
+            self._settings = settings
+            began = self._clock is None
+            if self._clock is None or self.id is None:
+                self._clock = SessionClock(time.monotonic(), time.time())
+                self.id = uuid.uuid4().hex
+                self.left = left_behind()
+            path = None
+            if settings.record:
+                path = self.recorder.begin(settings.record_to, self.id, self._clock.origin)
+            else:
+                self.recorder.end()
+            self._feed.recording = path is not None
+            self._window_from = self._stepped = time.monotonic()
+            self.tracker.begin()
+            self._set_expected_columns(self._clock)
+            self._fresh = True
+            client = self.client = SamplerClient(
+                settings.interval,
+                on_hello=self._on_hello,
+                on_frame=self._on_frame,
+                on_notice=self._on_notice,
+                on_exit=self._on_exit,
+                clock=self._clock,
+                session=self.id,
+                record=path,
+            )
+            client.start()
+            # atexit runs the newest first: ours before the client's, which would end the sampler without a goodbye.
+            atexit.unregister(self._at_exit)
+            atexit.register(self._at_exit)
+        if began and settings.price is not None:
+            self.add_event("price", 0.0, per_hour=settings.price, currency=settings.currency)
+        return True
+
+    def _set_expected_columns(self, clock: SessionClock) -> None:
+        """Give the store the columns of this machine's last hello, so that pages build their charts meanwhile.
+
+        The sampler's own hello then changes only what differs.
+        """
+        if self._store.schema.host:
+            return
+        hello = self.expected_hello()
+        if hello is not None:
+            self.tracker.look()
+            try:
+                self._store.set_host({**hello, "interval": self._settings.interval, "origin": clock.origin})
+            except (KeyError, TypeError, ValueError) as error:
+                log.debug("the stored hello is not valid: %r", error)  # the sampler sends its own in a moment
+
+    def stop(self, reason: str = "stopped") -> bool:
+        """Record a goodbye and end the sampler. Returns False if none runs."""
+        with self._lock:
+            client = self.client
+            if client is None:
+                return False
+            self.take_steps()
+            self._feed.goodbye(reason, self.tracker.loaders(), self.tracker.states())
+            self.client = None
+            if self.recorder.on:
+                self.recorder.end("The session has ended; its recording is kept.")
+        atexit.unregister(self._at_exit)
+        self.tracker.stop_calibrations()
+        client.stop()  # without the lock: it joins the reader thread, which may need it
+        return True
+
+    def goodbye(self, reason: str) -> None:
+        """Record that this process is about to end on purpose, before something kills the sampler."""
+        with self._lock:
+            if self.client is not None:
+                self.take_steps()
+                self._feed.goodbye(reason, self.tracker.loaders(), self.tracker.states())
+
+    def configure(self, before: Settings, after: Settings) -> None:
+        """Apply changed settings to the running sampler and its recorder."""
+        now = self.session_time(time.monotonic())
+        has_price = (after.price, after.currency) != (before.price, before.currency)
+        if has_price and now is not None:
+            self.add_event("price", now, per_hour=after.price, currency=after.currency)
+        with self._lock:
+            self._settings = after
+            if self.client is None or self.id is None or self._clock is None:
+                return
+            if after.interval != before.interval:
+                self._send({"do": "interval", "seconds": after.interval})
+            if has_price or after.interval != before.interval:
+                self._feed.facts(facts(after))
+            wanted = (after.record, after.record_to)
+            if wanted == (before.record, before.record_to) and (self.recorder.on or not after.record):
+                return
+            path = None
+            if after.record:
+                path = self.recorder.begin(after.record_to, self.id, self._clock.origin)
+            else:
+                self.recorder.end()
+            self._send({"do": "record", "path": None if path is None else str(path)})
+            self._feed.recording = path is not None
+            if path is not None:
+                self._feed.begin(facts(after))
+
+    def calibrate(self, loader: str) -> None:
+        """Have other engines run on some files of a loader (its id), in a process of its own, unless that was done."""
+        if self.running:
+            self.tracker.calibrate(loader)
+
+    def add_event(self, kind: str, at: float, **fields: Any) -> dict[str, Any]:
+        """Add an event at a session time (s), for pages, reports and the recording; returns it."""
+        event = self._store.add_event(kind, at, **shown_in(fields))
+        self._feed.event(event)
+        return event
+
+    def take_steps(self) -> None:
+        """Move the steps that ended since the last call into the store, and send them to the recorder."""
+        now = time.monotonic()
+        seconds = max(FLUSH_S, now - self._stepped)  # steps timed on a GPU arrive several at once
+        self._stepped = now
+        for loader, rows, dropped in self.tracker.steps(seconds):
+            self._store.steps.add(loader, rows, dropped)
+            self._feed.steps(loader, rows, dropped)
+
+    def session_time(self, monotonic: float) -> float | None:
+        """The session time (s) of a `time.monotonic()`; None before the session began."""
+        clock = self._clock
+        return None if clock is None else clock.time(monotonic)
+
+    def forget_in_child(self) -> None:
+        """Detach a forked child: it has no sampler, session or recording."""
+        self._lock = threading.RLock()
+        self.client = self.id = self._clock = None
+        self._feed.recording = False
+        self.recorder = Recording()
+
+    def _at_exit(self) -> None:
+        self.stop("the process ended")
+
+    def _send(self, message: dict[str, Any]) -> object:
+        client = self.client
+        return client is not None and client.send(message)
+
+    # -- the sampler's reader thread --------------------------------------------------------------------------------
+
+    def _on_hello(self, hello: dict[str, Any]) -> None:
+        clock = self._clock
+        self._store.set_host(hello if clock is None else {**hello, "origin": clock.origin})
+        if self._fresh:
+            self._fresh = False
+            client = self.client
+            self.share.begin(None if client is None else client.pid)
+            self._feed.begin(facts(self._settings))
+
+    def _on_frame(self, sampled: float, missed: int, values: Any) -> None:
+        clock = self._clock
+        if clock is None:
+            return
+        tracker = self.tracker
+        states = tracker.look()
+        self.missed += missed
+        at = clock.time(sampled)
+        window = max(sampled - self._window_from, 1e-6)
+        self._window_from = sampled
+        loaders = tracker.values(window)
+        seq = self._store.append(at, values, loaders)
+        if tracker.phased and not self._phased:
+            self._phased = True
+            self._listener.phased()
+        if sampled - self._stepped >= FLUSH_S:
+            self.take_steps()
+        self._feed.epochs(tracker.past)
+        self._feed.row(at, loaders, states, tracker.loaders())
+        self._listener.row(Row(seq, at, sampled, missed, states))
+
+    def _on_notice(self, notice: dict[str, Any]) -> None:
+        message = str(notice.get("message", ""))
+        if notice.get("kind") == "recorder":
+            self.recorder.handle_notice(notice)
+            self._feed.recording = self.recorder.on
+            return
+        self.remember(message)
+        if notice.get("level") == "error":  # the client gave up restarting
+            with self._lock:
+                client, self.client = self.client, None
+            if client is not None:
+                client.stop()
+            self.recorder.end("Nothing is measured any more.")
+            self._feed.recording = False
+            self._listener.changed("stopped", message=message)
+        elif "kind" in notice:
+            self._listener.changed(str(notice["kind"]), message=message)
+
+    def _on_exit(self, reason: str) -> None:
+        self._fresh = True
+        self.remember(f"the sampler ended: {reason}")
+        at = self.session_time(time.monotonic())
+        if at is not None:
+            self.add_event("sampler-restarted", at, message=private(reason))
+
+    def remember(self, message: str) -> None:
+        """Keep a message for the status; only the newest ones are kept."""
+        self.notices = [*(kept for kept in self.notices if kept != message), message][-KEPT_NOTICES:]
+
+
+def facts(settings: Settings) -> dict[str, Any]:
+    """Facts of a session: package versions, Python, platform, interval (s), price; `rank` and `world_size` if set."""
+    versions = {name: found for name in REPORTED_PACKAGES if (found := version(name)) is not None}
+    return {
+        "python": platform.python_version(),
+        "platform": platform.system(),
+        "versions": versions,
+        "interval": settings.interval,
+        "price": settings.price,
+        "currency": settings.currency,
+        **_rank(),
+    }
+
+
+def _rank() -> dict[str, int]:
+    """Rank and world size from the environment variables that torchrun sets."""
+    texts = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", "")}
+    return {name: int(text) for name, text in texts.items() if text.isdecimal()}
+
+
+def version(distribution: str) -> str | None:
+    """The version of an installed package, or None."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

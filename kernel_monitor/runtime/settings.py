@@ -1,0 +1,167 @@
+"""The monitor's settings, with validation shared by Python, magics and pages."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SessionError
+from ..store.charts import CHART_IDS, DEFAULT_CHARTS, PHASED_CHARTS, chart_ids
+from ..text import shown
+
+if TYPE_CHECKING:
+    from ..protocol.states import SettingsState
+
+INTERVAL_S = (0.05, 60.0)
+HISTORY_S = (60.0, 3600.0)
+FEWEST_ROWS = 10
+"""Rows of the charts' history at least, however long the interval."""
+
+PRICE = re.compile(
+    r"(?P<before>[^\d\s.,+-]{0,8})\s*(?P<number>[+-]?(?:\d+(?:\.\d*|,\d\d?)?|\.\d+))\s*"
+    r"(?P<after>[^\d\s.,+/-]{0,8})(?:\s*(?:/|per)\s*(?:h|hr|hour))?"
+)
+"""A number with a currency before or after it; a comma is a decimal comma if it cannot separate thousands."""
+EXAMPLES = "2.50, 2.50 €, $2.50; an empty text for none."
+
+Price = float | str
+Record = bool | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Immutable; `changed` makes another one.
+
+    Attributes:
+        interval: s between samples.
+        history: s of samples kept for pages and reports.
+        chosen: ids of the charts that the user chose, in the order of `store.charts`; None for the default ones.
+        phased: phases of steps are measured; their chart is then a default one.
+        record: whether the session is recorded.
+        record_to: the folder for recordings; None for the user's default (`record.folders`).
+        price: of an hour of this machine, at least 0; None if unknown.
+        currency: of the price, as written by the user; may be empty.
+    """
+
+    interval: float = 0.1
+    history: float = 600.0
+    chosen: tuple[str, ...] | None = None
+    phased: bool = False
+    record: bool = True
+    record_to: str | None = None
+    price: float | None = None
+    currency: str = ""
+
+    @property
+    def charts(self) -> tuple[str, ...]:
+        """Ids of the charts to draw, in the order of `store.charts`."""
+        if self.chosen is not None:
+            return self.chosen
+        return PHASED_CHARTS if self.phased else DEFAULT_CHARTS
+
+    @property
+    def capacity(self) -> int:
+        """Rows in the history."""
+        return max(FEWEST_ROWS, math.ceil(round(self.history / self.interval, 6)))
+
+    def to_json(self) -> SettingsState:
+        """The settings as sent to pages."""
+        return {
+            "interval": self.interval,
+            "history": self.history,
+            "charts": list(self.charts),
+            "record": self.record,
+            "record_to": self.record_to,
+            "price": self.price,
+            "currency": self.currency,
+        }
+
+    def changed(
+        self,
+        *,
+        interval: Any = None,
+        history: Any = None,
+        charts: Any = None,
+        record: Any = None,
+        price: Any = None,
+    ) -> Settings:
+        """A copy with the given values changed; None leaves a value as it is. See `Monitor.configure`.
+
+        Raises:
+            SessionError: a value is not accepted; the message names it and what is accepted.
+        """
+        new = self
+        if interval is not None:
+            new = replace(new, interval=_seconds("interval", interval, INTERVAL_S))
+        if history is not None:
+            new = replace(new, history=_seconds("history", history, HISTORY_S))
+        if charts is not None:
+            new = replace(new, chosen=None if charts in ("default", ["default"]) else _charts(charts))
+        if record is not None:
+            new = replace(new, **_record(record))
+        if price is not None:
+            new = replace(new, **_price(price, self.currency))
+        return new
+
+
+def _seconds(name: str, value: Any, limits: tuple[float, float]) -> float:
+    least, most = limits
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SessionError(f"The {name} is a number of seconds, not {value!r}.")
+    if not least <= value <= most:
+        raise SessionError(f"The {name} is {value:g} s; it must lie between {least:g} and {most:g} s.")
+    return float(value)
+
+
+def _charts(wanted: Any) -> tuple[str, ...]:
+    words = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise SessionError(f"The charts are a list of ids, or all, or default, not {wanted!r}.")
+    try:
+        chosen = chart_ids(words)
+    except ValueError as error:
+        raise SessionError(f"{str(error).capitalize()}.") from error
+    if not chosen:
+        raise SessionError(f"Name at least one chart. The charts are {', '.join(CHART_IDS)}.")
+    return chosen
+
+
+def _record(wanted: Any) -> dict[str, Any]:
+    if isinstance(wanted, bool):
+        return {"record": wanted}
+    if wanted == "":
+        return {"record": True, "record_to": None}
+    if not isinstance(wanted, str | os.PathLike):
+        raise SessionError(f"record is true, false, or a folder for the recordings, not {wanted!r}.")
+    try:
+        folder = Path(os.fsdecode(wanted)).expanduser().absolute()
+        if b"\0" in os.fsencode(folder):
+            raise ValueError("it has a null character in it")
+    except (ValueError, RuntimeError) as error:  # UnicodeError is a ValueError
+        raise SessionError(f"{wanted!r} cannot be a folder for the recordings: {error}.") from None
+    return {"record": True, "record_to": str(folder)}
+
+
+def _price(wanted: Any, currency: str) -> dict[str, Any]:
+    """Price and currency; a number alone keeps the current currency."""
+    if wanted == "" or (isinstance(wanted, str) and not wanted.strip()):
+        return {"price": None, "currency": ""}
+    if isinstance(wanted, str):
+        found = PRICE.fullmatch(wanted.strip())
+        if found is None or (found["before"] and found["after"]):
+            raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
+        number = float(found["number"].replace(",", "."))
+        currency = found["before"] or found["after"] or currency
+        if shown(currency) != currency:
+            raise SessionError(f"The currency {currency!r} has characters in it that cannot be shown: {EXAMPLES}")
+    elif isinstance(wanted, bool) or not isinstance(wanted, int | float):
+        raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
+    else:
+        number = float(wanted)
+    if not 0 <= number < math.inf:
+        raise SessionError(f"The price of an hour is {number:g}; it must be 0 or more.")
+    return {"price": number, "currency": currency}

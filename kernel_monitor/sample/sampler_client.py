@@ -1,0 +1,312 @@
+"""The kernel's half of the sampler: starts its process, reads it, restarts it, and ends it with the kernel."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from . import launch, messages
+from .clock import SessionClock
+from .outbox import Outbox
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable
+
+LOG = logging.getLogger(__name__)
+
+BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+"""Pauses before a restart, by how many samplers before it ended early; after the last pause there is no restart."""
+EARLY_S = 10.0  # a sampler that lived this long did not end early
+FLUSH_S = 0.5  # how long `stop` waits for the sampler to take earlier messages
+GRACE_S = 2.0  # how long a stopped sampler may take to end before it is killed
+
+
+class SamplerClient:
+    """A sampler process and the thread that reads it. To be started once.
+
+    All callbacks run on the reader thread (named `kernel-monitor-sampler`). An exception in a callback is logged, once
+    for each kind, and the reading goes on.
+
+    Args:
+        interval: seconds between samples, 0.01 to 60; a ValueError beyond.
+        on_hello: the series and the machine (`docs/messages.md`, *Sampler*): after each start, and again whenever
+            they have changed; before the first frame that it describes.
+        on_frame: a sample: `time.monotonic()` when it was taken, deadlines missed before it, and one float32 per series
+            of the last hello (an `array('f')` of its own, which NumPy takes without a copy).
+        on_notice: `{"level", "message"}` for people; those of the recorder also have `kind`, `state` and `path`.
+        on_exit: the sampler ended before `stop`, with the cause in words; a restart follows, or a notice of level
+            `error` if there will be none.
+        zero: the session's beginning by `time.monotonic()`; samples are due in the middle of the intervals since.
+        origin: Unix time of that moment; now where it is not given.
+        session: the session's name, for its recording.
+        record: the file to record to; None for none.
+        clock: the session's clock, in place of `zero` and `origin`.
+
+    Attributes:
+        restarts: how often the sampler was started again.
+        dropped: messages to the sampler that were dropped because it did not read.
+    """
+
+    def __init__(
+        self,
+        interval: float,
+        on_hello: Callable[[dict[str, Any]], None],
+        on_frame: Callable[[float, int, array[float]], None],
+        on_notice: Callable[[dict[str, Any]], None],
+        on_exit: Callable[[str], None],
+        *,
+        zero: float | None = None,
+        origin: float | None = None,
+        session: str | None = None,
+        record: Path | None = None,
+        clock: SessionClock | None = None,
+    ) -> None:
+        self.interval = messages.check_interval(interval)
+        self.session = session
+        self.record = record
+        now = time.monotonic()
+        zero = now if zero is None else zero
+        self.clock = clock or SessionClock(zero, time.time() - (now - zero) if origin is None else origin)
+        self.restarts = 0
+        self._workers: list[int] = []
+        self._outbox = Outbox()
+        self._on_hello = on_hello
+        self._on_frame = on_frame
+        self._on_notice = on_notice
+        self._on_exit = on_exit
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._logged: set[tuple[str, str]] = set()
+
+    @property
+    def pid(self) -> int | None:
+        """The sampler's process number; None while there is none (for some milliseconds after `start`, too)."""
+        process = self._process
+        return None if process is None else process.pid
+
+    @property
+    def dropped(self) -> int:
+        return self._outbox.dropped
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Send the sampler a message (`docs/messages.md`, *Kernel to sampler*). Never waits; for any thread.
+
+        A sampler that is started again gets the last interval, workers and recording again.
+
+        Returns:
+            Whether the message was taken: not after `stop`, in a forked child, or if it is larger than 1 MiB.
+
+        Raises:
+            TypeError: the message is not JSON.
+            ValueError: an interval out of range.
+        """
+        do = message.get("do")
+        if do == "interval":
+            self.interval = messages.check_interval(float(message["seconds"]))
+        elif do == "roles":
+            self._workers = list(message["workers"])
+        elif do == "record":
+            self.record = None if message["path"] is None else Path(message["path"])
+        return self._outbox.put(message)
+
+    def start(self) -> None:
+        """Start the sampler; returns at once.
+
+        Raises:
+            RuntimeError: it was started before.
+        """
+        if self._thread is not None or self._stopping.is_set():
+            raise RuntimeError("a SamplerClient is started once")
+        _register_hooks()
+        _live.add(self)
+        self._outbox.start()
+        self._thread = threading.Thread(target=self._run, name="kernel-monitor-sampler", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the sampler, wait for it and for the thread. Harmless when repeated, and in a forked child.
+
+        What was sent before is written first, if the sampler reads it within `FLUSH_S`. Called from a callback it
+        returns at once, and the thread ends after the callback.
+        """
+        if self._process is not None and not self._stopping.is_set():
+            self._outbox.flush(FLUSH_S)
+        with self._lock:
+            self._stopping.set()
+            process = self._process
+            self._outbox.close()
+            self._outbox.connect(None)
+            if process is not None and process.stdin is not None:
+                process.stdin.close()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(GRACE_S)
+        if thread.is_alive() and process is not None:
+            process.kill()  # it hangs, or was stopped by a signal
+            thread.join(GRACE_S)
+        if thread.is_alive():
+            LOG.warning("the sampler does not end: a driver or a callback hangs")
+        _live.discard(self)
+
+    # -- the reader thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        early = 0
+        while True:
+            began = time.monotonic()
+            try:
+                reason = self._run_once()
+            except Exception as error:  # the monitor must not harm the kernel: it logs, reports and tries again
+                LOG.exception("the sampler could not be started or read")
+                reason = f"{type(error).__name__}: {error}"
+            if self._stopping.is_set():
+                return
+            self._call("on_exit", self._on_exit, reason)
+            early = 0 if time.monotonic() - began >= EARLY_S else early + 1
+            if early > len(BACK_OFF_S):
+                message = f"the sampler ended {early} times within {EARLY_S:g} s and is not restarted: {reason}"
+                self._call("on_notice", self._on_notice, {"level": "error", "message": message})
+                return
+            if self._stopping.wait(BACK_OFF_S[max(0, early - 1)]):
+                return
+            self.restarts += 1
+
+    def _run_once(self) -> str:
+        """One sampler from start to end; returns why it ended."""
+        with self._lock:
+            if self._stopping.is_set():
+                return "stopped"
+            process = self._process = launch.spawn(
+                self.interval,
+                self.clock.zero - self.clock.suspended,
+                origin=self.clock.origin,
+                session=self.session,
+                record=self.record,
+            )
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise RuntimeError("the sampler was started without pipes")
+        if self._workers:
+            self._outbox.put({"do": "roles", "workers": self._workers})
+        self._outbox.connect(process.stdin.fileno())
+        try:
+            decoder = messages.Decoder()
+            # A blocking read is the cheapest: one wait for the GIL per frame.
+            while data := os.read(process.stdout.fileno(), 1 << 16):
+                for kind, payload in decoder.feed(data):
+                    self._deliver(kind, payload)
+                if self._stopping.is_set():
+                    break
+        except messages.WireError as error:
+            process.kill()
+            return f"it sent what is no message: {error}"
+        finally:
+            process.stdout.close()
+            with self._lock:
+                self._outbox.connect(None)
+                process.stdin.close()
+                self._process = None
+            code = _end(process)
+            errors = _rest_of(process.stderr.fileno())
+            process.stderr.close()
+        last = errors.strip().splitlines()[-1:]
+        return ": ".join([_cause(code), *last])
+
+    def _deliver(self, kind: int, payload: bytes) -> None:
+        if kind == messages.FRAME:
+            self._call("on_frame", self._on_frame, *messages.decode_frame(payload))
+        elif kind == messages.HELLO:
+            self._call("on_hello", self._on_hello, messages.decode_json(payload))
+        else:
+            self._call("on_notice", self._on_notice, messages.decode_json(payload))
+
+    def _call(self, name: str, callback: Callable[..., None], *arguments: Any) -> None:
+        try:
+            callback(*arguments)
+        except Exception as error:  # a failing callback must not end the reading
+            kind = (name, type(error).__name__)
+            if kind not in self._logged:
+                self._logged.add(kind)
+                LOG.exception("%s of the sampler failed; this is logged once, and the sampling goes on", name)
+
+    # -- the forked child -------------------------------------------------------------------------------------------
+
+    def _forget_in_child(self) -> None:
+        """Close the inherited ends of the pipes; the process and the thread are the parent's."""
+        process, self._process, self._thread = self._process, None, None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._stopping.set()
+        self._outbox = Outbox()
+        self._outbox.close()
+        if process is not None:
+            process.returncode = 0  # not ours to wait for
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a sampler whose pipes are closed; its exit status."""
+    try:
+        return process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _rest_of(fd: int) -> str:
+    if hasattr(os, "set_blocking"):
+        os.set_blocking(fd, False)
+    try:
+        return os.read(fd, 1 << 16).decode(errors="replace")
+    except BlockingIOError:
+        return ""
+
+
+def _cause(code: int) -> str:
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"ended with status {code}"
+
+
+_live: WeakSet[SamplerClient] = WeakSet()
+
+
+@cache
+def _register_hooks() -> None:
+    """Let forked children forget the clients, and the interpreter's end stop them; once for the process."""
+    atexit.register(_stop_all)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=launch.forking.acquire,
+            after_in_parent=launch.forking.release,
+            after_in_child=_forget_all_in_child,
+        )
+
+
+def _stop_all() -> None:
+    for client in list(_live):
+        client.stop()
+
+
+def _forget_all_in_child() -> None:
+    launch.forking.release()
+    for client in list(_live):
+        client._forget_in_child()
+    _live.clear()

@@ -1,0 +1,162 @@
+"""Which phase a thread is in, and how long it was in each: times of the host, exclusive of each other.
+
+The hooks of watched models and `phase` write the phases of their own thread; the step clocks of that thread read them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from time import monotonic
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from .cuda_times import Trail
+
+COPY, FORWARD, BACKWARD, OPTIMIZER, OUTSIDE = range(5)
+"""Places in `ThreadPhases.spent`; `OUTSIDE` is what must not count into any step: the profiler's own work."""
+KINDS = 5
+
+
+class Mark(NamedTuple):
+    """A thread's phases when a batch came: `spent` until then, and which generation of watches it was."""
+
+    phases: ThreadPhases
+    spent: tuple[float, ...]
+    generation: int
+
+
+class ThreadPhases:
+    """One thread's phases."""
+
+    __slots__ = ("_codes", "_since", "_stack", "on_device", "spent", "trails", "used")
+
+    def __init__(self) -> None:
+        self.spent = [0.0] * KINDS  # s, by kind, since the thread's first phase
+        self.used = False  # some phase was entered
+        self.on_device = False  # the models that run on this thread are on a GPU; the phases are then timed there too
+        self.trails: list[Trail] = []  # of the steps under way on this thread
+        self._stack: list[int] = []  # the phases that are open, the innermost last
+        self._codes: list[CodeType | None] = []  # of each: the function that has to be running; None: a `with`
+        self._since = 0.0  # until when `spent` is up to date, while a phase is open
+
+    def enter(self, kind: int, code: CodeType | None = None) -> None:
+        """A phase begins; the one that it interrupts does not count on meanwhile.
+
+        Args:
+            code: of the function that calls our hooks at the phase's beginning and end. An interrupt skips the second
+                hook, so the phase counts only as long as the function runs.
+        """
+        stack = self._stack
+        if stack:
+            if code is not None:
+                self.heal()
+            self.settle()
+        else:
+            self._since = monotonic()
+        self.used = True
+        stack.append(kind)
+        self._codes.append(code)
+        if self.trails:
+            self.stamp()
+
+    def leave(self, kind: int) -> None:
+        """The innermost phase of that kind ends, with those inside it that were not ended."""
+        if kind not in self._stack:
+            return
+        self.settle()
+        while self._stack:
+            self._codes.pop()
+            if self._stack.pop() == kind:
+                break
+        if self.trails:
+            self.stamp()
+
+    @property
+    def idle(self) -> bool:
+        return not self._stack
+
+    @property
+    def kind(self) -> int:
+        """The phase that counts now; -1: none."""
+        return self._stack[-1] if self._stack else -1
+
+    def settle(self, now: float | None = None) -> None:
+        """Bring `spent` up to date."""
+        if self._stack:
+            now = monotonic() if now is None else now
+            self.spent[self._stack[-1]] += max(0.0, now - self._since)
+            self._since = now
+
+    def heal(self) -> None:
+        """Close the phases whose function no longer runs: it was interrupted between its hooks."""
+        running = set()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            running.add(id(frame.f_code))
+            frame = frame.f_back
+        stale = [code is not None and id(code) not in running for code in self._codes]
+        if any(stale):
+            self.settle()
+            kept = [place for place, gone in enumerate(stale) if not gone]
+            self._stack[:] = [self._stack[place] for place in kept]
+            self._codes[:] = [self._codes[place] for place in kept]
+
+    def stamp(self) -> None:
+        """Mark the change of phase on the device, for every step under way; those that have too many marks drop out."""
+        stamp, kind = self.trails[0].now(), self.kind
+        self.trails = [trail for trail in self.trails if trail.add(kind, stamp)]
+
+    def mark(self, now: float) -> Mark | None:
+        """The phases up to now; None if none was ever entered."""
+        if not self.used:
+            return None
+        if self._stack:
+            self.settle(now)
+        return Mark(self, tuple(self.spent), watched.generation)
+
+    def since(self, mark: Mark, now: float) -> list[float] | None:
+        """s by kind since a mark of the same thread; None when a model was watched or let go in between."""
+        if mark.phases is not self or mark.generation != watched.generation:
+            return None
+        if self._stack:
+            self.heal()
+            self.settle(now)
+        return [new - old for new, old in zip(self.spent, mark.spent, strict=True)]
+
+
+class Watched:
+    """How many models are watched in this process."""
+
+    def __init__(self) -> None:
+        self.models = 0  # 0 in forked children
+        self.generation = 0  # goes up with every model that is watched or let go
+
+    def changed(self, by: int) -> None:
+        self.models = max(0, self.models + by)
+        self.generation += 1
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.phases = ThreadPhases()
+
+
+watched = Watched()
+_local = _Local()
+
+
+def thread_phases() -> ThreadPhases:
+    return _local.phases
+
+
+def _in_child() -> None:
+    global _local  # noqa: PLW0603 - a loader worker starts with an empty phases
+    _local = _Local()
+    watched.models = 0
+    watched.generation += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,130 @@
+"""What steps in this process without being switchable: watched iterables and loops under `monitor.step()`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..text import given
+from .step_meter import Meter
+
+if TYPE_CHECKING:
+    from ..protocol.states import EpochCounts, LoaderState
+
+EPOCHS_KEPT = 4  # epochs of a source whose counts are kept
+
+_lock = threading.Lock()
+_live: weakref.WeakValueDictionary[int, Source] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+
+
+def next_number() -> int:
+    """A number for a loader, from 1, never used again: switchable loaders and sources share them."""
+    with _lock:
+        return next(_numbers)
+
+
+def live() -> list[Source]:
+    """Every source that is still in use, oldest first. In a forked child there are none."""
+    with _lock:
+        return [source for _, source in sorted(_live.items())]
+
+
+class Epoch:
+    """What one iteration has delivered; `finished`: its end was reached."""
+
+    __slots__ = ("batches", "finished", "number", "planned", "samples")
+
+    def __init__(self, number: int, planned: int | None) -> None:
+        self.number = number
+        self.planned = planned
+        self.batches = 0
+        self.samples = 0
+        self.finished = False
+
+
+class Source:
+    """A loop whose steps are measured and whose data comes from elsewhere.
+
+    Args:
+        name: for people, kept as one line of at most 80 letters; None: the id.
+        batches: how many an epoch has, asked at its beginning; None if not known.
+        planned: the same for samples.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        batches: Callable[[], int | None] = lambda: None,
+        planned: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        name = None if name is None else given(name, "The name of a loop") or None
+        number = next_number()
+        self.id = f"loader-{number}"
+        self.name = self.id if name is None else name
+        self.meter = Meter(self.id)
+        self._batches = batches
+        self._planned = planned
+        self._length: int | None = None
+        self._epochs: list[Epoch] = []
+        with _lock:
+            _live[number] = self
+
+    def begin(self) -> Epoch:
+        self._length = self._batches()
+        epoch = Epoch(self._epochs[-1].number + 1 if self._epochs else 0, self._planned())
+        self._epochs = [*self._epochs[1 - EPOCHS_KEPT :], epoch]
+        return epoch
+
+    def state(self) -> LoaderState:
+        """As a switchable loader's; there is nothing to switch and no knob."""
+        epoch = self._epochs[-1] if self._epochs else Epoch(0, None)
+        return {
+            "id": self.id,
+            "name": self.name,
+            "backend": "loader",
+            "wanted": None,
+            "status": f"watched, batch {epoch.batches:,}" if self._epochs else "watched",
+            "backends": [],
+            "batch": epoch.batches,
+            "skips": [],
+            "calibration": {},
+            "ended": False,
+            "knobs": {"workers": None, "prefetch": None, "threads": None},
+            **_counts(epoch),
+            "batches": self._length,
+        }
+
+    def epochs(self) -> list[EpochCounts]:
+        """The counts of the last epochs, oldest first, as a switchable loader's."""
+        return [_counts(epoch) for epoch in self._epochs]
+
+
+def _counts(epoch: Epoch) -> EpochCounts:
+    missing = 0 if epoch.planned is None or not epoch.finished else max(0, epoch.planned - epoch.samples)
+    return {
+        "epoch": epoch.number,
+        "batches": epoch.batches,
+        "samples": epoch.samples,
+        "planned": epoch.planned,
+        "lost": missing,
+        "doubled": 0,
+        "skipped": 0,
+        "replaced": 0,
+        "decoded": {},
+        "finished": epoch.finished,
+    }
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603 - some other thread of the parent may have held it
+    _lock = threading.Lock()
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,309 @@
+"""How long a loop waits for data and what it does with it, step by step. Written by one thread, read by any."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from math import isnan, nan
+from typing import NamedTuple
+
+from . import boundary
+from .cuda_times import Trail, current
+from .measured_step import NO_GRADIENTS, ON_DEVICE, WARM_UP, Step
+from .phases import KINDS, OUTSIDE, Mark, thread_phases, watched
+
+STEPS_KEPT = 4096  # steps of which more than their sum is known, the newest of a loader
+WARM_UP_STEPS = 3
+"""The first steps of a source, which are warm-up; so is the first of each iteration, whose batch was not prefetched."""
+PENDING = 64  # steps that may wait for the GPU's times; with more, the oldest is kept with the host's times
+LATE_S = 1.0  # how long after the end of an iteration its last steps wait for the GPU's times
+FORGOTTEN_S = 60.0  # the same for an iteration that was left without being ended
+
+_SEEN_BITS = (1, 2, 4, 8)
+
+
+class Totals(NamedTuple):
+    """Cumulative since the loader was wrapped."""
+
+    images: int  # samples delivered
+    steps: int  # steps ended. A step goes from one request for a batch to the next
+    wait_s: float  # s, the waits for their batch of the `waited` steps
+    step_s: float  # s, the steps' whole durations
+    phased: int = 0  # steps with phases, as far as these are settled
+    copy_s: float = 0.0  # copy_s, forward_s, backward_s, optimizer_s: s, their phases; 0 for one that was not measured
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    phased_step_s: float = 0.0  # s, their durations
+    phased_wait_s: float = 0.0  # s, their waits; 0 where one was not measured
+    waited: int = 0  # steps whose wait was measured: all of a loader, of `monitor.step` those that called `got`
+
+
+class Meter:
+    """Totals of all iterations of a loader. Each value is replaced as a whole, so that readers need no lock.
+
+    Args:
+        loader: the source's id.
+    """
+
+    def __init__(self, loader: str = "") -> None:
+        self.loader = loader
+        self._totals = (0, 0, 0.0, 0.0, 0)  # images, steps, wait_s, step_s, waited
+        self._phases = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the totals from `phased` on
+        self._steps: list[Step | None] = [None] * STEPS_KEPT  # step n, from 0, stands at n % STEPS_KEPT
+        self._settled = 0  # steps of which everything is known
+        self._pending: deque[tuple[Step, Trail | None, int]] = deque()  # those after them; bits of the phases seen
+        self._settling = threading.Lock()  # never waited for
+        self._idle = True  # no iteration is under way
+        self.seen = 0  # bits of the phases that this source has had
+
+    def totals(self) -> Totals:
+        images, steps, wait_s, step_s, waited = self._totals
+        return Totals(images, steps, wait_s, step_s, *self._phases, waited)
+
+    @property
+    def count(self) -> int:
+        return self._totals[1]
+
+    def add(self, images: int) -> None:
+        """The loop received so many samples."""
+        self._totals = (self._totals[0] + images, *self._totals[1:])
+
+    def step(self, step: Step, trail: Trail | None = None, seen: int = 0) -> None:
+        """A step ended.
+
+        Args:
+            trail: where the GPU's times of its phases will come from.
+            seen: bits of the phases that are measured.
+        """
+        old = self._totals
+        known = not isnan(step.wait)
+        wait = step.wait if known else 0.0
+        self._totals = (old[0], old[1] + 1, old[2] + wait, old[3] + step.step, old[4] + known)
+        if trail is None and not self._pending:
+            self._keep(step, seen)
+            return
+        self._pending.append((step, trail, seen))
+        self.settle()
+
+    def settle(self) -> None:
+        """Keep the steps whose GPU times are known by now; called by the loop's thread."""
+        if not self._settling.acquire(blocking=False):
+            return  # a reader settles the last steps of an earlier iteration
+        try:
+            while self._pending:
+                step, trail, seen = self._pending[0]
+                if trail is not None:
+                    if trail.done():
+                        step = _on_device(step, trail, seen)
+                    elif len(self._pending) <= PENDING:
+                        break
+                self._keep(step, seen)
+                self._pending.popleft()
+        finally:
+            self._settling.release()
+
+    def begins(self) -> None:
+        self._idle = False
+
+    def ends(self) -> None:
+        """An iteration ended or was dropped."""
+        self._idle = True
+        if self._pending:
+            self.settle()
+
+    def dropped(self) -> None:
+        """An iteration was left, on whatever thread that is noticed."""
+        self._idle = True
+
+    def steps_since(self, number: int) -> tuple[list[Step], int]:
+        """The steps after the first `number` ones, oldest first, as far as they are kept; and how many there were.
+
+        Steps count once their phases are known: those on a GPU come up to some steps late.
+        """
+        if self._pending:
+            self._give_up()
+        newest = self._settled
+        first = max(number, newest - STEPS_KEPT)
+        steps = [self._steps[place % STEPS_KEPT] for place in range(first, newest)]
+        # The loop goes on meanwhile, and may have put the next steps in the places of the oldest.
+        lost = max(0, self._settled - STEPS_KEPT + 1 - first)
+        return [step for step in steps[lost:] if step is not None], newest
+
+    def _give_up(self) -> None:
+        """Keep, with the host's times, steps of whose GPU times no loop will ask any more."""
+        if not self._settling.acquire(blocking=False):
+            return
+        try:
+            late = time.monotonic() - (LATE_S if self._idle else FORGOTTEN_S)
+            while self._pending and self._pending[0][0].end < late:
+                step, _, seen = self._pending[0]
+                self._keep(step, seen)
+                self._pending.popleft()
+        finally:
+            self._settling.release()
+
+    def _keep(self, step: Step, seen: int) -> None:
+        self._steps[self._settled % STEPS_KEPT] = step
+        self._settled += 1
+        if seen:
+            count, copy, forward, backward, optimizer, whole, wait = self._phases
+            self._phases = (
+                count + 1,
+                copy + (step.copy if seen & 1 else 0.0),
+                forward + (step.forward if seen & 2 else 0.0),
+                backward + (step.backward if seen & 4 else 0.0),
+                optimizer + (step.optimizer if seen & 8 else 0.0),
+                whole + step.step,
+                wait + (0.0 if isnan(step.wait) else step.wait),
+            )
+
+
+class StepClock:
+    """Times the steps of one iteration, on the thread that iterates."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._asked: float | None = None  # when the step under way asked for its batch
+        self._waited = nan
+        self._batch = (0, 0, 0)  # epoch, number, samples
+        self._first = True  # no step of this iteration has ended
+        self._flags = 0
+        self._mark: Mark | None = None  # the thread's state when the batch came
+        self._outside = 0.0  # s outside of all steps, of the thread, when the step began
+        self._trail: Trail | None = None
+        if not watched.models:
+            meter.seen = 0
+
+    def __del__(self) -> None:
+        self._meter.dropped()
+
+    def ask(self, now: float | None = None) -> None:
+        """The loop asks for a batch: the step under way ends."""
+        now = time.monotonic() if now is None else now
+        meter, phases = self._meter, thread_phases()
+        if self._asked is not None:
+            self._end(now, self._asked)
+        meter.begins()
+        flags = WARM_UP if self._first or meter.count < WARM_UP_STEPS else 0
+        if boundary.Pending.any:
+            spent, more = self._outside_of_steps()
+            now, flags = now + spent, flags | more
+        if _no_gradients():
+            flags |= NO_GRADIENTS
+        self._flags = flags
+        self._asked = now
+        self._outside = phases.spent[OUTSIDE]
+        if phases.on_device and current.stamps is not None and (watched.models or meter.seen):
+            trail = Trail(current.stamps)
+            if trail.add(-1, trail.now()):
+                self._trail = trail
+
+    def went_on(self) -> None:
+        """The step has its batch, or needs none; its wait is not measured unless `got` follows."""
+        self._received(time.monotonic())
+
+    def got(self, images: int, now: float | None = None, *, epoch: int = 0, batch: int = 0) -> None:
+        """The loop receives a batch of `images` samples: batch number `batch` of its epoch."""
+        now = time.monotonic() if now is None else now
+        if self._asked is not None:
+            self._waited = now - self._asked
+            self._received(now)
+        self._batch = (epoch, batch, images)
+        self._meter.add(images)
+
+    def finish(self, epoch: int, batch: int) -> None:
+        """The step under way, batch number `batch` of its epoch, ends, and none begins."""
+        if self._asked is not None:
+            self._batch = (epoch, batch, self._batch[2])
+            self._end(time.monotonic(), self._asked)
+            self._batch = (epoch, batch, 0)
+        self._meter.ends()
+
+    def stop(self) -> None:
+        """No batch came: what was asked for last is no step."""
+        self._asked = None
+        self._let_go(thread_phases().trails)
+        self._meter.ends()
+
+    def _received(self, now: float) -> None:
+        phases, trail = thread_phases(), self._trail
+        self._mark = phases.mark(now)
+        if trail is not None and trail.add(phases.kind, trail.now()):
+            trail.got()
+            if trail not in phases.trails:
+                phases.trails.append(trail)
+
+    def _end(self, now: float, asked: float) -> None:
+        meter, phases = self._meter, thread_phases()
+        self._asked = None
+        whole = now - asked - (phases.spent[OUTSIDE] - self._outside)
+        self._first, flags = False, self._flags
+        spent = None if self._mark is None else phases.since(self._mark, now)
+        if spent is None:
+            meter.seen = 0
+            durations = (nan, nan, nan, nan)
+        else:
+            for bit, seconds in zip(_SEEN_BITS, spent, strict=False):
+                if seconds > 0.0:
+                    meter.seen |= bit
+            durations = _seen(spent, meter.seen)
+        trail = self._trail
+        if trail is not None:
+            self._let_go(phases.trails)
+            trail.add(-1, trail.now())
+        step = Step(now, *self._batch, self._waited, whole, *durations, flags)
+        self._mark, self._waited = None, nan
+        meter.step(step, trail if meter.seen else None, meter.seen)
+
+    def _let_go(self, trails: list[Trail]) -> None:
+        if self._trail in trails:
+            trails.remove(self._trail)
+        self._trail = None
+
+    def _outside_of_steps(self) -> tuple[float, int]:
+        """Make the calls of this boundary; returns the s they took and the flags for the step that begins."""
+        phases, began = thread_phases(), time.monotonic()
+        phases.enter(OUTSIDE)
+        try:
+            flags = boundary.run(self._meter.loader, self._meter.count)
+        finally:
+            phases.leave(OUTSIDE)
+        return time.monotonic() - began, flags
+
+
+def _no_gradients() -> bool:
+    # Not there without PyTorch, nor while another thread imports it.
+    enabled = getattr(sys.modules.get("torch"), "is_grad_enabled", None)
+    return enabled is not None and not enabled()
+
+
+def _seen(spent: list[float], seen: int) -> tuple[float, float, float, float]:
+    """copy, forward, backward, optimizer, NaN for one of which nothing was ever seen."""
+    copy, forward, backward, optimizer = spent[:4]
+    return (
+        copy if seen & 1 else nan,
+        forward if seen & 2 else nan,
+        backward if seen & 4 else nan,
+        optimizer if seen & 8 else nan,
+    )
+
+
+def _on_device(step: Step, trail: Trail, seen: int) -> Step:
+    """The step in the GPU's own time, or unchanged if that is not known."""
+    times = trail.times(KINDS)
+    if times is None:
+        return step
+    wait, whole, spent = times
+    copy, forward, backward, optimizer = _seen(spent, seen)
+    return step._replace(
+        wait=nan if isnan(step.wait) else wait,
+        step=whole,
+        copy=copy,
+        forward=forward,
+        backward=backward,
+        optimizer=optimizer,
+        flags=step.flags | ON_DEVICE,
+    )

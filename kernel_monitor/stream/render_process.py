@@ -1,0 +1,75 @@
+"""Rendering in a process of its own: Bokeh never runs, and holds no lock, in the process that trains."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import MonitorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TIMEOUT_S = 300.0
+NICENESS = 3
+"""Of a core that a training thread wants too, a third (sched(7)); of an idle core, all. The longest of
+five exports beside a loop on two cores took 5.4 s; with a niceness of 5, 6.7 s (`benchmarks.stalls`)."""
+
+
+def run_module(
+    module: str, stdin: bytes | Callable[[], bytes], *, timeout: float = TIMEOUT_S, low_priority: bool = True
+) -> bytes:
+    """Run ``python -m module`` on ``stdin`` and return what it wrote to stdout.
+
+    Args:
+        module: its name.
+        stdin: the bytes, or what makes them while the process starts and imports.
+        timeout: seconds that the process may take from when it has them.
+        low_priority: leave most of the processor to training (`NICENESS`). Windows has no niceness.
+
+    Raises:
+        MonitorError: it failed or took longer than ``timeout`` seconds; the message ends with its last line.
+    """
+    # A group of its own keeps an interrupt of the kernel (sent to its process group) away from the export. No session
+    # of its own: Linux shares the processor out by sessions first (sched(7), autogroup), and niceness would not count.
+    process = subprocess.Popen(
+        _low_priority_command(module) if low_priority and hasattr(os, "nice") else command(module),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        process_group=0,
+        env=environment(),
+    )
+    with process:
+        try:
+            out, error = process.communicate(stdin() if callable(stdin) else stdin, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise MonitorError(f"{module} did not finish within {timeout:g} s.") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+    if process.returncode != 0:
+        lines = error.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise MonitorError(f"{module} failed with exit status {process.returncode}: {lines[-1]}")
+    return out
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours; -P: a random.py in the notebook's folder must not be imported."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def _low_priority_command(module: str) -> list[str]:
+    """The same, with a niceness that the process gives itself before it imports anything."""
+    run = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-P", "-c", f"import os; os.nice({NICENESS}); {run}"]
+
+
+def environment() -> dict[str, str]:
+    """An environment in which the process imports this very package."""
+    package_root = str(Path(__file__).resolve().parents[2])
+    paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,240 @@
+"""GPUs: heatmaps of their load, engines and counters, and lines of their clocks, temperature and bus traffic.
+
+A heatmap has one row per GPU and metric. A single GPU's rows are named by metric; several GPUs are grouped by metric,
+so that a GPU that differs from the others stands out. Lines have one colour per GPU.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bokeh.models import Range1d
+from bokeh.models.annotations import BoxAnnotation, Label
+
+from ..store.charts import chart_series
+from .curves import LOW, Curve, curve_color, curves, key
+from .heatmap import heatmap
+from .markers import FONT, GRID, add_bands, add_markers
+from .rows import Group, Row, row_height
+from .style import NEUTRAL, Page, heading, missing, new_figure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bokeh.models.ui import UIElement
+    from bokeh.plotting import figure
+
+    from ..store import Schema
+    from ..store.schema import Gpu
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`part` of `gpu/<i>/<part>`, its name in a row's label, and the short name beside its rows."""
+
+    part: str
+    words: str
+    short: str
+
+
+LOAD = (Metric("utilisation", "busy", "busy"), Metric("memory", "memory", "memory"), Metric("power", "power", "power"))
+ENGINES = (
+    Metric("encoder", "encoder", "encode"),
+    Metric("decoder", "decoder", "decode"),
+    Metric("jpeg", "JPEG engine", "JPEG"),
+    Metric("ofa", "optical flow", "flow"),
+)
+COUNTERS = (
+    Metric("sm_active", "SM active", "SM"),
+    Metric("sm_occupancy", "SM occupancy", "occup."),
+    Metric("tensor_active", "tensor cores active", "tensor"),
+    Metric("dram_active", "DRAM active", "DRAM"),
+)
+
+
+def gpu(schema: Schema, page: Page) -> list[UIElement]:
+    """Utilisation, memory (of its total) and power (of its limit) of each GPU and memory of its MIG instances, in %.
+
+    Without GPUs, NVML's reason; nothing before the first hello.
+    """
+    if schema.gpus:
+        mig = [_mig(schema, name) for name in chart_series(schema, "gpu") if "/mig/" in name]
+        title = heading("gpu", "GPU, % of maximum", products(schema))
+        return [title, _rows(schema, page, "gpu", LOAD, mig, keep=True)]
+    if schema.gpu_reason:
+        return [heading("gpu", "GPU"), _reason(schema.gpu_reason, page)]
+    return []
+
+
+def gpu_engines(schema: Schema, page: Page) -> list[UIElement]:
+    """How busy the encoder, decoder, JPEG and optical-flow engines are, in %."""
+    return _detail(schema, page, "gpu-engines", "GPU engines busy, %", ENGINES)
+
+
+def gpu_counters(schema: Schema, page: Page) -> list[UIElement]:
+    """GPM: the share of time and of slots in which the multiprocessors, tensor cores and memory really worked, in %."""
+    return _detail(schema, page, "gpu-counters", "GPU counters (GPM), %", COUNTERS)
+
+
+def gpu_clocks(schema: Schema, page: Page) -> list[UIElement]:
+    """SM clock (MHz), temperature (°C), and when a clock was held down for power, heat or a fault."""
+    title = "SM clock, MHz"
+    if not chart_series(schema, "gpu-clocks"):
+        return missing(schema, "gpu-clocks", title)
+    clocks = _curves(schema, "clock_sm", "MHz")
+    heat = _curves(schema, "temperature", "°C")
+    rows = metric_rows(schema, Metric("throttled", "throttled", "thrott."))
+    parts: list[UIElement] = []
+    if clocks:
+        parts += [heading("gpu-clocks", title), *_legend(schema, "gpu-clocks")]
+        parts.append(curves(page, name="gpu-clocks", lines=clocks, height=LOW, axis=not heat and not rows))
+    if heat:
+        parts += [heading("gpu-heat", "GPU temperature, °C"), *([] if clocks else _legend(schema, "gpu-heat"))]
+        parts.append(curves(page, name="gpu-heat", lines=heat, height=LOW, axis=not rows))
+    if rows:
+        parts.append(heading("gpu-throttled", "GPU throttled, % of the time", "power cap, heat or hardware slowdown"))
+        parts.append(heatmap(page, name="gpu-throttled", rows=rows, pixels=14 if len(rows) <= 4 else 8, from_top=True))
+    return parts
+
+
+def gpu_bus(schema: Schema, page: Page) -> list[UIElement]:
+    """What each GPU receives and sends over PCIe and over NVLink, in bytes per second."""
+    if not chart_series(schema, "gpu-bus"):
+        return missing(schema, "gpu-bus", "PCIe and NVLink, bytes per second")
+    parts: list[UIElement] = []
+    found = [
+        (name, word, [*_curves(schema, f"{name}_received", "B/s"), *_curves(schema, f"{name}_sent", "B/s", "dotted")])
+        for name, word in (("pcie", "PCIe"), ("nvlink", "NVLink"))
+    ]
+    shown = [entry for entry in found if entry[2]]
+    for name, word, lines in shown:
+        parts.append(heading(f"gpu-{name}", f"{word}, bytes per second"))
+        if name == shown[0][0]:
+            strokes = [("received", NEUTRAL, "solid"), ("sent", NEUTRAL, "dotted")]
+            parts.append(key("gpu-bus-legend", [*_entries(schema), *strokes]))
+        parts.append(curves(page, name=f"gpu-{name}", lines=lines, height=LOW, axis=name == shown[-1][0]))
+    return parts
+
+
+def products(schema: Schema) -> str | None:
+    """`8 × NVIDIA H200`."""
+    names = list(dict.fromkeys(gpu.name for gpu in schema.gpus))
+    what = f"{len(schema.gpus)} × " if len(schema.gpus) > 1 and len(names) == 1 else ""
+    return f"{what}{', '.join(names)}" or None
+
+
+def metric_rows(schema: Schema, metric: Metric) -> list[Row]:
+    """A row for each GPU that has the metric, the last GPU at the bottom."""
+    found = [gpu for gpu in reversed(schema.gpus) if _series(gpu, metric) in schema.columns]
+    return [_row(schema, gpu, metric, f"GPU {gpu.index}") for gpu in found]
+
+
+def _detail(schema: Schema, page: Page, name: str, title: str, metrics: Sequence[Metric]) -> list[UIElement]:
+    if not chart_series(schema, name):
+        return missing(schema, name, title)
+    return [heading(name, title), _rows(schema, page, name, metrics, [], keep=False)]
+
+
+def _rows(
+    schema: Schema, page: Page, name: str, metrics: Sequence[Metric], extra: Sequence[Row], *, keep: bool
+) -> figure:
+    """The heatmap; metrics that no GPU has are left out, unless they are to be kept."""
+    shown = [metric for metric in metrics if keep or any(_series(gpu, metric) in schema.columns for gpu in schema.gpus)]
+    single = len(schema.gpus) == 1
+    # From the bottom row up, so that the first metric of the first GPU stands on top.
+    rows = list(extra)
+    groups = [Group("MIG", "MIG", 0, len(rows))] if rows else []
+    pixels = _pixels(len(rows) + len(shown) * len(schema.gpus))
+    upright = not single and len(schema.gpus) * pixels >= 48
+    for metric in reversed(shown):
+        groups.append(Group(metric.short, metric.short, len(rows), len(rows) + len(schema.gpus)))
+        for gpu in reversed(schema.gpus):
+            if single:
+                short = f"GPU {gpu.index}" if metric is shown[0] and keep else metric.short
+            else:
+                short = str(gpu.index) if upright else f"{metric.short} {gpu.index}"
+            rows.append(_row(schema, gpu, metric, short))
+    return heatmap(page, name=name, rows=rows, levels=[groups] if upright else [], pixels=pixels, from_top=True)
+
+
+def _pixels(count: int) -> int:
+    """Rows of GPUs are few enough that each has a name."""
+    return 14 if 8 < count <= 24 else 11 if 24 < count <= 40 else row_height(count)
+
+
+def _series(gpu: Gpu, metric: Metric) -> str:
+    return f"gpu/{gpu.index}/{metric.part}"
+
+
+def _row(schema: Schema, gpu: Gpu, metric: Metric, short: str) -> Row:
+    series = _series(gpu, metric)
+    label = f"GPU {gpu.index} {metric.words}"
+    if series in schema.columns:
+        return Row(series, label, short)
+    why = gpu.reasons.get(metric.part)
+    return Row(series, f"{label}: {why}" if why else label, short, hatched=True)
+
+
+def _mig(schema: Schema, series: str) -> Row:
+    _, index, _, instance, part = series.split("/")
+    words = {"memory": "memory", "sm_active": "SM active"}[part]
+    names = {(str(gpu.index), str(mig["index"])): f" ({mig['name']})" for gpu in schema.gpus for mig in gpu.mig}
+    name = f"GPU {index} MIG {instance}{names.get((index, instance), '')}"
+    return Row(series, f"{name} {words}", f"MIG {index}:{instance}")
+
+
+def _reason(reason: str, page: Page) -> figure:
+    # A label on a canvas does not wrap by itself; 22 characters fit beside the axis of a 260 px sidebar.
+    lines = textwrap.wrap(f"No GPU: {reason}", 22) or ["No GPU"]
+    p = new_figure(page, name="gpu", inner_height=14 * len(lines) + 8, y_range=Range1d(start=0, end=1), axis=False)
+    p.yaxis.ticker = []
+    p.ygrid.grid_line_color = None
+    p.add_layout(
+        BoxAnnotation(
+            fill_color=GRID,
+            fill_alpha=0.16,
+            line_color=None,
+            hatch_pattern="right_diagonal_line",
+            hatch_color=GRID,
+            hatch_alpha=0.12,
+            hatch_scale=8,
+        )
+    )
+    p.add_layout(
+        Label(
+            x=8,
+            y=0.5,
+            x_units="screen",
+            text="\n".join(lines),
+            text_baseline="middle",
+            text_font=FONT,
+            text_font_size="11.5px",
+            text_color=NEUTRAL,
+            text_line_height=1.15,
+            tags=["ink"],
+            name="gpu-reason",
+        )
+    )
+    add_bands(page.bands, p, over=False)
+    add_markers(page.markers, p)
+    page.top = False
+    return p
+
+
+def _curves(schema: Schema, part: str, unit: str, dash: str = "solid") -> list[Curve]:
+    word = {"received": ", received", "sent": ", sent"}.get(part.rpartition("_")[2], "")
+    return [
+        Curve(f"gpu/{gpu.index}/{part}", f"GPU {gpu.index}{word}", unit, curve_color(k), dash)
+        for k, gpu in enumerate(schema.gpus)
+        if f"gpu/{gpu.index}/{part}" in schema.columns
+    ]
+
+
+def _entries(schema: Schema) -> list[tuple[str, str, str]]:
+    return [(f"GPU {gpu.index}", curve_color(k), "solid") for k, gpu in enumerate(schema.gpus)]
+
+
+def _legend(schema: Schema, name: str) -> list[UIElement]:
+    return [key(f"{name}-legend", _entries(schema))] if len(schema.gpus) > 1 else []

@@ -1,0 +1,23 @@
+/** The kernel's analysis, and the progress of *Diagnose* and *Profile*. Shares are 0 to 1. */
+
+import type { Findings, VerdictState } from '../stream/protocol.js';
+
+export type {
+  DiagnosisResult as Diagnosis,
+  DiagnosisState as Diagnosing,
+  Findings,
+  GainState as Gain,
+  OfferState as Offer,
+  ProfileResult as Profile,
+  ProfileState as Profiling,
+  Trial as Run,
+  VerdictState as Verdict
+} from '../stream/protocol.js';
+
+export type Kind = VerdictState['kind'];
+
+/** A kernel's analysis, as the page last received it; its `verdict` is null while no loop runs. */
+export interface AnalysisState extends Required<Findings> {
+  /** The newest of each loader, by its id. */
+  readonly verdicts: ReadonlyMap<string, VerdictState>;
+}

@@ -1,0 +1,49 @@
+/** Figures as people read them; `–` for what was not measured. */
+
+const WHOLE = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 });
+const THREE = new Intl.NumberFormat('en-US', { maximumSignificantDigits: 3 });
+/** These stand before their figures (as in kernel_monitor/report/formats.py). */
+const BEFORE = '$£¥';
+
+export type Figure = number | null | undefined;
+
+/** Whether it was measured. */
+export function isKnown(value: Figure): value is number {
+  return typeof value === 'number' && Number.isFinite(value);
+}
+
+/** `1,204` */
+export function count(value: Figure): string {
+  return isKnown(value) ? WHOLE.format(value) : '–';
+}
+
+/** Three digits, whole from a hundred on: `0.023`, `12.5`, `1,204`. */
+export function number(value: Figure): string {
+  return isKnown(value) ? (Math.abs(value) >= 100 ? WHOLE : THREE).format(value) : '–';
+}
+
+/** A share of one: `62 %`, `<1 %`. */
+export function percent(share: Figure): string {
+  if (!isKnown(share)) {
+    return '–';
+  }
+  return share > 0 && share < 0.005 ? '<1 %' : `${WHOLE.format(share * 100)} %`;
+}
+
+/** With its unit, if there is a figure. */
+export function withUnit(value: Figure, unit: string): string {
+  return isKnown(value) ? `${number(value)} ${unit}` : '–';
+}
+
+/** Three digits, in whole units: `2.50 €`, `$0.00201`. */
+export function money(value: number, currency: string): string {
+  const size = Math.abs(value);
+  const digits = size === 0 || size >= 1 ? 2 : Math.min(2 - Math.floor(Math.log10(size)), 9);
+  const figure = value.toLocaleString('en-US', {
+    minimumFractionDigits: digits,
+    maximumFractionDigits: digits
+  });
+  return currency !== '' && BEFORE.includes(currency)
+    ? `${currency}${figure}`
+    : `${figure} ${currency}`.trim();
+}

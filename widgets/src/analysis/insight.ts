@@ -1,0 +1,245 @@
+/**
+ * Where a loader's steps spend their time: the verdict, and *Diagnose* and *Profile*, which a person starts. The kernel
+ * owns their results; the page owns which of them are open.
+ */
+
+import type { AnalysisState, Diagnosing, Diagnosis, Profile, Profiling } from './analysis.js';
+import { button, element, errorText, setAttribute, setText } from '../page/dom.js';
+import { count } from './figures.js';
+import { OperatorsView } from './operators.js';
+import { ProgressLine } from '../page/progress.js';
+import { Question } from '../page/question.js';
+import { RunsView } from './runs.js';
+import { VerdictView, verdictWords } from './verdict.js';
+import type { LoaderState } from '../stream/page_messages.js';
+
+/** Steps that *Profile* takes. */
+export const PROFILED_STEPS = 10;
+/** Seconds for which *Diagnose* measures each engine, unless it is asked otherwise. */
+const MEASURED_S = 8;
+
+export interface InsightActions {
+  diagnose(synthetic: boolean): Promise<void>;
+  cancelDiagnosis(): Promise<void>;
+  profile(steps: number): Promise<void>;
+  failed(message: string): void;
+}
+
+/** What was found in the session, oldest first, of one loader. */
+export interface Found {
+  readonly diagnoses: readonly Diagnosis[];
+  readonly profiles: readonly Profile[];
+}
+
+export class InsightControl {
+  readonly el = element('div', 'km-insight');
+  private readonly verdict = new VerdictView();
+  private readonly diagnoseButton = button('Diagnose', '', () => this.ask());
+  private readonly profileButton = button(`Profile ${PROFILED_STEPS} steps`, '', () => {
+    void this.act(this.profileButton, () => this.actions.profile(PROFILED_STEPS));
+  });
+  /** *Diagnose* and *Profile*: placed by the owner. */
+  readonly actionsEl = element('div', 'km-actions');
+  /** Placed by the owner, beside the engines. */
+  readonly verdictEl: HTMLElement;
+  private readonly question = new Question('Diagnose?');
+  private readonly diagnosing = new ProgressLine('Diagnose', () => {
+    void this.act(this.diagnosing.cancel, () => this.actions.cancelDiagnosis());
+  });
+  private readonly profiling = new ProgressLine('Profile', null);
+  private readonly outcome = element('p', 'km-outcome');
+  private readonly runs = new RunsView();
+  private readonly operators = new OperatorsView();
+  /** Announces to assistive technology a new verdict and the end of what a person started, and nothing in between. */
+  private readonly news = element('div', 'km-unseen');
+  private kind: string | null = null;
+  private ended = '';
+  private readonly busy = new Set<HTMLButtonElement>();
+  private state: LoaderState | null = null;
+  /** The longest duration that the running diagnosis announced: the full length of its bar. */
+  private longest = 0;
+
+  constructor(private readonly actions: InsightActions) {
+    this.news.setAttribute('aria-live', 'polite');
+    this.verdictEl = this.verdict.el;
+    this.actionsEl.append(this.diagnoseButton, this.profileButton);
+    this.el.append(
+      ...[this.verdict.body, this.question.el],
+      ...[this.diagnosing.el, this.profiling.el, this.outcome],
+      ...[this.runs.el, this.operators.el, this.news]
+    );
+  }
+
+  /**
+   * @param analysis - null before the first subscription
+   * @param live - its loop may run now
+   */
+  update(state: LoaderState, analysis: AnalysisState | null, found: Found, live: boolean): void {
+    this.state = state;
+    this.el.hidden = this.verdict.hidden = this.actionsEl.hidden = analysis === null;
+    if (analysis === null) {
+      return;
+    }
+    const verdict = analysis.verdicts.get(state.id) ?? null;
+    this.verdict.update(verdict);
+    this.verdict.hidden = verdict === null && !live;
+    if (verdict !== null && this.kind !== null && verdict.kind !== this.kind) {
+      setText(this.news, verdictWords(verdict).join(''));
+    }
+    this.kind = verdict?.kind ?? this.kind;
+    this.showButtons(state, analysis, live);
+    this.showProgress(state, analysis);
+    const { diagnoses, profiles } = found;
+    this.runs.update(diagnoses.at(-1) ?? null);
+    this.runs.el.hidden = diagnoses.length === 0 || !this.diagnosing.el.hidden;
+    const [profile, before] = [profiles.at(-1) ?? null, profiles.at(-2) ?? null];
+    const profiling = analysis.profiling;
+    const isIts = profile !== null && profiling?.result?.began === profile.began;
+    this.operators.update(profile, before, isIts ? profiling.message : '');
+    this.operators.el.hidden = profiles.length === 0 || !this.profiling.el.hidden;
+  }
+
+  private showButtons(state: LoaderState, analysis: AnalysisState, live: boolean): void {
+    const { diagnosing, profiling } = analysis;
+    this.actionsEl.hidden = !live;
+    if (!live) {
+      this.question.withdraw();
+    }
+    const engines = state.backends.filter(({ available }) => available);
+    this.diagnoseButton.hidden = engines.length === 0;
+    const waits = [
+      ...(diagnosing?.state === 'running' ? ['a diagnosis is running'] : []),
+      ...(profiling?.state === 'running' ? ['steps are being profiled'] : [])
+    ].join(', ');
+    for (const one of [this.diagnoseButton, this.profileButton]) {
+      // Not `disabled`: a button that was just pressed would lose the keyboard's focus.
+      setAttribute(one, 'aria-disabled', waits === '' ? null : 'true');
+      setAttribute(one, 'title', waits === '' ? null : `Not now: ${waits}.`);
+    }
+  }
+
+  private showProgress(state: LoaderState, analysis: AnalysisState): void {
+    const diagnosing = of(state, analysis.diagnosing);
+    const profiling = of(state, analysis.profiling);
+    const hadFocus = this.diagnosing.el.contains(document.activeElement);
+    if (diagnosing?.state === 'running') {
+      const left = diagnosing.seconds_left;
+      this.longest = Math.max(this.longest, left ?? 0);
+      this.diagnosing.update(
+        Math.max(
+          diagnosing.done / Math.max(1, diagnosing.total),
+          left === null || this.longest === 0 ? 0 : 1 - left / this.longest
+        ),
+        measuring(diagnosing),
+        left === null ? '' : `${count(left)} s left`
+      );
+    } else {
+      this.longest = 0;
+      this.diagnosing.update(null);
+      if (hadFocus) {
+        this.diagnoseButton.focus();
+      }
+    }
+    if (profiling?.state === 'running') {
+      const { done, total, message } = profiling;
+      this.profiling.update(
+        done / Math.max(1, total),
+        `Profile: ${message === '' ? `step ${count(done + 1)} of ${count(total)}` : message}`
+      );
+    } else {
+      this.profiling.update(null);
+    }
+    this.tellOutcome(diagnosing, profiling);
+  }
+
+  /** Show why the last one ended without a result, and announce once how each ended. */
+  private tellOutcome(diagnosing: Diagnosing | null, profiling: Profiling | null): void {
+    const fails = [diagnosing, profiling].flatMap((one, i) =>
+      one?.state === 'failed' || one?.state === 'cancelled'
+        ? [`${i === 0 ? 'Diagnose' : 'Profile'}: ${one.message === '' ? one.state : one.message}`]
+        : []
+    );
+    const words = fails.join('\n');
+    setText(this.outcome, words);
+    const failed = diagnosing?.state === 'failed' || profiling?.state === 'failed';
+    this.outcome.classList.toggle('km-failed', failed);
+    this.outcome.hidden = words === '';
+    const ended = [diagnosing?.state, profiling?.state].join();
+    if (this.ended.includes('running') && ended !== this.ended) {
+      const sentence = diagnosing?.state === 'done' ? (diagnosing.result?.sentence ?? '') : '';
+      const done = sentence === '' && profiling?.state === 'done' ? 'The profile is ready.' : '';
+      setText(this.news, [words, sentence, done].filter(Boolean).join('\n'));
+    }
+    this.ended = ended;
+  }
+
+  private ask(): void {
+    const { state } = this;
+    if (state === null || this.diagnoseButton.hasAttribute('aria-disabled')) {
+      return;
+    }
+    const engines = state.backends.filter(
+      ({ name, available }) => available && name !== 'synthetic'
+    );
+    const synthetic = state.backends.find(
+      ({ name, available }) => name === 'synthetic' && available
+    );
+    this.question.ask(
+      `Diagnose lets ${listed(engines.map(({ name }) => name))} deliver to your loop for about ` +
+        `${MEASURED_S} s each and then goes back to ${state.wanted ?? state.backend}. ` +
+        'No sample is lost or doubled.',
+      'Run it',
+      (yes, consent) => {
+        this.diagnoseButton.focus();
+        if (yes) {
+          void this.act(this.diagnoseButton, () => this.actions.diagnose(consent));
+        }
+      },
+      synthetic === undefined
+        ? null
+        : {
+            label: 'Also replay batches (synthetic), for the ceiling',
+            note: synthetic.confirm ?? ''
+          }
+    );
+  }
+
+  /** Run a button's action once at a time, and show that it runs and how it failed. */
+  private async act(which: HTMLButtonElement, action: () => Promise<void>): Promise<void> {
+    if (this.busy.has(which) || which.hasAttribute('aria-disabled')) {
+      return;
+    }
+    this.busy.add(which);
+    which.setAttribute('aria-busy', 'true');
+    try {
+      await action();
+    } catch (error) {
+      this.actions.failed(`${which.textContent} failed: ${errorText(error)}`);
+    } finally {
+      this.busy.delete(which);
+      which.removeAttribute('aria-busy');
+    }
+  }
+}
+
+/** Progress, if it is this loader's. */
+function of<T extends { readonly loader: string | null }>(
+  state: LoaderState,
+  progress: T | null
+): T | null {
+  return progress?.loader === state.id ? progress : null;
+}
+
+/** `Diagnose: measuring dali-cpu (engine 2 of 3)` */
+function measuring({ message, backend, done, total }: Diagnosing): string {
+  const what = message === '' ? `measuring ${backend ?? ''}`.trim() : message;
+  const which = done < total ? ` (engine ${count(done + 1)} of ${count(total)})` : '';
+  return `Diagnose: ${what}${which}`;
+}
+
+/** `a, b and c` */
+function listed(names: readonly string[]): string {
+  return names.length < 2
+    ? names.join('')
+    : `${names.slice(0, -1).join(', ')} and ${names.at(-1)!}`;
+}

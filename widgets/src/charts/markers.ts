@@ -1,0 +1,228 @@
+/** Fills the sources tagged `markers` and `bands` (docs/messages.md, *Documents*) and keeps their labels apart. */
+
+import type { BokehModel, BokehSource } from './bokeh_api.js';
+import type { Table } from './row_table.js';
+import type { MonitorEvent, Schema } from '../stream/page_messages.js';
+
+export interface MarkersTag {
+  readonly kind: 'markers';
+  readonly events: readonly string[];
+}
+
+export interface BandsTag {
+  readonly kind: 'bands';
+  /** While it delivers, a band is drawn. */
+  readonly backend: string;
+}
+
+/** What is visible: limits in ms since 1970, width in pixels. */
+export interface View {
+  readonly start: number;
+  readonly end: number;
+  readonly width: number;
+}
+
+/** A label's text, the time (ms) of its line, and on which side of the line it stands. */
+export interface Label {
+  readonly text: string;
+  readonly time: number;
+  readonly side: 'left' | 'right';
+}
+
+/** Pixels: of a letter at 10.5 px, of a wide one (arrows, CJK), beside a text, and between label and line. */
+const LETTER = 6;
+const WIDE = 11;
+const PADDING = 14;
+const OFFSET = 5;
+/** Of a mark's words beside its line. */
+const MOST_LETTERS = 40;
+
+/** Name of the renderers that draw the labels (kernel_monitor/views/markers.py). */
+export const MARKER_LABELS = 'marker-labels';
+
+export class Markers {
+  /** @param labels - the renderers that draw the labels */
+  constructor(
+    private readonly source: BokehSource,
+    private readonly tag: MarkersTag,
+    private readonly schema: Schema,
+    labels: readonly BokehModel[] = []
+  ) {
+    if (labels.length > 0) {
+      source.data = { time: [], label: [], place: [], align: [], offset: [] };
+    }
+    for (const { attributes } of labels) {
+      (attributes.glyph as BokehModel).setv({
+        text_align: { field: 'align' },
+        x_offset: { field: 'offset' }
+      });
+    }
+  }
+
+  flush(events: readonly MonitorEvent[], view: View): void {
+    const chosen = events.filter(event => this.tag.events.includes(event.kind));
+    const time = chosen.map(event => milliseconds(this.schema, first(event)));
+    const label = chosen.map(event => labelOf(this.schema, event));
+    const sides = time.map((at, i) => sideOf(label[i]!, at, view));
+    const labels = time.map((at, i): Label => ({ text: label[i]!, time: at, side: sides[i]! }));
+    const shown = apart(labels, view);
+    const place = time.map((at, i) => (shown[i] ? at : NaN));
+    // Text is aligned at the side of it that is next to the line.
+    const align = sides.map(side => (side === 'left' ? 'right' : 'left'));
+    const offset = sides.map(side => (side === 'left' ? -OFFSET : OFFSET));
+    replace(this.source, { time, label, place, align, offset });
+  }
+}
+
+/** Labels stand left of their line, where the newest is visible; those without room there stand right of it. */
+function sideOf(text: string, time: number, { start, end, width }: View): Label['side'] {
+  const line = ((time - start) * width) / (end - start);
+  return line < OFFSET + textWidth(text) ? 'right' : 'left';
+}
+
+export class Bands {
+  /** @param place - the table's column of a series; -1 for none */
+  constructor(
+    private readonly source: BokehSource,
+    private readonly tag: BandsTag,
+    private readonly schema: Schema,
+    private readonly table: Table,
+    private readonly place: (series: string) => number
+  ) {}
+
+  flush(events: readonly MonitorEvent[], view: View): void {
+    const bands = replayedBands(events, this.tag.backend, (loader, from) =>
+      this.last(loader, from)
+    );
+    const left = bands.map(band => milliseconds(this.schema, band.start));
+    const right = bands.map(band => milliseconds(this.schema, band.end));
+    const label = bands.map(({ loader }) => `${prefix(this.schema, loader)}${this.tag.backend}`);
+    // A band that began before what is visible is named at the edge.
+    const stand = left.map((at, i) => Math.min(Math.max(at, view.start), right[i]!));
+    const labels = stand.map((at, i): Label => ({ text: label[i]!, time: at, side: 'right' }));
+    const shown = apart(labels, view);
+    const place = stand.map((at, i) => (shown[i] ? at : NaN));
+    replace(this.source, { left, right, label, place });
+  }
+
+  /** When the loader last delivered a batch; not before `from`. */
+  private last(loader: string, from: number): number {
+    const { time, columns } = this.table;
+    const images = columns[this.place(`loader/${loader}/images`)] ?? [];
+    for (let i = time.length - 1; i >= 0 && time[i]! > from; i -= 1) {
+      if (images[i]! > 0) {
+        return time[i]!;
+      }
+    }
+    return from;
+  }
+}
+
+interface Band {
+  readonly loader: string;
+  readonly start: number;
+  readonly end: number;
+}
+
+/** From each first batch of a backend to the next engine's, or to its last delivery; s since the session began. */
+function replayedBands(
+  events: readonly MonitorEvent[],
+  backend: string,
+  last: (loader: string, from: number) => number
+): Band[] {
+  const bands: Band[] = [];
+  const open = new Map<string, number>();
+  const switches = events.filter(event => event.kind === 'switch');
+  for (const event of switches.sort((a, b) => first(a) - first(b))) {
+    const loader = String(event.loader);
+    const start = open.get(loader);
+    if (event.target === backend) {
+      open.set(loader, start ?? first(event));
+    } else if (start !== undefined) {
+      bands.push({ loader, start, end: first(event) });
+      open.delete(loader);
+    }
+  }
+  for (const [loader, start] of open) {
+    bands.push({ loader, start, end: last(loader, start) });
+  }
+  return bands;
+}
+
+/** Which labels can be shown: of those whose line is visible the newest, and others that overlap with none of these. */
+export function apart(labels: readonly Label[], { start, end, width }: View): boolean[] {
+  if (!Number.isFinite(width)) {
+    return labels.map(() => true);
+  }
+  const pixels = width / (end - start);
+  const shown = labels.map(() => false);
+  const taken: [number, number][] = [];
+  const newestFirst = labels.map((_, i) => i).sort((a, b) => labels[b]!.time - labels[a]!.time);
+  for (const i of newestFirst) {
+    const { text, time, side } = labels[i]!;
+    const line = (time - start) * pixels;
+    if (line < 0 || line > width) {
+      continue; // What stands beside a line is not cut off with it.
+    }
+    const room = textWidth(text);
+    const from = side === 'left' ? line - OFFSET - room : line + OFFSET;
+    if (taken.every(([a, b]) => from + room <= a || from >= b)) {
+      taken.push([from, from + room]);
+      shown[i] = true;
+    }
+  }
+  return shown;
+}
+
+function textWidth(text: string): number {
+  let sum = PADDING;
+  for (const letter of text) {
+    sum += letter.codePointAt(0)! >= 0x2000 ? WIDE : LETTER;
+  }
+  return sum;
+}
+
+/** What is visible: a chart's time axis and the width of its frame, once it is laid out. */
+export function viewOf(range: BokehModel | null, chart: BokehModel | null): View {
+  const { start, end } = (range?.attributes ?? {}) as { start?: number; end?: number };
+  const width = chart?.attributes.inner_width;
+  return typeof width === 'number' && start !== undefined && end !== undefined
+    ? { start, end, width }
+    : { start: -Infinity, end: Infinity, width: Infinity };
+}
+
+function first(event: MonitorEvent): number {
+  return typeof event.first === 'number' ? event.first : event.time;
+}
+
+function milliseconds(schema: Schema, time: number): number {
+  return (schema.origin + time) * 1000;
+}
+
+/** What a switch changed to, or the words of a mark. */
+function labelOf(schema: Schema, event: MonitorEvent): string {
+  if (event.kind !== 'mark') {
+    return `${prefix(schema, event.loader)}→ ${String(event.target)}`;
+  }
+  const letters = Array.from(String(event.label));
+  return letters.length <= MOST_LETTERS
+    ? letters.join('')
+    : `${letters.slice(0, MOST_LETTERS - 1).join('')}…`;
+}
+
+/** The loader's name where there are several. */
+function prefix({ loaders }: Schema, id: unknown): string {
+  const name = loaders.find(loader => loader.id === id)?.name ?? String(id);
+  return loaders.length > 1 ? `${name} ` : '';
+}
+
+/** Give a source data unless it has the same: Bokeh draws everything anew for each. */
+function replace(source: BokehSource, data: Record<string, (number | string)[]>): void {
+  const same = Object.entries(data).every(([name, column]) => {
+    const old = source.data[name];
+    return old?.length === column.length && column.every((value, i) => Object.is(value, old[i]));
+  });
+  if (!same) {
+    source.data = data;
+  }
+}

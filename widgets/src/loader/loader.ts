@@ -1,0 +1,290 @@
+/** One loader's radios, knobs and counter: the kernel owns its state, the page only the click. */
+
+import type { AnalysisState } from '../analysis/analysis.js';
+import { CounterView } from './counter.js';
+import { element, errorText, setAttribute, setText, uniqueId } from '../page/dom.js';
+import { InsightControl, type Found, type InsightActions } from '../analysis/insight.js';
+import { KnobsControl } from './knobs.js';
+import { OfferView } from '../analysis/offer.js';
+import { Question } from '../page/question.js';
+import type { Backend, Knobs, LoaderState } from '../stream/page_messages.js';
+
+/** How long a click's choice is shown after its answer, in ms. */
+const SETTLE_MS = 300;
+
+export interface LoaderActions {
+  switchTo(loader: string, backend: string, confirmed: boolean): Promise<LoaderState>;
+  decline(loader: string): Promise<void>;
+  set(loader: string, knobs: Partial<Knobs>): Promise<LoaderState>;
+  diagnose(loader: string, synthetic: boolean): Promise<void>;
+  cancelDiagnosis(): Promise<void>;
+  profile(loader: string, steps: number): Promise<void>;
+  failed(message: string): void;
+}
+
+/** What is shown with a loader besides its state. */
+export interface Surroundings {
+  /** There are several loaders. */
+  readonly named: boolean;
+  /** It is a recording's, where every loader is of the past. */
+  readonly recorded: boolean;
+  /** The kernel accepts requests now. */
+  readonly live: boolean;
+  /** Null before the first subscription. */
+  readonly analysis: AnalysisState | null;
+  readonly found: Found;
+  /** What its images cost; empty where there is no price. */
+  readonly cost: string;
+}
+
+interface Radio {
+  readonly el: HTMLElement;
+  readonly reason: HTMLElement;
+  available: boolean;
+  confirm: string | null;
+}
+
+export class LoaderControl {
+  readonly el = element('section', 'km-loader');
+  /** What is offered, and what was found of its loop: below everything that is pressed, which it would move. */
+  readonly found = element('section', 'km-found');
+  private readonly foundLabel = element('span', 'km-label');
+  private readonly label = element('span', 'km-label', 'Loader');
+  private readonly group = element('div', 'km-radios');
+  private readonly reasons = element('div', 'km-reasons');
+  private readonly question = new Question('Replay batches?');
+  private readonly knobs: KnobsControl;
+  private readonly counter = new CounterView();
+  private readonly cost = element('div', 'km-cost');
+  private readonly facts = element('div', 'km-facts');
+  private readonly insight: InsightControl;
+  private readonly offer: OfferView;
+  private readonly radios = new Map<string, Radio>();
+  private state: LoaderState;
+  /** What was clicked, until the kernel's own state shows it. */
+  private asked: string | null = null;
+  private clicks = 0;
+
+  constructor(
+    state: LoaderState,
+    private readonly actions: LoaderActions
+  ) {
+    this.state = state;
+    this.label.id = uniqueId('km-loader');
+    this.group.setAttribute('role', 'radiogroup');
+    this.group.setAttribute('aria-labelledby', this.label.id);
+    this.group.addEventListener('keydown', this.onKey);
+    this.knobs = new KnobsControl({
+      set: knobs => this.actions.set(this.state.id, knobs),
+      failed: message => this.actions.failed(message)
+    });
+    const insight: InsightActions = {
+      diagnose: synthetic => this.actions.diagnose(this.state.id, synthetic),
+      cancelDiagnosis: () => this.actions.cancelDiagnosis(),
+      profile: steps => this.actions.profile(this.state.id, steps),
+      failed: message => this.actions.failed(message)
+    };
+    this.insight = new InsightControl(insight);
+    this.offer = new OfferView({
+      take: engine => this.choose(engine),
+      decline: () => this.actions.decline(this.state.id),
+      failed: message => this.actions.failed(message),
+      left: () => this.focus()
+    });
+    const line = element('div', 'km-line');
+    line.append(this.label, this.insight.verdictEl, this.group);
+    this.facts.append(this.counter.el, this.knobs.el, this.cost);
+    this.el.append(line, this.question.el, this.reasons, this.facts);
+    this.found.append(this.foundLabel, this.offer.el, this.insight.el);
+  }
+
+  /** Show the kernel's state. */
+  update(state: LoaderState, around: Surroundings): void {
+    this.state = state;
+    const { named, recorded, analysis, found, cost } = around;
+    const isOver = state.ended === true;
+    // What is only watched has no engines to choose from.
+    const isWatched = state.backends.length === 0;
+    const what = isWatched ? 'Watched' : 'Loader';
+    const name = named || isWatched ? `${what} ${state.name}` : what;
+    // Of one loader alone the radios say enough to those who see them.
+    this.label.classList.toggle('km-obvious', name === 'Loader' && state.ended !== true);
+    setText(this.label, state.ended && !recorded ? `${name} (ended)` : name);
+    setText(this.foundLabel, named ? state.name : '');
+    this.group.hidden = this.reasons.hidden = this.knobs.el.hidden = isOver || isWatched;
+    if (isOver) {
+      this.question.withdraw();
+    }
+    for (const backend of state.backends) {
+      this.show(this.radios.get(backend.name) ?? this.addRadio(backend.name), backend);
+    }
+    for (const [name, radio] of this.radios) {
+      if (!state.backends.some(backend => backend.name === name)) {
+        radio.el.remove();
+        radio.reason.remove();
+        this.radios.delete(name);
+      }
+    }
+    // Where DALI can be chosen, the reasons of the other engines are only in their descriptions.
+    const isServed = state.backends.some(
+      ({ name, available }) => available && name.startsWith('dali')
+    );
+    this.reasons.classList.toggle('km-on-request', isServed);
+    this.group.classList.toggle('km-served', isServed);
+    this.check();
+    this.knobs.update(state);
+    this.counter.update(state);
+    setText(this.cost, cost);
+    this.cost.hidden = cost === '';
+    this.insight.update(state, analysis, found, around.live && !isOver);
+    this.showOffer(around.live && !isOver ? analysis : null);
+  }
+
+  /** Hidden as soon as an engine is requested here; the kernel notifies the other pages. */
+  private showOffer(analysis: AnalysisState | null): void {
+    const { id, backend, wanted } = this.state;
+    const offer = analysis?.offers.find(({ loader }) => loader === id);
+    this.offer.update(offer?.source === (this.asked ?? wanted ?? backend) ? offer : null);
+  }
+
+  private focus(): void {
+    [...this.radios.values()].find(({ el }) => el.tabIndex === 0)?.el.focus();
+  }
+
+  /** @param host - where its *Diagnose* and *Profile* stand; null: with itself */
+  placeActions(host: HTMLElement | null): void {
+    const { actionsEl } = this.insight;
+    const place = host ?? this.facts;
+    if (actionsEl.parentElement !== place) {
+      place.append(actionsEl);
+    }
+  }
+
+  dispose(): void {
+    this.knobs.dispose();
+    this.insight.actionsEl.remove();
+    this.found.remove();
+    this.el.remove();
+  }
+
+  private addRadio(name: string): Radio {
+    const el = element('div', 'km-radio');
+    el.setAttribute('role', 'radio');
+    el.setAttribute('aria-label', name);
+    el.append(element('span', '', name));
+    const reason = element('div', 'km-reason');
+    reason.id = uniqueId('km-reason');
+    const radio: Radio = { el, reason, available: true, confirm: null };
+    el.addEventListener('click', () => {
+      el.focus();
+      this.choose(name);
+    });
+    this.radios.set(name, radio);
+    this.group.append(el);
+    this.reasons.append(reason);
+    return radio;
+  }
+
+  private show(radio: Radio, { name, available, reason, confirm, note }: Backend): void {
+    radio.available = available;
+    radio.confirm = confirm;
+    // Why it cannot be used, or what it leaves to others.
+    const said = available ? (note ?? '') : (reason ?? 'Not available.');
+    setText(radio.reason, said === '' ? '' : `${name}: ${said}`);
+    radio.reason.hidden = said === '';
+    setAttribute(radio.el, 'aria-disabled', available ? null : 'true');
+    setAttribute(radio.el, 'aria-describedby', said === '' ? null : radio.reason.id);
+    setAttribute(radio.el, 'title', said === '' ? null : said);
+  }
+
+  /** Which radio is checked: the click, else what the kernel is asked for, else what it uses. */
+  private check(): void {
+    const { backend, wanted } = this.state;
+    const checked = this.asked ?? wanted ?? backend;
+    const tabbable = this.radios.has(checked) ? checked : [...this.radios.keys()][0];
+    for (const [name, { el }] of this.radios) {
+      setAttribute(el, 'aria-checked', String(name === checked));
+      el.tabIndex = name === tabbable ? 0 : -1;
+      el.classList.toggle('km-pending', name === checked && name !== backend);
+      el.classList.toggle('km-active', name === backend);
+    }
+  }
+
+  private choose(name: string): void {
+    const radio = this.radios.get(name);
+    if (!radio?.available) {
+      return;
+    }
+    const { backend, wanted } = this.state;
+    if (radio.confirm === null || name === (this.asked ?? wanted ?? backend)) {
+      this.question.withdraw();
+      this.take(name, radio, false);
+      return;
+    }
+    this.question.ask(radio.confirm, 'Replay', yes => {
+      radio.el.focus();
+      if (yes) {
+        this.take(name, radio, true);
+      }
+    });
+  }
+
+  private take(name: string, radio: Radio, confirmed: boolean): void {
+    const clicked = performance.now();
+    const click = ++this.clicks;
+    this.asked = name;
+    setAttribute(radio.el, 'data-acknowledged', null);
+    this.check();
+    this.actions
+      .switchTo(this.state.id, name, confirmed)
+      .then(
+        () => {
+          setAttribute(radio.el, 'data-acknowledged', (performance.now() - clicked).toFixed(1));
+        },
+        (error: unknown) => {
+          if (this.clicks === click) {
+            this.asked = null;
+            this.check();
+          }
+          this.actions.failed(`${name} was not taken: ${errorText(error)}`);
+        }
+      )
+      .finally(() => {
+        // A frame that left the kernel before the click did may still be on its way.
+        setTimeout(() => {
+          if (this.clicks === click) {
+            this.asked = null;
+            this.check();
+          }
+        }, SETTLE_MS);
+      });
+  }
+
+  private readonly onKey = (event: KeyboardEvent): void => {
+    const names = [...this.radios.keys()];
+    const at = names.findIndex(name => this.radios.get(name)!.el === event.target);
+    if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) {
+      return;
+    }
+    const steps: Record<string, number> = {
+      ArrowRight: at + 1,
+      ArrowDown: at + 1,
+      ArrowLeft: at - 1,
+      ArrowUp: at - 1,
+      Home: 0,
+      End: names.length - 1
+    };
+    const step = steps[event.key];
+    if (step !== undefined) {
+      // Arrows only move: choosing has consequences for a training run, so it takes a key of its own.
+      this.radios.get(names[(step + names.length) % names.length]!)!.el.focus();
+    } else if (event.key === ' ' || event.key === 'Enter') {
+      this.choose(names[at]!);
+    } else {
+      return;
+    }
+    // JupyterLab has shortcuts on these keys.
+    event.preventDefault();
+    event.stopPropagation();
+  };
+}
