@@ -66,6 +66,8 @@ def executed(path: Path, parent: Path) -> Run:
     mark = uuid.uuid4().hex
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    # Beside other tests its children may take longer than the usual 2.5 s to end, after which it would be killed.
+    client.create_kernel_manager().shutdown_wait_time = 30.0
     said = parent / "stderr.txt"
     with pytest.MonkeyPatch.context() as patch, said.open("w") as stderr:
         patch.setenv("KERNEL_MONITOR_DEMO_IMAGES", str(IMAGES))
