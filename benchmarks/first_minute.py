@@ -76,7 +76,8 @@ def painted(lab: Lab, name: str, images: Path, place: str, *, first: bool, fille
     setup = SETUP.format(root=str(images))
     show = "%monitor" if place == "cell" else "%monitor start"
     shown = f"{LOAD}\n{show}" if first else show
-    lab.open(lab.server.notebook(f"{name}.ipynb", setup if first else f"{LOAD}\n{setup}", shown, TRAIN))
+    path = lab.server.notebook(f"{name}.ipynb", setup if first else f"{LOAD}\n{setup}", shown, TRAIN)
+    lab.open(path, reload=True)  # without the notebook of the round before
     if place == "sidebar":
         lab.open_sidebar()
     lab.run_cell(0)

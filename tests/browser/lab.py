@@ -169,9 +169,9 @@ class Lab:
         self.dark = dark
         self.loaded = False
 
-    def open(self, path: str, *, tree: str = "lab/tree") -> Lab:
-        """Open a notebook and wait for its kernel; JupyterLab itself is loaded once."""
-        if self.loaded:
+    def open(self, path: str, *, tree: str = "lab/tree", reload: bool = False) -> Lab:
+        """Open a notebook and wait for its kernel; JupyterLab itself is loaded once, or anew with ``reload``."""
+        if self.loaded and not reload:
             self.command("docmanager:open", {"path": path})
             self.wait_for_notebook(path)
         else:
