@@ -76,10 +76,11 @@ class Page:
     def start(self, code: str) -> str:
         """Start a cell and do not wait for it."""
         self.started = True
-        return str(self.client.execute(code))
+        # An interrupt is an error: for a moment after its reply the kernel would abort what else was sent.
+        return str(self.client.execute(code, stop_on_error=False))
 
     def interrupt(self) -> None:
-        """End the cell that was started; what is sent before its reply would be aborted with it."""
+        """End the cell that was started."""
         self.manager.interrupt_kernel()
         self.client.get_shell_msg(timeout=20)
         self.started = False
