@@ -8,8 +8,8 @@ What decides between the three:
 
 * A sample is DALI's if the user's own `__getitem__` opens one image, makes it RGB, hands it to one transform and puts
   the result, unchanged, somewhere into tuples, lists, dictionaries, named tuples and dataclasses. All else in the
-  sample is computed by the user's own code and is equal, whatever it is. A sample whose `__getitem__` itself draws is
-  the user's.
+  sample is computed by the user's own code and is equal, whatever it is. What `__getitem__` itself draws comes from
+  the plan's seeds, and is the same on every engine.
 * "offered": every sample is DALI's. "fallback": all but a tenth at most are. "grey": more are not, or the data set
   remembers or writes something while it gives samples. An attribute that only the first sample sets (a handle, a
   cached property) is no memory.

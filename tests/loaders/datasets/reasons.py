@@ -25,7 +25,6 @@ NOT_FOUND = "image is not found in what it returns"
 DECODES_ONLY = "would only decode"  # in the words of obstacles.py
 
 # What else it does.
-RANDOM = "draws at random"
 NOT_THE_SAME = "is not the same twice"  # the rest of the sample, for one index and one seed
 KEEPS = "keeps the image"  # in a cache
 CHANGES = "changes its own attributes"

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from ..conftest import augmented
 from .case import Case, as_list
 from .folder import fixed, label_of, photos
-from .reasons import DECODES_ONLY, JOINT, PIXELS, RANDOM, TWO_IMAGES, TWO_TRANSFORMS, either
+from .reasons import DECODES_ONLY, JOINT, PIXELS, TWO_IMAGES, TWO_TRANSFORMS, either
 
 
 class Base(Dataset[Any]):
@@ -194,7 +194,7 @@ TWO_CROPS = TwoCropTransform(augmented())
 
 CASES = (
     Case("siamese pair", Siamese, "grey", TWO_IMAGES),
-    Case("triplet", Triplet, "grey", either(TWO_IMAGES, RANDOM), random=True),
+    Case("triplet", Triplet, "grey", TWO_IMAGES, random=True),
     Case("image and mask", lambda folder: Segmentation(folder, fixed(), MASKS), "grey", TWO_IMAGES),
     Case(
         "detection with masks",

@@ -211,7 +211,7 @@ CASES = (
         "tensors on disk",
         CacheOnDisk,
         "grey",
-        WRITES,
+        either(WRITES, KEEPS),
         note="No marker and no half-written file may be left on the disk: the next run would read it.",
     ),
     Case("log of accesses", AccessLog, "grey", WRITES),
