@@ -12,19 +12,29 @@ import stat
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 from torchvision.io import ImageReadMode
 
 from .calls import NEW_TRANSFORM, NOT_RGB, PIXELS, DryCall, current, name_of
-from .openers import PIL
+from .openers import PIL, original_open
 
 _ANSWERED = frozenset(
     {"__class__", "__dict__", "__enter__", "__exit__", "close", "convert", "copy", "load", "check_colours"}
     | {"size", "width", "height", "mode", "format", "filename", "info", "getexif"}
 )
 """What a dry run answers; all else needs the pixels, or might."""
+
+
+class Header(NamedTuple):
+    """What Pillow knows of an image that it has opened and not decoded."""
+
+    size: tuple[int, int]
+    mode: str
+    format: str | None
+    info: dict[str | tuple[int, int], Any]
+    exif: Image.Exif
 
 
 class Opened:
@@ -54,16 +64,15 @@ class Opened:
         self.named = named
         self.path = path
         self.data = data
-        self._header: Image.Image | None = None
+        self._header: Header | None = None
 
     @property
-    def header(self) -> Image.Image:
-        """The image as Pillow opens it, which reads the header alone."""
+    def header(self) -> Header:
+        """What the file says of the image, read when it is first asked for."""
         if self._header is None:
-            from .openers import original_open
-
             given: Any = self.path if self.data is None else io.BytesIO(self.data)
-            self._header = original_open(given)
+            with original_open(given) as image:
+                self._header = Header(image.size, image.mode, image.format, image.info, image.getexif())
         return self._header
 
     def real(self) -> Any:
@@ -140,7 +149,7 @@ class LazyImage(Image.Image):
         return self.__dict__["_opened"].header.info  # type: ignore[no-any-return]
 
     def getexif(self) -> Image.Exif:
-        return self.__dict__["_opened"].header.getexif()  # type: ignore[no-any-return]
+        return self.__dict__["_opened"].header.exif  # type: ignore[no-any-return]
 
     @property
     def filename(self) -> str:
@@ -166,8 +175,9 @@ def become(image: LazyImage) -> None:
     """Turn a lazy image that has outlived its dry run into the image that was opened."""
     own = object.__getattribute__(image, "__dict__")
     opened, rgb = own["_opened"], own["_rgb"]
-    real = opened.real() if opened.kind == PIL else opened.header
+    real = opened.real() if opened.kind == PIL else Image.fromarray(opened.real().permute(1, 2, 0).numpy())
     real = real.convert("RGB") if rgb else real
+    real.load()  # what is not loaded closes its file when it is gone
     own.clear()
     own.update(real.__dict__)
     object.__setattr__(image, "__class__", type(real))

@@ -69,10 +69,11 @@ def equal(a: Any, b: Any) -> bool:
             torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) if a.is_floating_point() else torch.equal(a, b)
         )
     if isinstance(a, np.ndarray):
-        same_form = a.dtype == b.dtype and a.shape == b.shape
-        return same_form and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
     if isinstance(a, Image.Image):
-        return a.mode == b.mode and a.size == b.size and a.tobytes() == b.tobytes()
+        return bool(a.mode == b.mode and a.size == b.size and a.tobytes() == b.tobytes())
     if isinstance(a, float):
         return a == b or (math.isnan(a) and math.isnan(b))
     ours, theirs = list(_parts(a)), list(_parts(b))
