@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..text import given
@@ -34,17 +35,15 @@ def live() -> list[Source]:
         return [source for _, source in sorted(_live.items())]
 
 
+@dataclass(slots=True)
 class Epoch:
-    """What one iteration has delivered; `finished`: its end was reached."""
+    """What one iteration has delivered."""
 
-    __slots__ = ("batches", "finished", "number", "planned", "samples")
-
-    def __init__(self, number: int, planned: int | None) -> None:
-        self.number = number
-        self.planned = planned
-        self.batches = 0
-        self.samples = 0
-        self.finished = False
+    number: int
+    planned: int | None  # samples; None: not known
+    batches: int = 0
+    samples: int = 0
+    finished: bool = False  # its end was reached
 
 
 class Source:
