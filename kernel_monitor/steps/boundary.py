@@ -35,11 +35,7 @@ def at_boundary(loader_id: str | None, call: Call) -> Callable[[], None]:
     """Call a function at each boundary of a source's steps until it returns False; returns a function that cancels it.
 
     It runs on the loop's own thread when the next batch is asked for, and its time counts into no step. An exception is
-    logged and cancels it; only KeyboardInterrupt and its like reach the loop.
-
-    Args:
-        loader_id: of the source; None: any source.
-        call: returns whether it wants to be called again.
+    logged and cancels it; only KeyboardInterrupt and its like reach the loop. Without an id it is any source's.
     """
     global waiting  # noqa: PLW0603
     entry = (loader_id, call)

@@ -211,16 +211,13 @@ class _Wrapped:
     """A function of torch that is replaced while anything is watched, and whose calls are then a phase.
 
     If our function has been wrapped meanwhile it cannot be removed: then it stays, and only passes calls on.
-
-    Args:
-        counts: of a call's arguments, whether it is a phase.
     """
 
     def __init__(self, owner: Any, name: str, kind: int, counts: Callable[..., bool]) -> None:
         self._owner = owner
         self._name = name
         self._kind = kind
-        self._counts = counts
+        self._counts = counts  # of a call's arguments, whether it is a phase
         self._own = name in vars(owner)  # or inherited
         self._ours: Any = None
 
@@ -253,12 +250,12 @@ class _Wrapped:
         self._ours = None
 
 
-def _copied(tensor: Any, *_: Any, **__: Any) -> bool:
+def _copied(tensor: Any, /, *_: Any, **__: Any) -> bool:
     """Whether `tensor.cuda(…)` is a copy to the GPU that is not part of another phase."""
     return not cuda_times.holds(tensor) and thread_phases().idle
 
 
-def _copied_to(tensor: Any, *args: Any, **kwargs: Any) -> bool:
+def _copied_to(tensor: Any, /, *args: Any, **kwargs: Any) -> bool:
     """The same of `tensor.to(…)`."""
     target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
     return cuda_times.means(target) and _copied(tensor)

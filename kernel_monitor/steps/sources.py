@@ -47,19 +47,13 @@ class Epoch:
 
 
 class Source:
-    """A loop whose steps are measured and whose data comes from elsewhere.
-
-    Args:
-        name: for people, kept as one line of at most 80 letters; None: the id.
-        batches: how many an epoch has, asked at its beginning; None if not known.
-        planned: the same for samples.
-    """
+    """A loop whose steps are measured and whose data comes from elsewhere."""
 
     def __init__(
         self,
-        name: str | None,
-        batches: Callable[[], int | None] = lambda: None,
-        planned: Callable[[], int | None] = lambda: None,
+        name: str | None,  # for people, kept as one line of at most 80 letters; None: the id
+        batches: Callable[[], int | None] = lambda: None,  # how many an epoch has, asked at its beginning, if known
+        planned: Callable[[], int | None] = lambda: None,  # the same for samples
     ) -> None:
         name = None if name is None else given(name, "The name of a loop") or None
         number = next_number()

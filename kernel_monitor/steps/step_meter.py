@@ -52,7 +52,7 @@ class Meter:
         self._settled = 0  # steps of which everything is known
         self._pending: deque[tuple[Step, Trail | None, int]] = deque()  # those after them; bits of the phases seen
         self._settling = threading.Lock()  # never waited for
-        self._idle = True  # no iteration is under way
+        self.idle = True  # no iteration is under way
         self.seen = 0  # bits of the phases that this source has had
 
     def totals(self) -> Totals:
@@ -68,12 +68,7 @@ class Meter:
         self._totals = (self._totals[0] + images, *self._totals[1:])
 
     def step(self, step: Step, trail: Trail | None = None, seen: int = 0) -> None:
-        """A step ended.
-
-        Args:
-            trail: where the GPU's times of its phases will come from.
-            seen: bits of the phases that are measured.
-        """
+        """A step ended, with these bits of phases measured; its trail will give the GPU's times of them."""
         images, steps, wait_s, step_s, waited = self._totals
         known = not isnan(step.wait)
         self._totals = (images, steps + 1, wait_s + (step.wait if known else 0.0), step_s + step.step, waited + known)
@@ -81,17 +76,16 @@ class Meter:
             self._keep(step, seen)
             return
         self._pending.append((step, trail, seen))
-        self.settle()
+        self._settle(by_loop=True)
 
-    def settle(self) -> None:
-        """Keep the steps whose GPU times are known by now; called by the loop's thread."""
-        self._keep_pending(by_loop=True)
+    def _settle(self, *, by_loop: bool) -> None:
+        """Keep the steps of which everything is known.
 
-    def _keep_pending(self, *, by_loop: bool) -> None:
-        """Only the loop's thread asks for the GPU's times; others keep, with the host's, steps that it has left."""
+        Only the loop's thread asks for the GPU's times; others keep, with the host's times, the steps that it has left.
+        """
         if not self._settling.acquire(blocking=False):
             return  # the loop's thread and a reader at once
-        late = time.monotonic() - (LATE_S if self._idle else FORGOTTEN_S)
+        late = time.monotonic() - (LATE_S if self.idle else FORGOTTEN_S)
         try:
             while self._pending:
                 step, trail, seen = self._pending[0]
@@ -107,18 +101,11 @@ class Meter:
         finally:
             self._settling.release()
 
-    def begins(self) -> None:
-        self._idle = False
-
     def ends(self) -> None:
-        """An iteration ended or was dropped."""
-        self._idle = True
+        """An iteration ended, on the loop's thread."""
+        self.idle = True
         if self._pending:
-            self.settle()
-
-    def dropped(self) -> None:
-        """An iteration was left, on whatever thread that is noticed."""
-        self._idle = True
+            self._settle(by_loop=True)
 
     def steps_since(self, number: int) -> tuple[list[Step], int]:
         """The steps after the first `number` ones, oldest first, as far as they are kept; and how many there were.
@@ -126,7 +113,7 @@ class Meter:
         Steps count once their phases are known: those on a GPU come up to some steps late.
         """
         if self._pending:
-            self._keep_pending(by_loop=False)
+            self._settle(by_loop=False)
         newest = self._settled
         first = max(number, newest - STEPS_KEPT)
         steps = [self._steps[place % STEPS_KEPT] for place in range(first, newest)]
@@ -161,7 +148,7 @@ class StepClock:
             meter.seen = 0
 
     def __del__(self) -> None:
-        self._meter.dropped()
+        self._meter.idle = True  # on whatever thread that is noticed
 
     def ask(self, now: float | None = None) -> None:
         """The loop asks for a batch: the step under way ends."""
@@ -169,7 +156,7 @@ class StepClock:
         meter, phases = self._meter, thread_phases()
         if self._asked is not None:
             self._end(now, self._asked)
-        meter.begins()
+        meter.idle = False
         flags = WARM_UP if self._first or meter.count < WARM_UP_STEPS else 0
         if boundary.waiting:
             spent, more = self._outside_of_steps()
