@@ -45,11 +45,7 @@ class Outbox:
         self._thread.start()
 
     def put(self, message: dict[str, Any]) -> bool:
-        """Take a message; False if it is closed, or the message alone is larger than the backlog.
-
-        Raises:
-            TypeError, ValueError: it is not JSON (NaN is: the sampler reads it as Python does).
-        """
+        """Take a message (JSON, or NaN); False if it is closed, or the message alone is larger than the backlog."""
         line = _Line(json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n", message.get("do") in FREQUENT)
         if self._closed or len(line.data) > BACKLOG:
             return False
@@ -103,10 +99,7 @@ class Outbox:
     def _droppable(self) -> int:
         """The oldest frequent line, else the oldest; never a line that was begun."""
         first = 1 if self._done else 0
-        for at in range(first, len(self._waiting)):
-            if self._waiting[at].frequent:
-                return at
-        return first
+        return next((at for at in range(first, len(self._waiting)) if self._waiting[at].frequent), first)
 
     def _write(self) -> bool:
         """Write all lines; False if the pipe is full."""

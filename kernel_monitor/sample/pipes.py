@@ -75,8 +75,7 @@ class Output:
     def send(self, message: bytes, *, keep: bool = False) -> bool:
         """Send `message`, now or, if it is to be kept, as soon as there is room; False if it was dropped.
 
-        Raises:
-            OSError: the pipe is broken: no process has its other end open any more.
+        An OSError says that the pipe is broken: no process has its other end open any more.
         """
         while self._rest:
             head = self._rest[0]

@@ -58,12 +58,7 @@ class Reading(NamedTuple):
 
 
 class ProbeReader:
-    """A probe, its newest reading, and when it is to be read next.
-
-    Args:
-        probe: the probe.
-        complain: called with each failure, (name, error).
-    """
+    """A probe, its newest reading, and when it is to be read next; `complain(name, error)` is called with failures."""
 
     def __init__(self, probe: Probe, complain: Callable[[str, Exception], None]) -> None:
         self.probe = probe

@@ -1,6 +1,6 @@
-"""The probes that are not read with every frame: a thread of its own reads them, and frames carry the newest values.
+"""The probes that are read on a thread of their own; frames carry the newest values.
 
-The clock's thread never waits for a file that takes long (a cgroup under pressure, 256 cores' frequencies).
+So the clock's thread never waits for a file that takes long (a cgroup under pressure, 256 cores' frequencies).
 """
 
 from __future__ import annotations

@@ -52,7 +52,11 @@ class ProcessMemory(Query):
             return (pids,)
         if now >= self._graphics_due:
             self._graphics_due = now + GRAPHICS_PERIOD_S
-            self._graphics = self._drawing()
+            try:
+                self._graphics = dict(self._listed("nvmlDeviceGetGraphicsRunningProcesses"))
+            except self.device.nvml.NVMLError as error:
+                self.device.refused(error)
+                self._graphics = {}  # a GPU without a display part; computing processes are listed next
         used = dict(self._graphics)
         for pid, size in self._listed("nvmlDeviceGetComputeRunningProcesses"):
             known = used.get(pid)
@@ -65,14 +69,6 @@ class ProcessMemory(Query):
         if any(size is None for size in own):
             return (NOT_GIVEN,)
         return (float(sum(size for size in own if size is not None)),)
-
-    def _drawing(self) -> dict[int, int | None]:
-        nvml = self.device.nvml
-        try:
-            return dict(self._listed("nvmlDeviceGetGraphicsRunningProcesses"))
-        except nvml.NVMLError as error:
-            self.device.refused(error)
-            return {}  # a GPU without a display part; computing processes are listed next
 
     def _listed(self, function: str) -> Iterator[tuple[int, int | None]]:
         nvml: Any = self.device.nvml
