@@ -31,9 +31,8 @@ _ours: set[Any] = set()  # the functions that are in the place of accelerate's
 def serve(kinds: tuple[type[Any], ...], view: View) -> None:
     """Let accelerate's functions serve loaders of ours; cheap where they do already, or accelerate is not imported.
 
-    Args:
-        kinds: classes of loaders that have `skip(batches)`.
-        view: of such a loader and a function of a batch, makes one that delivers what the function returns.
+    `kinds` are classes of loaders that have `skip(batches)`. `view` makes of such a loader and a function of a batch
+    one that delivers what the function returns.
     """
     module = sys.modules.get(MODULE)
     if module is None or getattr(module, "skip_first_batches", None) in _ours:

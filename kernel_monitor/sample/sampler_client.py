@@ -89,11 +89,6 @@ class SamplerClient:
         process = self._process
         return None if process is None else process.pid
 
-    @property
-    def dropped(self) -> int:
-        """Messages to the sampler that were dropped because it did not read."""
-        return self._outbox.dropped
-
     def send(self, message: dict[str, Any]) -> bool:
         """Send the sampler a message (`docs/messages.md`, *Kernel to sampler*). Never waits; for any thread.
 

@@ -44,9 +44,8 @@ class ThreadPhases:
     def enter(self, kind: int, code: CodeType | None = None) -> None:
         """A phase begins; the one that it interrupts does not count on meanwhile.
 
-        Args:
-            code: of the function that calls our hooks at the phase's beginning and end. An interrupt skips the second
-                hook, so the phase counts only as long as the function runs.
+        `code` is of the function that calls our hooks at the phase's beginning and end. An interrupt skips the second
+        hook, so the phase counts only as long as the function runs.
         """
         if self._open:
             if code is not None:

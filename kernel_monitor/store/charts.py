@@ -81,10 +81,7 @@ _BY_ID = {chart.id: chart for chart in CHARTS}
 def chart_ids(wanted: Iterable[str] | None = None) -> tuple[str, ...]:
     """The ids meant by `wanted`, each once and in the order of `CHARTS`; None means the default ones.
 
-    `all` and `default` among the words stand for those charts.
-
-    Raises:
-        ValueError: a word is no chart's id; the message names the word and the ids.
+    `all` and `default` among the words stand for those charts. A ValueError names a word that is no chart's id.
     """
     if wanted is None:
         return DEFAULT_CHARTS

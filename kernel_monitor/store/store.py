@@ -109,20 +109,11 @@ class Store:
             return self._change(self._host_series)
 
     def append(self, time: float, host_values: npt.ArrayLike, loader_values: Mapping[str, float] | None = None) -> int:
-        """Add a row.
+        """Add a row at `time` (session s); returns its number: from 1, never reused.
 
-        Args:
-            time: seconds since the session began.
-            host_values: one value for each series of the hello, in its order (any array or buffer of numbers).
-            loader_values: values by the series' names; series left out are NaN. Those of a loader that has gone in
-                the meantime are dropped.
-
-        Returns:
-            The row's number: from 1, never reused.
-
-        Raises:
-            ValueError: the host's values are not as many as its series.
-            KeyError: a name that never was a column.
+        `host_values` has one value for each series of the hello, in its order, or a ValueError is raised;
+        `loader_values` has values by the series' names, NaN for those left out. Those of a loader that has gone in the
+        meantime are dropped; for a name that never was a column a KeyError is raised.
         """
         host = np.asarray(host_values, dtype=np.float32)
         with self._lock:

@@ -226,7 +226,7 @@ def test_interfaces_with_hardware_count_and_the_loopback_never(tmp_path: Path) -
 
 
 def test_rates() -> None:
-    rates = Rates(2)
+    rates = Rates()
     assert all(math.isnan(rate) for rate in rates.update(10.0, (100, 7)))
     assert rates.update(10.5, (200, 7)) == [200.0, 0.0]
     wrapped = rates.update(11.5, (50, 17))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..probe import NAN
-from .nvml import RATES_WINDOW_S, RETRY_S, Answer, Device, Part, Query
+from .nvml import RATES_WINDOW_S, RETRY_S, Answer, Device, Part, Query, call
 
 RATES_PERIOD_S = 1 / 6  # the shortest period over which NVML takes its rates: read more often, they repeat
 STALE_S = 2.0  # without a new sample in the driver's buffer for this long, the rates are shown
@@ -28,6 +28,9 @@ HARMFUL = {
 }
 """Clock event reasons (nvml.h: nvmlClocksEventReason…) by which a GPU is slower than it could be. Not among them: an
 idle GPU, clocks that a person set, a display's or another GPU's clock."""
+
+THROTTLE = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+"""Named so since pynvml 12.535; the older name is announced to go with CUDA 14."""
 
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """The member of a field value's union, by nvmlValueType_t."""
@@ -131,27 +134,15 @@ class Throttle(Query):
 
     def __init__(self, device: Device) -> None:
         super().__init__(device, "gpu-slow", (("throttled", "%"),))
-        # Named so since pynvml 12.535; the older name is announced to go with CUDA 14.
-        names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        self._functions = [getattr(device.nvml, name) for name in names if hasattr(device.nvml, name)]
         self._last_seen: dict[int, float] = {}
 
     def ask(self, now: float) -> Sequence[Answer]:
-        active = self._reasons()
+        active = int(call(self.device.nvml, THROTTLE, self.device.handle))
         self._last_seen |= {bit: now for bit in HARMFUL if active & bit}
         self.device.throttle = tuple(
             words for bit, words in HARMFUL.items() if now - self._last_seen.get(bit, float("-inf")) < LINGER_S
         )
         return (100.0 if any(active & bit for bit in HARMFUL) else 0.0,)
-
-    def _reasons(self) -> int:
-        try:
-            return int(self._functions[0](self.device.handle))
-        except self.device.nvml.NVMLError_FunctionNotFound:
-            if len(self._functions) == 1:
-                raise
-            del self._functions[0]  # the driver is older than pynvml
-            return int(self._functions[0](self.device.handle))
 
 
 class NvLink(Query):
@@ -257,10 +248,9 @@ def _clock(kind: int, gauge: Gauge) -> Sequence[Answer]:
 
 def _temperature(gauge: Gauge) -> Sequence[Answer]:
     nvml = gauge.device.nvml
-    try:
-        return (float(gauge.call("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)),)
-    except nvml.NVMLError_FunctionNotFound:  # announced for CUDA 14; its successor is unknown to older drivers
-        return (float(gauge.call("nvmlDeviceGetTemperatureV", nvml.NVML_TEMPERATURE_GPU)),)
+    # The first is announced to go with CUDA 14; its successor is unknown to older drivers.
+    names = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+    return (float(call(nvml, names, gauge.device.handle, nvml.NVML_TEMPERATURE_GPU)),)
 
 
 def _fields(gauge: Gauge) -> Sequence[Answer]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from .nvml import Answer, Device, Query
+from .nvml import Answer, Device, Query, call
 
 FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own pid namespace (Linux: PROC_PID_INIT_INO)
 
@@ -71,12 +71,7 @@ class ProcessMemory(Query):
         return (float(sum(size for size in own if size is not None)),)
 
     def _listed(self, function: str) -> Iterator[tuple[int, int | None]]:
-        nvml: Any = self.device.nvml
-        try:
-            listed = getattr(nvml, function)(self.device.handle)
-        except (nvml.NVMLLibraryMismatchError, nvml.NVMLError_FunctionNotFound):
-            listed = getattr(nvml, f"{function}_v2")(self.device.handle)  # the driver is older than pynvml
-        for process in listed:
+        for process in call(self.device.nvml, (function, f"{function}_v2"), self.device.handle):
             yield process.pid, process.usedGpuMemory
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..probe import NAN
 from .nvml import Device, NvmlError, open_devices
 from .nvml_session import NvmlSession
-from .query_thread import SILENT_S, Change, QueryTable, QueryThread, Table, in_words
+from .query_thread import SILENT_S, QueryTable, QueryThread, Table, in_words
 
 FASTEST_S = 0.1  # NVML is queried no more often than this
 SLOWEST_S = 5.0  # nor more seldom, however rare frames are: the driver keeps its samples for some seconds only
@@ -103,7 +103,10 @@ class Gpus:
 
     def refresh(self, now: float) -> list[str]:
         """Take over what changed; returns the changes in words. With any, `hello` and perhaps `series` are new."""
-        changes = [*self._adopt(), *self._part_changes(), *self._silence_changes(now)]
+        changes = self._adopt()
+        threads = self._session.threads if self._session else ()
+        changes += in_words(thread.changes.popleft() for thread in threads for _ in range(len(thread.changes)))
+        changes += self._silence_changes(now)
         state = self._current_state()
         if state != self._state:
             changes = changes or self._throttle_changes() or ["NVML's facts about its GPUs have changed"]
@@ -181,14 +184,6 @@ class Gpus:
         elif failure is None and found is not None and found is self._session:
             self._reason = None
         return changes
-
-    def _part_changes(self) -> list[str]:
-        """Metrics that went missing or came back."""
-        found: list[Change] = []
-        for thread in self._session.threads if self._session else ():
-            while thread.changes:
-                found.append(thread.changes.popleft())
-        return in_words(found)
 
     def _silence_changes(self, now: float) -> list[str]:
         """Threads that NVML stopped or began to answer."""

@@ -108,6 +108,15 @@ def refusal(nvml: ModuleType, error: Any) -> str:
     return str(error)
 
 
+def call(nvml: ModuleType, names: Sequence[str], *arguments: Any) -> Any:
+    """Call the first of these functions that pynvml has and the driver knows: either may be older than the other."""
+    *newer, oldest = [getattr(nvml, name) for name in names if hasattr(nvml, name)]
+    for function in newer:
+        with suppress(nvml.NVMLError_FunctionNotFound, nvml.NVMLLibraryMismatchError):
+            return function(*arguments)
+    return oldest(*arguments)
+
+
 def open_devices() -> list[Device]:
     """Start NVML and list its GPUs; an NvmlError without library, driver or GPU."""
     try:

@@ -33,7 +33,7 @@ class Memory(Probe):
 
     def __init__(self, proc: Path = PROC) -> None:
         self._meminfo, self._vmstat = f"{proc}/meminfo", f"{proc}/vmstat"
-        self._rates = Rates(2)
+        self._rates = Rates()
         self.series = _HELD + _MOVED
         missing = "Windows does not count swapped pages" if sys.platform == "win32" else ""
         if LINUX:
@@ -121,7 +121,7 @@ class Pressure(Probe):
         self.series = tuple(series)
         # Without any file, one sentence for the whole group.
         self.reasons = reasons if series else {"pressure": next(iter(reasons.values()))}
-        self._rates = Rates(len(series))
+        self._rates = Rates()
 
     def read(self, now: float, /) -> list[float]:
         totals = [total for resource in self._resources for total in self._totals(resource)]

@@ -78,12 +78,7 @@ def _elsewhere() -> set[int]:
 
 
 class Limits(Fact):
-    """`host["limits"]` of the hello: `cpus`, `cpu_quota` (cores or null), `memory` (bytes or null), `source`.
-
-    Args:
-        pid: the kernel's process.
-        root: the folder that holds `/proc` and the mount points of the control groups.
-    """
+    """`host["limits"]` of the hello: `cpus`, `cpu_quota` (cores or null), `memory` (bytes or null), `source`."""
 
     key = "limits"
     period = PERIOD_S
@@ -125,7 +120,7 @@ class Container(Probe):
         self._limit = 0.0  # bytes
         self._cpu: tuple[str, str] | None = None  # the folders of the quota and of its group's CPU time
         self._memory: str | None = None
-        self._rates = Rates(3)
+        self._rates = Rates()
         self._look()
 
     def read(self, now: float, /) -> list[float]:
@@ -165,7 +160,7 @@ class Container(Probe):
             self._limit = limit.amount
             self._memory = groups["memory"].folders[limit.level]
         if self._cpu != before:
-            self._rates = Rates(3)
+            self._rates = Rates()
         self.series = (_CPU if self._cpu is not None else ()) + (_MEMORY if self._memory is not None else ())
         self.reasons = reasons if groups.keys() & {"cpu", "memory"} else {"container": _no_groups()}
 
