@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from weakref import WeakSet
 
 from . import launch, messages
 from .clock import SessionClock
-from .outbox import Outbox
+from .pipes import Outbox
 
 if TYPE_CHECKING:
     from array import array
@@ -250,12 +251,11 @@ def _rest_of(fd: int) -> str:
 
 
 def _cause(code: int) -> str:
-    if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
-    return f"ended with status {code}"
+    if code >= 0:
+        return f"ended with status {code}"
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
 
 
 _live: WeakSet[SamplerClient] = WeakSet()
@@ -267,9 +267,7 @@ def _register_hooks() -> None:
     atexit.register(_stop_all)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
-            before=launch.forking.acquire,
-            after_in_parent=launch.forking.release,
-            after_in_child=_forget_all_in_child,
+            before=launch.forking.acquire, after_in_parent=launch.forking.release, after_in_child=_forget_all_in_child
         )
 
 

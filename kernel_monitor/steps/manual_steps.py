@@ -94,7 +94,10 @@ class step:  # noqa: N801 - used as a function
         return self
 
     def got(self, samples: int = 0) -> None:
-        """The batch has come, of so many samples: what the step took so far was the wait for it."""
+        """The batch has come, of so many samples: what the step took so far was the wait for it.
+
+        A MonitorError outside of the step's block.
+        """
         loop = self._loop
         if loop is None:
             raise MonitorError("got() belongs inside the block: with monitor.step() as step: step.got(len(batch))")

@@ -83,14 +83,9 @@ class Watch:
             model.register_forward_hook(_ForwardEnds(), always_call=True),
         ]
         self._compiled: Any = None
-        self._running = True
+        self.running = True  # the model is alive and `stop` was not called
         watched.changed(+1)
         _BACKWARD.put()
-
-    @property
-    def running(self) -> bool:
-        """The model is alive and `stop` was not called."""
-        return self._running
 
     def time_compiled(self, model: torch.nn.Module) -> None:
         """Time the call of a module that was compiled in place (`model.compile()`), which runs no hook of ours."""
@@ -112,9 +107,9 @@ class Watch:
     def stop(self) -> None:
         """Measure no more; the model is as it was before."""
         with _lock:
-            if not self._running:
+            if not self.running:
                 return
-            self._running = False
+            self.running = False
             if _watches.get(self._key) is self:
                 del _watches[self._key]
             for handle in self._handles:
@@ -138,7 +133,7 @@ class Watch:
 
     def __repr__(self) -> str:
         model = self._model()
-        return f"<Watch of {type(model).__name__}>" if self._running and model is not None else "<Watch, stopped>"
+        return f"<Watch of {type(model).__name__}>" if self.running and model is not None else "<Watch, stopped>"
 
 
 def _compiled_call(model: torch.nn.Module) -> Any:
