@@ -39,7 +39,7 @@ def serve(kinds: tuple[type[Any], ...], view: View) -> None:
         return
     with _lock:
         for name, instead in (
-            ("skip_first_batches", _skip),
+            ("skip_first_batches", lambda given: given["dataloader"].skip(given["num_batches"])),
             ("prepare_data_loader", functools.partial(_prepare, view)),
         ):
             theirs = getattr(module, name, None)
@@ -63,10 +63,6 @@ def _serving(
         return instead(given) if isinstance(given["dataloader"], kinds) else theirs(*args, **kwargs)
 
     return ours
-
-
-def _skip(given: dict[str, Any]) -> Any:
-    return given["dataloader"].skip(given["num_batches"])
 
 
 def _prepare(view: View, given: dict[str, Any]) -> Any:

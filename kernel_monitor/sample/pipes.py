@@ -94,16 +94,13 @@ class Outbox:
         with self._lock:
             self._waiting.append(line)
             self._size += len(line.data)
+            first = 1 if self._done else 0  # a line that was begun is ended
             while self._size > BACKLOG:
-                at = self._droppable()
+                # The oldest frequent line, else the oldest.
+                at = next((at for at in range(first, len(self._waiting)) if self._waiting[at].frequent), first)
                 self._size -= len(self._waiting[at].data)
                 del self._waiting[at]
                 self.dropped += 1
-
-    def _droppable(self) -> int:
-        """The oldest frequent line, else the oldest; never a line that was begun."""
-        first = 1 if self._done else 0
-        return next((at for at in range(first, len(self._waiting)) if self._waiting[at].frequent), first)
 
     def _write(self) -> bool:
         """Write all lines; False if the pipe is full."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..probe import NAN
-from .nvml import RATES_WINDOW_S, RETRY_S, Answer, Device, Part, Query, call
+from .nvml import RATES_WINDOW_S, RETRY_S, Answer, Device, Part, Query, call_first
 
 RATES_PERIOD_S = 1 / 6  # the shortest period over which NVML takes its rates: read more often, they repeat
 STALE_S = 2.0  # without a new sample in the driver's buffer for this long, the rates are shown
@@ -137,7 +137,7 @@ class Throttle(Query):
         self._last_seen: dict[int, float] = {}
 
     def ask(self, now: float) -> Sequence[Answer]:
-        active = int(call(self.device.nvml, THROTTLE, self.device.handle))
+        active = int(call_first(self.device.nvml, THROTTLE, self.device.handle))
         self._last_seen |= {bit: now for bit in HARMFUL if active & bit}
         self.device.throttle = tuple(
             words for bit, words in HARMFUL.items() if now - self._last_seen.get(bit, float("-inf")) < LINGER_S
@@ -177,15 +177,15 @@ class NvLink(Query):
         return (count - counted) * 1024.0 / elapsed
 
 
-def memory_of(device: Device, handle: Any) -> tuple[float, float]:
+def memory_of(handle: Any, gauge: Gauge) -> Sequence[Answer]:
     """(% of all, bytes) in use by a GPU or a MIG instance."""
-    memory = device.nvml.nvmlDeviceGetMemoryInfo(handle)
+    memory = gauge.device.nvml.nvmlDeviceGetMemoryInfo(handle)
     return 100.0 * memory.used / memory.total, float(memory.used)
 
 
 def load_queries(device: Device) -> list[Query]:
     """Utilisation, memory and power, which are read with every frame, or nearly so."""
-    memory = Gauge(device, "gpu", (("memory", "%"), ("memory_used", "B")), _memory)
+    memory = Gauge(device, "gpu", (("memory", "%"), ("memory_used", "B")), partial(memory_of, device.handle))
     power = Gauge(device, "gpu", (("power", "%"), ("power_draw", "W")), _power)
     memory.period, power.period = 0.0, POWER_PERIOD_S
     return [Utilisation(device), memory, power]
@@ -211,10 +211,6 @@ def bus_queries(device: Device) -> list[Query]:
     """Traffic over PCIe and NVLink as the GPU counts it; the first query gives the group's age and window."""
     parts = (("pcie_received", "B/s"), ("pcie_sent", "B/s"))
     return [Gauge(device, "gpu-bus", parts, _pcie), NvLink(device)]
-
-
-def _memory(gauge: Gauge) -> Sequence[Answer]:
-    return memory_of(gauge.device, gauge.device.handle)
 
 
 def _power(gauge: Gauge) -> Sequence[Answer]:
@@ -250,7 +246,7 @@ def _temperature(gauge: Gauge) -> Sequence[Answer]:
     nvml = gauge.device.nvml
     # The first is announced to go with CUDA 14; its successor is unknown to older drivers.
     names = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
-    return (float(call(nvml, names, gauge.device.handle, nvml.NVML_TEMPERATURE_GPU)),)
+    return (float(call_first(nvml, names, gauge.device.handle, nvml.NVML_TEMPERATURE_GPU)),)
 
 
 def _fields(gauge: Gauge) -> Sequence[Answer]:

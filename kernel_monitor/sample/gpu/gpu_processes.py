@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from .nvml import Answer, Device, Query, call
+from .nvml import Answer, Device, Query, call_first
 
 FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own pid namespace (Linux: PROC_PID_INIT_INO)
 
@@ -71,7 +71,7 @@ class ProcessMemory(Query):
         return (float(sum(size for size in own if size is not None)),)
 
     def _listed(self, function: str) -> Iterator[tuple[int, int | None]]:
-        for process in call(self.device.nvml, (function, f"{function}_v2"), self.device.handle):
+        for process in call_first(self.device.nvml, (function, f"{function}_v2"), self.device.handle):
             yield process.pid, process.usedGpuMemory
 
 

@@ -111,7 +111,11 @@ class Gpus:
         if state != self._state:
             changes = changes or self._throttle_changes() or ["NVML's facts about its GPUs have changed"]
             self._state = state
-            self._lay_out()
+            self._shown = [
+                _Shown(device, thread, queries, queries.table)
+                for device, tables in (self._session.tables if self._session else ())
+                for thread, queries in tables
+            ]
         if len(changes) > MOST_CHANGES:
             changes[MOST_CHANGES:] = [f"{len(changes) - MOST_CHANGES} more changes of GPU metrics"]
         return changes
@@ -221,13 +225,6 @@ class Gpus:
             for _, queries in tables:
                 state += (queries.reasons, queries.table.parts)
         return state
-
-    def _lay_out(self) -> None:
-        self._shown = [
-            _Shown(device, thread, queries, queries.table)
-            for device, tables in (self._session.tables if self._session else ())
-            for thread, queries in tables
-        ]
 
     def _reasons(self, session: NvmlSession, device: Device) -> dict[str, str]:
         """Why each missing metric of a GPU is missing."""

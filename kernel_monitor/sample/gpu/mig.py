@@ -12,9 +12,7 @@ from .nvml import RETRY_S, Device, Query, name_and_memory
 from .query_thread import Change, QueryTable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .nvml import Answer
+    pass
 
 
 @dataclass(frozen=True)
@@ -68,15 +66,11 @@ class MigTable(QueryTable):
         queries: list[Query] = []
         for instance in found:
             parts = ((f"mig/{instance.index}/memory", "%"), (f"mig/{instance.index}/memory_used", "B"))
-            queries.append(Gauge(device, "mig", parts, partial(_memory, instance.handle)))
+            queries.append(Gauge(device, "mig", parts, partial(memory_of, instance.handle)))
             if instance.gpu_instance is not None:
                 queries.append(Gpm(device, SM_ACTIVE, f"mig/{instance.index}/", instance.gpu_instance))
         self.lay_out(queries)
         return [Change(device.index, "MIG", f"{len(found)} instance(s)")]
-
-
-def _memory(handle: Any, gauge: Gauge) -> Sequence[Answer]:
-    return memory_of(gauge.device, handle)
 
 
 def _instance(nvml: Any, index: int, handle: Any) -> Instance:

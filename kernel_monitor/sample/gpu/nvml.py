@@ -108,13 +108,13 @@ def refusal(nvml: ModuleType, error: Any) -> str:
     return str(error)
 
 
-def call(nvml: ModuleType, names: Sequence[str], *arguments: Any) -> Any:
+def call_first(nvml: ModuleType, names: Sequence[str], *arguments: Any) -> Any:
     """Call the first of these functions that pynvml has and the driver knows: either may be older than the other."""
-    *newer, oldest = [getattr(nvml, name) for name in names if hasattr(nvml, name)]
-    for function in newer:
+    *preferred, last = [getattr(nvml, name) for name in names if hasattr(nvml, name)]
+    for function in preferred:
         with suppress(nvml.NVMLError_FunctionNotFound, nvml.NVMLLibraryMismatchError):
             return function(*arguments)
-    return oldest(*arguments)
+    return last(*arguments)
 
 
 def open_devices() -> list[Device]:

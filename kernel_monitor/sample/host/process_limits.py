@@ -31,8 +31,7 @@ def cpu_quota(groups: Mapping[str, Group]) -> Limit | None:
     group = groups.get("cpu")
     if group is None:
         return None
-    quota = _quota_v1 if group.version == 1 else _quota_v2
-    return _tightest((quota(folder), level) for level, folder in enumerate(group.folders))
+    return _tightest((_quota(group.version, folder), level) for level, folder in enumerate(group.folders))
 
 
 def memory_limit(groups: Mapping[str, Group], total: int) -> Limit | None:
@@ -180,14 +179,12 @@ def _tightest(limits: Iterable[tuple[float | None, int]]) -> Limit | None:
     return min((Limit(amount, level) for amount, level in limits if amount is not None), default=None)
 
 
-def _quota_v1(folder: str) -> float | None:
-    quota, period = _number(_text(folder, "cpu.cfs_quota_us")), _number(_text(folder, "cpu.cfs_period_us"))
-    return None if quota is None or not period or quota < 0 else quota / period  # -1: none
-
-
-def _quota_v2(folder: str) -> float | None:
-    quota, _, period = _text(folder, "cpu.max").partition(" ")
-    return None if quota in ("", "max") else int(quota) / int(period)
+def _quota(version: int, folder: str) -> float | None:
+    if version == 1:
+        quota, period = _number(_text(folder, "cpu.cfs_quota_us")), _number(_text(folder, "cpu.cfs_period_us"))
+    else:
+        quota, period = map(_number, _text(folder, "cpu.max").partition(" ")[::2])
+    return None if quota is None or not period or quota < 0 else quota / period  # -1, or "max": none
 
 
 def _text(folder: str, name: str) -> str:
