@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .gauges import Gauge, memory_of
 from .gpm import SM_ACTIVE, Gpm
 from .nvml import RETRY_S, Device, Query, name_and_memory
 from .query_thread import Change, QueryTable
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -134,10 +134,6 @@ class ProcStat:
     def __init__(self, path: Path = PROC / "stat") -> None:
         self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         self._size = 4096
-        self._names: list[bytes] = []
-        self._words: list[list[bytes]] = [[] for _ in FIELDS]
-        self._columns: list[list[int]] = [[] for _ in FIELDS]
-        self._cores: tuple[int, ...] = ()
 
     def __call__(self) -> Counts:
         data = self._head()
@@ -145,17 +141,10 @@ class ProcStat:
         if end < 0:  # some sandboxes leave that line out
             end = data.find(b"\n", data.rfind(b"\ncpu") + 1)
         words = data[data.index(b"\n") + 1 : end].split()  # the first line is the sum of all
-        second = next((at for at, word in enumerate(words[1:], 1) if word.startswith(b"cpu")), len(words))
-        names = words[::second] if second else []
-        if names != self._names:
-            self._names, self._cores = names, tuple(int(name[3:]) for name in names)
-        for place in range(len(FIELDS)):
-            column = words[place + 1 :: second] if second else []
-            if column != self._words[place]:  # nice, irq and steal often stand still
-                self._words[place] = column
-                self._columns[place] = list(map(int, column))
-        columns = tuple(self._columns)
-        return Counts(self._cores, columns, list(map(sum, zip(*columns, strict=True))))
+        second = next((at for at, word in enumerate(words[1:], 1) if word.startswith(b"cpu")), len(words) or 1)
+        cores = tuple(int(name[3:]) for name in words[::second])
+        columns = tuple(list(map(int, words[place::second])) for place in range(1, len(FIELDS) + 1))
+        return Counts(cores, columns, list(map(sum, zip(*columns, strict=True))))
 
     def _head(self) -> bytes:
         """The file as far as its cores go, if not further."""
