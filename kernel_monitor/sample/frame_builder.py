@@ -62,10 +62,7 @@ class FrameBuilder:
                 reader.read(now)
         self._count += 1
         before, self._readings = self._readings, self._newest()
-        return any(
-            new.series is not old.series and new.series != old.series
-            for new, old in zip(self._readings, before, strict=True)
-        )
+        return [reading.series for reading in self._readings] != [reading.series for reading in before]
 
     def values(self, now: float) -> list[float]:
         """The frame's values at `now`, in the order of `series`."""
