@@ -31,86 +31,63 @@ _ours: set[Any] = set()  # the functions that are in the place of accelerate's
 def serve(kinds: tuple[type[Any], ...], view: View) -> None:
     """Let accelerate's functions serve loaders of ours; cheap where they do already, or accelerate is not imported.
 
-    Args:
-        kinds: classes of loaders that have `skip(batches)`.
-        view: of such a loader and a function of a batch, makes one that delivers what the function returns.
+    `kinds` are classes of loaders that have `skip(batches)`. `view` makes of such a loader and a function of a batch
+    one that delivers what the function returns.
     """
     module = sys.modules.get(MODULE)
     if module is None or getattr(module, "skip_first_batches", None) in _ours:
         return
     with _lock:
-        for name, make in (("skip_first_batches", _skipping), ("prepare_data_loader", _preparing)):
+        for name, instead in (
+            ("skip_first_batches", lambda given: given["dataloader"].skip(given["num_batches"])),
+            ("prepare_data_loader", functools.partial(_prepare, view)),
+        ):
             theirs = getattr(module, name, None)
             if inspect.isfunction(theirs) and theirs not in _ours:
-                ours = make(theirs, kinds, view)
+                ours = _serving(theirs, kinds, instead)
                 _ours.add(ours)
                 _replace(theirs, ours)
 
 
-def _skipping(theirs: Callable[..., Any], kinds: tuple[type[Any], ...], _: View) -> Callable[..., Any]:
+def _serving(
+    theirs: Callable[..., Any], kinds: tuple[type[Any], ...], instead: Callable[[dict[str, Any]], Any]
+) -> Callable[..., Any]:
+    """A function that calls `instead` with the arguments by name where the loader is one of `kinds`."""
+    signature = inspect.signature(theirs)
+
     @functools.wraps(theirs)
-    def skip_first_batches(*args: Any, **kwargs: Any) -> Any:
-        given = _given(theirs, args, kwargs)
-        loader: Any = given["dataloader"]
-        if isinstance(loader, kinds):
-            return loader.skip(given["num_batches"])
-        return theirs(*args, **kwargs)
+    def ours(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        return instead(given) if isinstance(given["dataloader"], kinds) else theirs(*args, **kwargs)
 
-    return skip_first_batches
-
-
-def _preparing(theirs: Callable[..., Any], kinds: tuple[type[Any], ...], view: View) -> Callable[..., Any]:
-    @functools.wraps(theirs)
-    def prepare_data_loader(*args: Any, **kwargs: Any) -> Any:
-        given = _given(theirs, args, kwargs)
-        loader, device = given["dataloader"], given.get("device")
-        if not isinstance(loader, kinds):
-            return theirs(*args, **kwargs)
-        _check(given)
-        if not given.get("put_on_device") or device is None or torch.device(device).type == "cpu":
-            return loader
-        from accelerate.utils import send_to_device
-
-        return view(
-            loader, functools.partial(send_to_device, device=device, non_blocking=given.get("non_blocking", False))
-        )
-
-    return prepare_data_loader
+    return ours
 
 
-def _check(given: dict[str, Any]) -> None:
-    """Refuse what a switchable loader would not do.
-
-    Raises:
-        MonitorError: naming the argument.
-    """
+def _prepare(view: View, given: dict[str, Any]) -> Any:
+    """The loader, or a view of it whose batches are sent to the device; a MonitorError for what it would not do."""
     ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     asked = given.get("num_processes")
-    if given.get("torch_device_mesh") is not None:
-        what = "for a device mesh"
-    elif given.get("dispatch_batches"):
-        what = "with dispatch_batches=True"
-    elif given.get("split_batches") and ranks > 1:
-        what = "with split_batches=True"
-    elif asked is not None and asked != ranks:
-        what = f"for {asked} processes where the process group has {ranks}"
-    else:
-        return
-    raise MonitorError(
-        f"A switchable loader cannot be prepared {what}: give its DataLoader a DistributedSampler for the samples that "
-        "this process is to get, and leave the loader out of prepare_data_loader()."
-    )
+    refused = {
+        "for a device mesh": given.get("torch_device_mesh") is not None,
+        "with dispatch_batches=True": given.get("dispatch_batches"),
+        "with split_batches=True": given.get("split_batches") and ranks > 1,
+        f"for {asked} processes where the process group has {ranks}": asked not in (None, ranks),
+    }
+    what = next((words for words, is_asked in refused.items() if is_asked), None)
+    if what is not None:
+        raise MonitorError(
+            f"A switchable loader cannot be prepared {what}: give its DataLoader a DistributedSampler for the samples "
+            "that this process is to get, and leave the loader out of prepare_data_loader()."
+        )
+    loader, device = given["dataloader"], given.get("device")
+    if not given.get("put_on_device") or device is None or torch.device(device).type == "cpu":
+        return loader
+    from accelerate.utils import send_to_device
 
-
-def _given(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, defaults included.
-
-    Raises:
-        TypeError: as the call itself would.
-    """
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.arguments
+    send = functools.partial(send_to_device, device=device, non_blocking=given.get("non_blocking", False))
+    return view(loader, send)
 
 
 def _replace(theirs: Any, ours: Any) -> None:

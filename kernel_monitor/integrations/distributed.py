@@ -36,12 +36,7 @@ class RankSampler(DistributedSampler[int]):
 
 
 class Sharding:
-    """Shares the samples of one DataLoader out as soon as there is a process group of several ranks.
-
-    Args:
-        loader: whose sampler is replaced, in place.
-        wanted: if not, nothing is ever done.
-    """
+    """Shares the samples of one DataLoader out, in place, as soon as there is a process group of several ranks."""
 
     def __init__(self, loader: DataLoader[Any], *, wanted: bool) -> None:
         self._loader = loader
@@ -50,9 +45,8 @@ class Sharding:
     def settle(self) -> str | None:
         """Look for a process group; cheap, to be called before the sampler is used in any way.
 
-        Returns:
-            What was done, or why it was not, as a sentence: once, when a group of several ranks is first seen, and
-            not where the loader's own sampler shares out already. The first rank's process logs it as a warning.
+        Returns in a sentence what was done, or why it was not: once, when a group of several ranks is first seen, and
+        not where the loader's own sampler shares out already. The first rank's process logs it as a warning.
         """
         if self._settled or not (dist.is_available() and dist.is_initialized()):
             return None
@@ -68,12 +62,9 @@ class Sharding:
 
 
 def set_sampler_epoch(loader: DataLoader[Any], epoch: int, *, anew: bool = False) -> None:
-    """Set the epoch of a `RankSampler`, unless others have set it since the last epoch began.
+    """Set the epoch that begins next of a `RankSampler`, unless others have set it since the last epoch began.
 
-    Args:
-        loader: that may have one.
-        epoch: that begins next.
-        anew: whether to set it in any case, as where a state has been loaded.
+    With `anew` it is set in any case, as where a state has been loaded.
     """
     sampler = getattr(loader.batch_sampler, "sampler", None)
     if type(sampler) is RankSampler and (anew or not sampler.epoch_is_set):
@@ -86,7 +77,9 @@ def _shard(loader: DataLoader[Any], rank: int, ranks: int) -> str:
     batches: Any = loader.batch_sampler
     sampler: Any = batches.sampler if type(batches) is BatchSampler else None
     shuffled = type(sampler) is RandomSampler
-    if sampler is None or not (shuffled or type(sampler) is SequentialSampler) or _draws_otherwise(sampler):
+    known = shuffled or type(sampler) is SequentialSampler
+    # A RandomSampler may draw something else than each sample once.
+    if not known or getattr(sampler, "replacement", False) or len(sampler) != len(sampler.data_source):
         unknown = batches if sampler is None else sampler
         return (
             f"Each of the {ranks} ranks gets whatever its own {type(unknown).__name__} draws, for how to share that "
@@ -103,11 +96,6 @@ def _shard(loader: DataLoader[Any], rank: int, ranks: int) -> str:
         f"of {len(sampler.data_source):,} per epoch{', shuffled by seed 0 and epoch' if shuffled else ''}; "
         "switchable(…, shard=False) gives each rank all of them."
     )
-
-
-def _draws_otherwise(sampler: Any) -> bool:
-    """Whether a RandomSampler draws something else than each sample once."""
-    return bool(getattr(sampler, "replacement", False)) or len(sampler) != len(sampler.data_source)
 
 
 def _shares_out(sampler: Any) -> bool:

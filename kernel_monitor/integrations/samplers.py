@@ -16,15 +16,7 @@ _ITERATORS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader")  #
 
 
 class ShownSampler:
-    """Stands for a batch sampler: of the same class to `isinstance`, with the same attributes, length and batches.
-
-    Args:
-        sampler: the user's.
-        name: of the loader.
-
-    Raises:
-        MonitorError: by iterating, where a DataLoader does it.
-    """
+    """Stands for the user's batch sampler: of the same class to `isinstance`, same attributes, length and batches."""
 
     __slots__ = ("_name", "_sampler")
 

@@ -31,16 +31,13 @@ def main() -> int:
     from .clock import SessionClock
     from .frame_builder import FrameBuilder
     from .gpu.gpus import Gpus
-    from .host.container import Container
-    from .host.cpu import cpu
+    from .host.cpu import Frequency, cpu
     from .host.facts import Topology, facts
-    from .host.frequency import Frequency
-    from .host.host_memory import Memory
-    from .host.load import Load, Pressure
-    from .host.process_limits import Limits
+    from .host.load import Load, Memory, Pressure
+    from .host.process_limits import Container, Limits
     from .host.processes import ProcessTree
     from .host.traffic import Disk, Network
-    from .loop import Commands, Loop, Notices, Parent
+    from .loop import Loop, Notices
     from .pipes import Input, Output
     from .recorder_link import RecorderLink
     from .slow_probes import Background
@@ -59,15 +56,7 @@ def main() -> int:
     background.start()
     gpus.set_processes(tree.pids)
     gpus.start()
-    frames = FrameBuilder(
-        [cores, cores.split],
-        background,
-        gpus,
-        {"host": facts()},
-        lambda: cores.cores,
-        notices.complain,
-        interval,
-    )
+    frames = FrameBuilder(cores, background, gpus, facts(), notices.complain, interval)
     loop = Loop(
         interval,
         clock,
@@ -75,12 +64,12 @@ def main() -> int:
         Output(sys.stdout.fileno()),
         frames,
         gpus,
-        lambda: tree.pids,
+        tree,
         recording,
         notices,
-        None if options.parent is None else Parent(options.parent, options.parent_start),
+        background.replan,
+        None if options.parent is None else (options.parent, options.parent_start),
     )
-    loop.on_replan(background.replan)
     if options.record is not None:
         recording.start(options.record)
     request_realtime()  # for this thread only: those that wait for the driver or a disk keep their priority
@@ -88,7 +77,7 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     try:
-        loop.run(Commands(loop.set_interval, tree.set_workers, recording, notices.warn))
+        loop.run()
     finally:
         background.stop()
         gpus.stop()

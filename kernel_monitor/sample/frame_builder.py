@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .probe import NAN, Probe, ProbeReader, Reading
+from .probe import NAN, ProbeReader, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from .gpu.gpus import Gpus
+    from .host.cpu import Cpu
     from .slow_probes import Background
 
 FACTS_S = 1.0  # how often the facts of the hello are compared with those that were sent
@@ -25,16 +26,15 @@ class FrameBuilder:
     Series may come and go.
     """
 
-    fast: Sequence[Probe]  # the probes that are read on this thread, each at its period, rounded to whole frames
+    cpu: Cpu  # it and its split are read on this thread, each at its period, rounded to whole frames
     background: Background  # the probes that are read beside it
-    gpus: Gpus  # the GPUs
-    facts: Mapping[str, Any]  # the constant part of the hello; `cpus` and `host` are completed here
-    cores: Callable[[], Sequence[int]]  # gives the cores that have series
+    gpus: Gpus
+    host: Mapping[str, Any]  # the constant facts about the host
     complain: Callable[[str, Exception], None]  # called with each failure, (name, error)
     interval: float  # seconds between frames
 
     def __post_init__(self) -> None:
-        self._fast = [ProbeReader(probe, self.complain) for probe in self.fast]
+        self._fast = [ProbeReader(probe, self.complain) for probe in (self.cpu, self.cpu.split)]
         self._count = 0
         self._gpu_groups: list[str] = []
         self._sent_facts: dict[str, Any] = {}
@@ -42,7 +42,7 @@ class FrameBuilder:
         self.series: list[tuple[str, str]] = []
         self._readings = self._newest()
         self.set_interval(self.interval)
-        self.lay_out()
+        self._lay_out()
 
     def set_interval(self, interval: float) -> None:
         """Frames come every `interval` seconds from now on."""
@@ -62,10 +62,7 @@ class FrameBuilder:
                 reader.read(now)
         self._count += 1
         before, self._readings = self._readings, self._newest()
-        return any(
-            new.series is not old.series and new.series != old.series
-            for new, old in zip(self._readings, before, strict=True)
-        )
+        return [reading.series for reading in self._readings] != [reading.series for reading in before]
 
     def values(self, now: float) -> list[float]:
         """The frame's values at `now`, in the order of `series`."""
@@ -83,16 +80,11 @@ class FrameBuilder:
             values += times.get(group, (NAN, NAN))
         return values
 
-    def lay_out(self) -> None:
-        """Take over the present series."""
+    def _lay_out(self) -> None:
         self._readings = self._newest()
-        series: list[tuple[str, str]] = []
-        groups: list[str] = []
         names = [*(reader.probe.group for reader in self._fast), *self.background.groups]
-        for group, reading in zip(names, self._readings, strict=True):
-            if reading.series:
-                series += reading.series
-                groups.append(group)
+        groups = [group for group, reading in zip(names, self._readings, strict=True) if reading.series]
+        series = [one for reading in self._readings for one in reading.series]
         series += self.gpus.series
         self._gpu_groups = [group for group, _, _ in self.gpus.groups(0.0)]
         series.append(("sample/interval", "s"))
@@ -107,7 +99,8 @@ class FrameBuilder:
         return self._current_facts() != self._sent_facts
 
     def hello(self) -> dict[str, Any]:
-        """The hello: the series, and facts about the machine."""
+        """The hello: the present series, in which frames come from now on, and facts about the machine."""
+        self._lay_out()
         self._sent_facts = self._current_facts()
         return {
             "interval": self.interval,
@@ -123,5 +116,5 @@ class FrameBuilder:
         reasons = self.background.reasons()
         for reader in self._fast:
             reasons |= reader.probe.reasons
-        host = {**self.facts["host"], **self.background.newest_facts(), "reasons": reasons}
-        return {**self.facts, "cpus": list(self.cores()), "host": host}
+        host = {**self.host, **self.background.newest_facts(), "reasons": reasons}
+        return {"cpus": list(self.cpu.cores), "host": host}

@@ -11,6 +11,7 @@ from threading import RLock
 
 from ..errors import MonitorError
 from ..os_process import child_environment, start_of
+from .clock import SessionClock
 
 forking = RLock()
 """Held while a sampler is started. A child forked between the making of the pipes and the closing of the sampler's ends
@@ -18,17 +19,8 @@ would keep these open, and the sampler's end would go unnoticed while the child 
 PIPE_BYTES = 1 << 20  # the most that Linux gives an unprivileged user's pipe
 
 
-def spawn(
-    interval: float,
-    zero: float,
-    *,
-    origin: float | None = None,
-    session: str | None = None,
-    record: Path | None = None,
-) -> subprocess.Popen[bytes]:
+def spawn(interval: float, clock: SessionClock, session: str, record: Path | None) -> subprocess.Popen[bytes]:
     """Start a sampler with pipes for stdin, stdout and stderr, in a session of its own.
-
-    The arguments are those of `SamplerClient`; `zero` is earlier by the time that the machine has slept since.
 
     Raises:
         MonitorError: this interpreter does not know its own path.
@@ -42,11 +34,11 @@ def spawn(
         "-m",
         "kernel_monitor.sample",
         f"--interval={interval!r}",
-        f"--zero={zero!r}",
+        f"--zero={clock.zero - clock.suspended!r}",
+        f"--origin={clock.origin!r}",
+        f"--session={session}",
         f"--parent={os.getpid()}",
         f"--parent-start={start_of(os.getpid())!r}",
-        *([] if origin is None else [f"--origin={origin!r}"]),
-        *([] if session is None else [f"--session={session}"]),
         *([] if record is None else [f"--record={record}"]),
     ]
     with forking:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..os_process import is_alive
 from . import messages
@@ -19,19 +19,13 @@ if TYPE_CHECKING:
     from .clock import SessionClock
     from .frame_builder import FrameBuilder
     from .gpu.gpus import Gpus
+    from .host.processes import ProcessTree
     from .pipes import Input, Output
     from .recorder_link import RecorderLink
 
 RECORDED = ("event", "values", "steps", "loaders", "epochs", "facts", "goodbye")
 CHECK_S = 1.0  # how often the sampler checks that its parent still runs
 QUIET_S = 0.002  # commands that arrive this short before a deadline are read after it
-
-
-class Parent(NamedTuple):
-    """The process that the sampler lives for: its number and when it began (`os_process.start_of`)."""
-
-    pid: int
-    start: float
 
 
 class Notices:
@@ -60,39 +54,6 @@ class Notices:
 
 
 @dataclass(eq=False)
-class Commands:
-    """Carries out the kernel's messages."""
-
-    on_interval: Callable[[float], None]  # called with the new interval in seconds
-    on_workers: Callable[[list[int]], None]  # called with the numbers of the loaders' worker processes
-    recording: RecorderLink  # gets everything that belongs into the session's file
-    warn: Callable[[str], None]  # called with a sentence for each message that cannot be understood
-
-    def run(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            try:
-                self._run(json.loads(line))
-            except (ValueError, TypeError, KeyError) as error:
-                self.warn(f"the sampler does not understand {line[:80]!r}: {type(error).__name__}: {error}")
-
-    def _run(self, command: dict[str, Any]) -> None:
-        """Raises ValueError, TypeError or KeyError for a malformed message."""
-        do = command["do"]
-        if do in RECORDED:
-            self.recording.command(command)
-        elif do == "interval":
-            self.on_interval(messages.check_interval(float(command["seconds"])))
-        elif do == "roles":
-            self.on_workers([int(pid) for pid in command["workers"]])
-        elif do != "record":
-            self.warn(f"the sampler knows no such command: {str(do)[:80]!r}")
-        elif command["path"] is None:
-            self.recording.stop()
-        else:
-            self.recording.start(Path(command["path"]))
-
-
-@dataclass(eq=False)
 class Loop:
     """Samples until its end.
 
@@ -108,15 +69,14 @@ class Loop:
     sink: Output  # the pipe to the kernel
     frames: FrameBuilder  # the contents of the frames
     gpus: Gpus  # the GPUs, whose changes are reported
-    # Gives the numbers of the kernel's processes, whose share of the GPUs is measured.
-    tree: Callable[[], Iterable[int]]
+    tree: ProcessTree  # the kernel's processes, whose share of the GPUs is measured
     recording: RecorderLink  # gets every hello and frame
     notices: Notices  # sent between the frames
-    parent: Parent | None  # whose end ends the loop; None for none
+    on_replan: Callable[[float, float], None]  # called with the interval and `base` after each change of the grid
+    parent: tuple[int, float] | None  # the process whose end ends the loop, and when it began (`os_process.start_of`)
 
     def __post_init__(self) -> None:
         self._slept = self.clock.suspended
-        self._replanned: list[Callable[[float, float], None]] = []
         self._earliest = 0.0  # monotonic time before which no frame may be taken
         self._last = -math.inf
         self._other_grid = False
@@ -131,11 +91,7 @@ class Loop:
         """Monotonic time from which the deadlines are counted: session time 0, had the machine never slept."""
         return self.clock.zero - self._slept
 
-    def on_replan(self, callback: Callable[[float, float], None]) -> None:
-        """Have `callback(interval, base)` called after each change of the grid."""
-        self._replanned.append(callback)
-
-    def set_interval(self, seconds: float) -> None:
+    def _set_interval(self, seconds: float) -> None:
         """Sample every `seconds` from now on; the hello is sent again before the next frame."""
         if seconds == self.interval:
             return
@@ -143,25 +99,48 @@ class Loop:
         self.interval = seconds
         self._other_grid = True
 
-    def run(self, commands: Commands) -> str:
+    def run(self) -> str:
         """Sample until the kernel has gone; returns how that was noticed."""
         try:
-            return self._run(commands)
+            return self._run()
         except BrokenPipeError:
             # The kernel closed its end of the frames first: its last messages may wait in the other pipe.
             while self.source.wait(0.0) and (lines := self.source.lines()):
-                commands.run(lines)
+                self._obey(lines)
             return "nobody reads the frames"
 
-    def _run(self, commands: Commands) -> str:
+    def _obey(self, lines: Iterable[bytes]) -> None:
+        """Carry out the kernel's messages."""
+        for line in lines:
+            try:
+                self._command(json.loads(line))
+            except (ValueError, TypeError, KeyError) as error:
+                self.notices.warn(f"the sampler does not understand {line[:80]!r}: {type(error).__name__}: {error}")
+
+    def _command(self, command: dict[str, Any]) -> None:
+        """Raises ValueError, TypeError or KeyError for a malformed message."""
+        do = command["do"]
+        if do in RECORDED:
+            self.recording.command(command)
+        elif do == "interval":
+            self._set_interval(messages.check_interval(float(command["seconds"])))
+        elif do == "roles":
+            self.tree.set_workers([int(pid) for pid in command["workers"]])
+        elif do != "record":
+            self.notices.warn(f"the sampler knows no such command: {str(do)[:80]!r}")
+        elif command["path"] is None:
+            self.recording.stop()
+        else:
+            self.recording.start(Path(command["path"]))
+
+    def _run(self) -> str:
         self._send_hello()
         now = time.monotonic()
         self.frames.prime(now)
         # Half an interval at least before the first deadline: a rate over less is mostly noise.
         tick = self._tick_from(now + 0.5 * self.interval)
         while True:
-            ended = self._sleep_until(self._deadline(tick), commands)
-            if ended:
+            if ended := self._sleep_until(self._deadline(tick)):
                 return ended
             if self._other_grid:
                 tick = self._replan()
@@ -170,8 +149,7 @@ class Loop:
             if late > 0:
                 self._missed += late
                 tick += late
-                ended = self._sleep_until(self._deadline(tick), commands)
-                if ended:
+                if ended := self._sleep_until(self._deadline(tick)):
                     return ended
             if not self._other_grid:
                 self._sample()
@@ -189,33 +167,29 @@ class Loop:
         self._other_grid = False
         self.frames.set_interval(self.interval)
         self.gpus.set_interval(self.interval)
-        for callback in self._replanned:
-            callback(self.interval, self.base)
+        self.on_replan(self.interval, self.base)
         self._send_hello()
         return self._tick_from(max(time.monotonic(), self._earliest))
 
-    def _sleep_until(self, deadline: float, commands: Commands) -> str:
-        """Sleep, and meanwhile check the parent and run commands; returns why the loop must end, or nothing.
-
-        Returns early if there is another grid.
-        """
+    def _sleep_until(self, deadline: float) -> str:
+        """Sleep, or until there is another grid; meanwhile run commands. Returns why the loop must end, or nothing."""
         while True:
             now = time.monotonic()
             if now >= self._check_due:
                 self._check_due = now + CHECK_S
-                self.gpus.set_processes(self.tree())
-                if self.parent is not None and not is_alive(self.parent.pid, self.parent.start):
+                self.gpus.set_processes(self.tree.pids)
+                if self.parent is not None and not is_alive(*self.parent):
                     return "the parent has ended"
             self._check_clock()
             if deadline - now > QUIET_S:
-                commands.run(self.source.lines())
+                self._obey(self.source.lines())
                 self._send_notices()
                 now = time.monotonic()
             left = deadline - now
             if left <= 0 or self._other_grid:
                 return ""
             if not self.source.wait(min(left, CHECK_S)):
-                commands.run(self.source.lines())
+                self._obey(self.source.lines())
                 return "the pipe has ended"
 
     def _check_clock(self) -> None:
@@ -247,10 +221,8 @@ class Loop:
             self.sink.send(messages.encode_json(messages.NOTICE, self.notices.waiting.popleft()), keep=True)
 
     def _send_hello(self) -> None:
-        """Lay out the frames by the present series, and send the hello."""
-        self.frames.lay_out()
-        self._encoder = messages.FrameEncoder(len(self.frames.series))
         hello = self.frames.hello()
+        self._encoder = messages.FrameEncoder(len(hello["series"]))
         self.recording.hello(hello)
         self._hello = messages.encode_json(messages.HELLO, hello)
         self._hello_sent()

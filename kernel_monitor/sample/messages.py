@@ -65,11 +65,7 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The messages that `data` completes, as (kind, payload).
-
-        Raises:
-            WireError: a message of unknown kind or absurd length.
-        """
+        """The messages that `data` completes, as (kind, payload); a WireError for an unknown kind or absurd length."""
         self._buffer += data
         while len(self._buffer) >= _HEAD.size:
             length, kind = _HEAD.unpack_from(self._buffer)
@@ -84,11 +80,7 @@ class Decoder:
 
 
 def decode_json(payload: bytes) -> dict[str, Any]:
-    """The content of a hello or a notice.
-
-    Raises:
-        WireError: it is not a JSON object.
-    """
+    """The content of a hello or a notice; a WireError if it is not a JSON object."""
     try:
         content = json.loads(payload)
     except ValueError as error:
@@ -99,11 +91,7 @@ def decode_json(payload: bytes) -> dict[str, Any]:
 
 
 def decode_frame(payload: bytes) -> Frame:
-    """The content of a frame.
-
-    Raises:
-        WireError: the payload is cut short.
-    """
+    """The content of a frame; a WireError if it is cut short."""
     if len(payload) < _STAMP.size or (len(payload) - _STAMP.size) % 4:
         raise WireError(f"a frame of {len(payload)} bytes")
     monotonic, missed = _STAMP.unpack_from(payload)

@@ -12,20 +12,12 @@ SLOW_PERIOD_S = 0.5  # how often slowly changing metrics are read; their values 
 
 
 class Probe:
-    """Metrics of the host that are read together, at one moment.
+    """Metrics of the host that are read together, at one moment. A read may set new `series` and `reasons`."""
 
-    Attributes:
-        group: its name (docs/metrics.md); frames carry `sample/<group>/age` and `/window`. The window is the time
-            between two reads: what the rates of a read cover.
-        period: seconds between two reads.
-        series: (name, unit) of each value, in order. A read may change it, by setting a new one.
-        reasons: why a metric, or the whole group, is absent: {name: words}. A read may change it, by setting a new one.
-    """
-
-    group: str
-    period: float
-    series: Sequence[tuple[str, str]] = ()
-    reasons: Mapping[str, str] = MappingProxyType({})
+    group: str  # its name (docs/metrics.md)
+    period: float  # seconds between two reads
+    series: Sequence[tuple[str, str]] = ()  # (name, unit) of each value, in order
+    reasons: Mapping[str, str] = MappingProxyType({})  # why a metric, or the whole group, is absent: {name: words}
 
     def read(self, now: float, /) -> Sequence[float]:
         """The values at `now` (`time.monotonic()`), one per series, NaN where there is none.
@@ -58,12 +50,7 @@ class Reading(NamedTuple):
 
 
 class ProbeReader:
-    """A probe, its newest reading, and when it is to be read next.
-
-    Args:
-        probe: the probe.
-        complain: called with each failure, (name, error).
-    """
+    """A probe, its newest reading, and when it is to be read next; `complain(name, error)` is called with failures."""
 
     def __init__(self, probe: Probe, complain: Callable[[str, Exception], None]) -> None:
         self.probe = probe
@@ -83,10 +70,9 @@ class ProbeReader:
 
 
 class Rates:
-    """Growth per second of `count` counters that only grow."""
+    """Growth per second of counters that only grow."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self) -> None:
         self._last: Sequence[int] | None = None
         self._at = 0.0
 
@@ -95,5 +81,5 @@ class Rates:
         last, elapsed = self._last, now - self._at
         self._last, self._at = counters, now
         if last is None or elapsed <= 0:
-            return [NAN] * self._count
+            return [NAN] * len(counters)
         return [(new - old) / elapsed if new >= old else NAN for new, old in zip(counters, last, strict=True)]

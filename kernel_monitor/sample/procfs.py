@@ -28,8 +28,7 @@ if Path("/") != ROOT:
 def read(path: str) -> bytes:
     """The whole file, in a third of the time of `Path.read_bytes`: some are read by the hundred each second.
 
-    Raises:
-        OSError: it cannot be opened or read; ProcessLookupError if it was of a process that has ended.
+    Raises a ProcessLookupError if the file was of a process that has ended.
     """
     file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:

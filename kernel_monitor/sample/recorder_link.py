@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from .clock import SessionClock
 
-NO_GOODBYE = "the kernel ended without goodbye"
-TURNED_OFF = "recording was turned off"
-
 
 @dataclass(eq=False)
 class RecorderLink:
@@ -31,10 +28,6 @@ class RecorderLink:
         self._recorder: Recorder | None = None
         self._hello: dict[str, Any] | None = None
         self._goodbye: str | None = None
-
-    @property
-    def on(self) -> bool:
-        return self._recorder is not None
 
     def start(self, path: Path) -> None:
         """Record to `path` from now on."""
@@ -54,7 +47,7 @@ class RecorderLink:
 
     def stop(self) -> None:
         """Record no more; the session's file stays."""
-        self._end(TURNED_OFF, goodbye=True)
+        self._end("recording was turned off", goodbye=True)
 
     def hello(self, hello: dict[str, Any]) -> None:
         self._hello = hello
@@ -75,7 +68,7 @@ class RecorderLink:
 
     def close(self) -> None:
         """The kernel has ended, or stopped the monitor."""
-        self._end(self._goodbye or NO_GOODBYE, goodbye=self._goodbye is not None)
+        self._end(self._goodbye or "the kernel ended without goodbye", goodbye=self._goodbye is not None)
 
     def _end(self, reason: str, *, goodbye: bool) -> None:
         if self._recorder is not None:

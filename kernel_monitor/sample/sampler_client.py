@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from weakref import WeakSet
 
 from . import launch, messages
 from .clock import SessionClock
-from .outbox import Outbox
+from .pipes import Outbox
 
 if TYPE_CHECKING:
     from array import array
@@ -46,15 +47,10 @@ class SamplerClient:
         on_notice: `{"level", "message"}` for people; those of the recorder also have `kind`, `state` and `path`.
         on_exit: the sampler ended before `stop`, with the cause in words; a restart follows, or a notice of level
             `error` if there will be none.
-        zero: the session's beginning by `time.monotonic()`; samples are due in the middle of the intervals since.
-        origin: Unix time of that moment; now where it is not given.
+        clock: the session's clock; it begins now where none is given. Samples are due in the middle of the intervals
+            since its zero.
         session: the session's name, for its recording.
         record: the file to record to; None for none.
-        clock: the session's clock, in place of `zero` and `origin`.
-
-    Attributes:
-        restarts: how often the sampler was started again.
-        dropped: messages to the sampler that were dropped because it did not read.
     """
 
     def __init__(
@@ -65,25 +61,23 @@ class SamplerClient:
         on_notice: Callable[[dict[str, Any]], None],
         on_exit: Callable[[str], None],
         *,
-        zero: float | None = None,
-        origin: float | None = None,
-        session: str | None = None,
-        record: Path | None = None,
         clock: SessionClock | None = None,
+        session: str = "",
+        record: Path | None = None,
     ) -> None:
         self.interval = messages.check_interval(interval)
         self.session = session
         self.record = record
-        now = time.monotonic()
-        zero = now if zero is None else zero
-        self.clock = clock or SessionClock(zero, time.time() - (now - zero) if origin is None else origin)
-        self.restarts = 0
+        self.clock = clock or SessionClock(time.monotonic(), time.time())
+        self.restarts = 0  # how often the sampler was started again
         self._workers: list[int] = []
         self._outbox = Outbox()
-        self._on_hello = on_hello
-        self._on_frame = on_frame
-        self._on_notice = on_notice
-        self._on_exit = on_exit
+        self._callbacks: dict[str, Callable[..., None]] = {
+            "on_hello": on_hello,
+            "on_frame": on_frame,
+            "on_notice": on_notice,
+            "on_exit": on_exit,
+        }
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,17 +90,11 @@ class SamplerClient:
         process = self._process
         return None if process is None else process.pid
 
-    @property
-    def dropped(self) -> int:
-        return self._outbox.dropped
-
     def send(self, message: dict[str, Any]) -> bool:
         """Send the sampler a message (`docs/messages.md`, *Kernel to sampler*). Never waits; for any thread.
 
-        A sampler that is started again gets the last interval, workers and recording again.
-
-        Returns:
-            Whether the message was taken: not after `stop`, in a forked child, or if it is larger than 1 MiB.
+        A sampler that is started again gets the last interval, workers and recording again. Returns whether the
+        message was taken: not after `stop`, in a forked child, or if it is larger than 1 MiB.
 
         Raises:
             TypeError: the message is not JSON.
@@ -122,11 +110,7 @@ class SamplerClient:
         return self._outbox.put(message)
 
     def start(self) -> None:
-        """Start the sampler; returns at once.
-
-        Raises:
-            RuntimeError: it was started before.
-        """
+        """Start the sampler, once; returns at once."""
         if self._thread is not None or self._stopping.is_set():
             raise RuntimeError("a SamplerClient is started once")
         _register_hooks()
@@ -174,11 +158,11 @@ class SamplerClient:
                 reason = f"{type(error).__name__}: {error}"
             if self._stopping.is_set():
                 return
-            self._call("on_exit", self._on_exit, reason)
+            self._call("on_exit", reason)
             early = 0 if time.monotonic() - began >= EARLY_S else early + 1
             if early > len(BACK_OFF_S):
                 message = f"the sampler ended {early} times within {EARLY_S:g} s and is not restarted: {reason}"
-                self._call("on_notice", self._on_notice, {"level": "error", "message": message})
+                self._call("on_notice", {"level": "error", "message": message})
                 return
             if self._stopping.wait(BACK_OFF_S[max(0, early - 1)]):
                 return
@@ -189,13 +173,7 @@ class SamplerClient:
         with self._lock:
             if self._stopping.is_set():
                 return "stopped"
-            process = self._process = launch.spawn(
-                self.interval,
-                self.clock.zero - self.clock.suspended,
-                origin=self.clock.origin,
-                session=self.session,
-                record=self.record,
-            )
+            process = self._process = launch.spawn(self.interval, self.clock, self.session, self.record)
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise RuntimeError("the sampler was started without pipes")
         if self._workers:
@@ -206,7 +184,11 @@ class SamplerClient:
             # A blocking read is the cheapest: one wait for the GIL per frame.
             while data := os.read(process.stdout.fileno(), 1 << 16):
                 for kind, payload in decoder.feed(data):
-                    self._deliver(kind, payload)
+                    if kind == messages.FRAME:
+                        self._call("on_frame", *messages.decode_frame(payload))
+                    else:
+                        name = "on_hello" if kind == messages.HELLO else "on_notice"
+                        self._call(name, messages.decode_json(payload))
                 if self._stopping.is_set():
                     break
         except messages.WireError as error:
@@ -224,17 +206,9 @@ class SamplerClient:
         last = errors.strip().splitlines()[-1:]
         return ": ".join([_cause(code), *last])
 
-    def _deliver(self, kind: int, payload: bytes) -> None:
-        if kind == messages.FRAME:
-            self._call("on_frame", self._on_frame, *messages.decode_frame(payload))
-        elif kind == messages.HELLO:
-            self._call("on_hello", self._on_hello, messages.decode_json(payload))
-        else:
-            self._call("on_notice", self._on_notice, messages.decode_json(payload))
-
-    def _call(self, name: str, callback: Callable[..., None], *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: Any) -> None:
         try:
-            callback(*arguments)
+            self._callbacks[name](*arguments)
         except Exception as error:  # a failing callback must not end the reading
             kind = (name, type(error).__name__)
             if kind not in self._logged:
@@ -277,12 +251,11 @@ def _rest_of(fd: int) -> str:
 
 
 def _cause(code: int) -> str:
-    if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
-    return f"ended with status {code}"
+    if code >= 0:
+        return f"ended with status {code}"
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
 
 
 _live: WeakSet[SamplerClient] = WeakSet()
@@ -294,9 +267,7 @@ def _register_hooks() -> None:
     atexit.register(_stop_all)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
-            before=launch.forking.acquire,
-            after_in_parent=launch.forking.release,
-            after_in_child=_forget_all_in_child,
+            before=launch.forking.acquire, after_in_parent=launch.forking.release, after_in_child=_forget_all_in_child
         )
 
 

@@ -1,6 +1,6 @@
-"""The probes that are not read with every frame: a thread of its own reads them, and frames carry the newest values.
+"""The probes that are read on a thread of their own; frames carry the newest values.
 
-The clock's thread never waits for a file that takes long (a cgroup under pressure, 256 cores' frequencies).
+So the clock's thread never waits for a file that takes long (a cgroup under pressure, 256 cores' frequencies).
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class Background:
 
     def __post_init__(self) -> None:
         self._readers = [ProbeReader(probe, self.complain) for probe in self.probes]
-        self._facts = list(self.facts)
-        self._facts_due = [0.0] * len(self._facts)
+        self._facts_due = dict.fromkeys(self.facts, 0.0)
         self._found: dict[str, object] = {}
         self._wake = threading.Event()
         self._stopping = False
@@ -72,14 +71,14 @@ class Background:
         reasons: dict[str, str] = {}
         for reader in self._readers:
             reasons |= reader.probe.reasons
-        for fact in self._facts:
+        for fact in self.facts:
             reasons |= fact.reasons
         return reasons
 
     def _run(self) -> None:
         while not self._stopping:
             now = time.monotonic()
-            due = min([*(reader.due for reader in self._readers), *self._facts_due], default=now + 1.0)
+            due = min([*(reader.due for reader in self._readers), *self._facts_due.values()], default=now + 1.0)
             if not self._wake.wait(max(0.0, due - now)):
                 self._round(time.monotonic())
                 continue
@@ -94,9 +93,9 @@ class Background:
             if now >= reader.due:
                 reader.read(time.monotonic())
                 reader.due = self._next(now, reader.probe.period)
-        for which, fact in enumerate(self._facts):
-            if now >= self._facts_due[which]:
-                self._facts_due[which] = self._next(now, fact.period)
+        for fact, due in self._facts_due.items():
+            if now >= due:
+                self._facts_due[fact] = self._next(now, fact.period)
                 try:
                     found = fact.read()
                 except Exception as error:  # noqa: BLE001 - a fact that cannot be read must not end the metrics

@@ -5,6 +5,7 @@ Nothing happens at import, and torch is imported only when a model is watched.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,18 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["phase", "step", "watch", "watch_loader"]
 
+_MODULES = {"phase": "manual_steps", "step": "manual_steps", "watch": "model_watch", "watch_loader": "watched_loader"}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "watch_loader":
-        from .watched_loader import watch_loader
-
-        return watch_loader
-    if name == "watch":
-        from .model_watch import watch
-
-        return watch
-    if name in ("phase", "step"):
-        from . import manual_steps
-
-        return getattr(manual_steps, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)

@@ -26,34 +26,28 @@ Call = Callable[[BoundaryInfo], bool]
 
 log = logging.getLogger(__name__)
 _lock = threading.Lock()
-_waiting: tuple[tuple[str | None, Call], ...] = ()
-
-
-class Pending:
-    """Whether anything is to be called: a single attribute, so that a step without calls costs nothing."""
-
-    any = False
+waiting: tuple[tuple[str | None, Call], ...] = ()
+"""The calls, each with its source's id. Replaced as a whole, so that a loop reads it without the lock; a step without
+calls costs nothing."""
 
 
 def at_boundary(loader_id: str | None, call: Call) -> Callable[[], None]:
     """Call a function at each boundary of a source's steps until it returns False; returns a function that cancels it.
 
     It runs on the loop's own thread when the next batch is asked for, and its time counts into no step. An exception is
-    logged and cancels it; only KeyboardInterrupt and its like reach the loop.
-
-    Args:
-        loader_id: of the source; None: any source.
-        call: returns whether it wants to be called again.
+    logged and cancels it; only KeyboardInterrupt and its like reach the loop. Without an id it is any source's.
     """
+    global waiting  # noqa: PLW0603
     entry = (loader_id, call)
-    _change(add=entry)
-    return lambda: _change(remove=entry)
+    with _lock:
+        waiting = (*waiting, entry)
+    return lambda: _cancel(entry)
 
 
 def run(loader_id: str, steps: int) -> int:
     """Make the calls of a source's boundary; returns the flags of the step that begins."""
     info = BoundaryInfo(loader_id, steps)
-    for entry in _waiting:
+    for entry in waiting:
         wanted, call = entry
         if wanted not in (None, loader_id):
             continue
@@ -64,23 +58,20 @@ def run(loader_id: str, steps: int) -> int:
             log.exception("a call between two steps failed")
         finally:
             if not again:
-                _change(remove=entry)
+                _cancel(entry)
     return info.flags
 
 
-def _change(*, add: tuple[str | None, Call] | None = None, remove: tuple[str | None, Call] | None = None) -> None:
-    global _waiting  # noqa: PLW0603 - replaced as a whole, so that a loop reads it without the lock
+def _cancel(entry: tuple[str | None, Call]) -> None:
+    global waiting  # noqa: PLW0603
     with _lock:
-        kept = tuple(entry for entry in _waiting if entry is not remove)
-        _waiting = kept if add is None else (*kept, add)
-        Pending.any = bool(_waiting)
+        waiting = tuple(kept for kept in waiting if kept is not entry)
 
 
 def _in_child() -> None:
-    global _lock, _waiting  # noqa: PLW0603 - in a forked child nothing of ours goes on
+    global _lock, waiting  # noqa: PLW0603 - in a forked child nothing of ours goes on
     _lock = threading.Lock()
-    _waiting = ()
-    Pending.any = False
+    waiting = ()
 
 
 if hasattr(os, "register_at_fork"):

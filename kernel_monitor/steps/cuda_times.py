@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 CUDA = "cuda"
 MOST_MARKS = 256  # of one step; with more it is timed on the host. (A validation inside a training step has thousands.)
@@ -16,44 +17,20 @@ MOST_FREE = 1024  # events kept for reuse, per device
 LOST: list[str] = []  # why times of the GPU are not measured any more, for people; one sentence at most
 
 
-class Event(Protocol):
-    """As `torch.cuda.Event(enable_timing=True)`."""
-
-    def record(self) -> None: ...
-    def query(self) -> bool: ...
-    def elapsed_time(self, end_event: Any) -> float: ...
-
-
-class Driver(Protocol):
-    """What is asked of a GPU; `kind` is torch's name for such devices."""
-
-    kind: str
-
-    def place(self) -> int:
-        """The current device, to which an event belongs once it was recorded."""
-
-    def capturing(self) -> bool:
-        """Whether the current stream is being captured into a graph: nothing may be recorded or asked."""
-
-    def event(self) -> Event:
-        """A new event, not recorded."""
-
-
 class Cuda:
     """The GPUs of this process, through torch."""
 
-    kind = CUDA
+    kind = CUDA  # torch's name for such devices
 
     def __init__(self) -> None:
         import torch
 
-        self.place = torch.cuda.current_device
-        self.capturing = torch.cuda.is_current_stream_capturing
-        self._event: Callable[..., Event] = torch.cuda.Event
-
-    def event(self) -> Event:
-        event: Event = self._event(enable_timing=True)
-        return event
+        # The current device, to which an event belongs once it was recorded.
+        self.place: Callable[[], int] = torch.cuda.current_device
+        # Whether the current stream is being captured into a graph: nothing may be recorded or asked.
+        self.capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+        # A new event, not recorded.
+        self.event: Callable[[], Any] = partial(torch.cuda.Event, enable_timing=True)
 
 
 class Stamp:
@@ -61,7 +38,7 @@ class Stamp:
 
     __slots__ = ("_free", "event")
 
-    def __init__(self, event: Event, free: list[Event]) -> None:
+    def __init__(self, event: Any, free: list[Any]) -> None:
         self.event = event
         self._free = free
 
@@ -71,12 +48,12 @@ class Stamp:
 
 
 class Stamps:
-    """Makes stamps of one driver, from events that are used again."""
+    """Makes stamps of one driver (as `Cuda`), from events that are used again."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Any) -> None:
         self.driver = driver
         self.made = 0  # events that there are
-        self._free: dict[int, list[Event]] = {}
+        self._free: dict[int, list[Any]] = {}
         self._lost = False
 
     def stamp(self) -> Stamp | None:
@@ -105,10 +82,7 @@ class Stamps:
 
 
 class Trail:
-    """The stamps of one step: from the request for its batch to the next request.
-
-    After `add(kind, stamp)` the device is in phase `kind`; `got` marks the newest stamp as the end of the wait.
-    """
+    """The stamps of one step: from the request for its batch to the next request."""
 
     __slots__ = ("_got", "_marks", "_stamps", "broken")
 
@@ -123,7 +97,7 @@ class Trail:
         return self._stamps.stamp()
 
     def add(self, kind: int, stamp: Stamp | None) -> bool:
-        """Returns whether the trail goes on."""
+        """The device is in phase `kind` after this stamp; returns whether the trail goes on."""
         if stamp is None or len(self._marks) >= MOST_MARKS:
             self.broken = True
             self._marks = []
@@ -132,7 +106,7 @@ class Trail:
         return not self.broken
 
     def got(self) -> None:
-        """The newest stamp is that of the batch."""
+        """The newest stamp is that of the batch: the wait ends there."""
         self._got = len(self._marks) - 1
 
     def done(self) -> bool:
@@ -173,42 +147,36 @@ class Trail:
         return wait, whole, spent
 
 
-class _Current:
-    """The device on which phases are timed; None until a model on a GPU is met."""
-
-    def __init__(self) -> None:
-        self.stamps: Stamps | None = None
-
-
-current = _Current()
+stamps: Stamps | None = None  # of the device on which phases are timed; None until a model on a GPU is met
 
 
 def possible() -> bool:
     """Whether anything in this process can be on a GPU now."""
-    return current.stamps is not None or bool(sys.modules["torch"].cuda.is_initialized())
+    return stamps is not None or bool(sys.modules["torch"].cuda.is_initialized())
 
 
 def holds(tensor: Any) -> bool:
-    return bool(tensor.device.type == (CUDA if current.stamps is None else current.stamps.driver.kind))
+    return bool(tensor.device.type == _kind())
 
 
 def means(target: Any) -> bool:
     """Whether a tensor would go to a GPU by `to(target)`: a device, its name or number, or a tensor that is there."""
-    kind = CUDA if current.stamps is None else current.stamps.driver.kind
     if isinstance(target, str):
-        return target.partition(":")[0] == kind
-    if isinstance(target, int):
-        return True
-    found = getattr(getattr(target, "device", target), "type", None)
-    return isinstance(found, str) and found == kind
+        return target.partition(":")[0] == _kind()
+    return isinstance(target, int) or getattr(getattr(target, "device", target), "type", None) == _kind()
 
 
-def use(driver: Driver | None) -> None:
-    """Time phases on this driver's device from the next step on; None: on the host."""
-    current.stamps = None if driver is None else Stamps(driver)
+def _kind() -> str:
+    return CUDA if stamps is None else str(stamps.driver.kind)
+
+
+def use(driver: Any) -> None:
+    """Time phases on this driver's device (as `Cuda`) from the next step on; None: on the host."""
+    global stamps  # noqa: PLW0603
+    stamps = None if driver is None else Stamps(driver)
 
 
 def use_cuda() -> None:
     """Time phases by CUDA events, unless that is done already."""
-    if current.stamps is None:
+    if stamps is None:
         use(Cuda())

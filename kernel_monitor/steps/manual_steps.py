@@ -96,8 +96,7 @@ class step:  # noqa: N801 - used as a function
     def got(self, samples: int = 0) -> None:
         """The batch has come, of so many samples: what the step took so far was the wait for it.
 
-        Raises:
-            MonitorError: outside of the step's block.
+        A MonitorError outside of the step's block.
         """
         loop = self._loop
         if loop is None:

@@ -1,19 +1,29 @@
-"""Watch a model: its forward, backward and optimizer become phases of the steps that run them."""
+"""Watch a model: its forward, backward and optimizer become phases of the steps that run them.
+
+Forward: the module's hooks. Optimizer: its step hooks. Backward: `torch.autograd.backward`, through which
+`Tensor.backward` goes (full backward hooks would change what may be done in place, and see no end). Copy: `Tensor.to`
+and `Tensor.cuda`, once a watched model is met on a GPU. Nothing of torch is wrapped while nothing is watched.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import sys
 import threading
 import weakref
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import CodeType, TracebackType
+from typing import Any
+
+import torch
 
 from ..errors import MonitorError
-from .phases import watched
+from . import cuda_times
+from .phases import BACKWARD, COPY, FORWARD, OPTIMIZER, thread_phases, watched
 
-if TYPE_CHECKING:
-    import torch
-
+_compiling = torch.compiler.is_compiling
 _lock = threading.RLock()  # a model may be collected, and its watch end, anywhere: also while this is held
 _watches: dict[int, Watch] = {}  # by the id of the model, which lives
 
@@ -31,8 +41,6 @@ def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
     Raises:
         MonitorError: one of them is not torch's.
     """
-    import torch
-
     if not isinstance(model, torch.nn.Module):
         raise MonitorError(
             f"watch() takes a torch.nn.Module, and {type(model).__name__} is none. "
@@ -44,8 +52,7 @@ def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
         found = _watches.get(id(model))
         if found is None:
             found = _watches[id(model)] = Watch(model)
-        else:
-            found.look(model)
+        found.time_compiled(model)
         if optimizer is not None:
             found.add(optimizer)
     return found
@@ -53,8 +60,6 @@ def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
 
 def _innermost(optimizer: Any) -> torch.optim.Optimizer:
     """The optimizer that a framework has wrapped in its own (accelerate, Lightning), or the one given."""
-    import torch
-
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -69,68 +74,56 @@ class Watch:
     """A watched model; made by `watch`. As a context manager it stops at the end."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        from .hooks import Compiled, ForwardBegins, ForwardEnds, watch_backward
-
         self._key = id(model)
         self._process = os.getpid()
-        self._model = weakref.ref(model, self._gone)
+        self._model = weakref.ref(model, lambda _: self.stop())
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._handles = [
-            model.register_forward_pre_hook(ForwardBegins(), prepend=True),
-            model.register_forward_hook(ForwardEnds(), always_call=True),
+            model.register_forward_pre_hook(_ForwardBegins(), prepend=True),
+            model.register_forward_hook(_ForwardEnds(), always_call=True),
         ]
-        self._compiled = Compiled()
-        self._compiled.put(model)
-        self._running = True
+        self._compiled: Any = None
+        self.running = True  # the model is alive and `stop` was not called
         watched.changed(+1)
-        watch_backward()
+        _BACKWARD.put()
 
-    @property
-    def running(self) -> bool:
-        """The model is alive and `stop` was not called."""
-        return self._running
-
-    def look(self, model: torch.nn.Module) -> None:
-        """Take notice of what was done to the model since it was watched: `model.compile()`."""
-        self._compiled.put(model)
+    def time_compiled(self, model: torch.nn.Module) -> None:
+        """Time the call of a module that was compiled in place (`model.compile()`), which runs no hook of ours."""
+        original = _compiled_call(model)
+        if original is not None and original is not self._compiled:
+            self._compiled = model._compiled_call_impl = _timed_call(original, weakref.ref(model))
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         """Time this optimizer's steps as well."""
-        from .hooks import optimizer_begins, optimizer_ends
-
         with _lock:
             if optimizer in self._optimizers:
                 return
             self._optimizers.add(optimizer)
             self._handles += [
-                optimizer.register_step_pre_hook(optimizer_begins),
-                optimizer.register_step_post_hook(optimizer_ends),
+                optimizer.register_step_pre_hook(_optimizer_begins),
+                optimizer.register_step_post_hook(_optimizer_ends),
             ]
 
     def stop(self) -> None:
         """Measure no more; the model is as it was before."""
         with _lock:
-            if not self._running:
+            if not self.running:
                 return
-            self._running = False
+            self.running = False
             if _watches.get(self._key) is self:
                 del _watches[self._key]
             for handle in self._handles:
                 handle.remove()
             self._handles = []
             model = self._model()
-            if model is not None:
-                self._compiled.take(model)
+            if model is not None and self._compiled is not None and _compiled_call(model) is self._compiled:
+                model._compiled_call_impl = self._compiled.__wrapped__
             if os.getpid() != self._process:
                 return
             watched.changed(-1)
             if not watched.models:
-                from .hooks import let_go
-
-                let_go()
-
-    def _gone(self, _: Any) -> None:
-        self.stop()
+                for function in (_BACKWARD, *_COPIES):
+                    function.take()
 
     def __enter__(self) -> Watch:
         return self
@@ -140,4 +133,128 @@ class Watch:
 
     def __repr__(self) -> str:
         model = self._model()
-        return f"<Watch of {type(model).__name__}>" if self._running and model is not None else "<Watch, stopped>"
+        return f"<Watch of {type(model).__name__}>" if self.running and model is not None else "<Watch, stopped>"
+
+
+def _compiled_call(model: torch.nn.Module) -> Any:
+    """What `model.compile()` has put in the place of the call, which copies of the model lose; None without it."""
+    return vars(model).get("_compiled_call_impl")
+
+
+class _Hook:
+    """A hook that stays behind, without effect, where its module is copied or pickled."""
+
+    def __reduce__(self) -> Any:
+        # Takes any arguments and returns None; the module can be unpickled without this package.
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class _ForwardBegins(_Hook):
+    def __call__(self, module: Any, *_: Any) -> None:
+        if not _compiling() and watched.models:
+            _forward_begins(module, sys._getframe(1).f_code)
+
+
+class _ForwardEnds(_Hook):
+    """Called even if the forward has raised."""
+
+    def __call__(self, *_: Any) -> None:
+        if not _compiling() and watched.models:
+            thread_phases().leave(FORWARD)
+
+
+def _forward_begins(module: Any, code: CodeType | None = None) -> None:
+    """A watched module's forward begins; on a GPU its thread's steps are timed there from the next one on."""
+    phases = thread_phases()
+    if not phases.on_device and cuda_times.possible():
+        first = next(module.parameters(), None)
+        if first is not None and cuda_times.holds(first):
+            cuda_times.use_cuda()
+            phases.on_device = True
+    if phases.on_device:
+        for function in _COPIES:
+            function.put()
+    phases.enter(FORWARD, code)
+
+
+def _optimizer_begins(*_: Any) -> None:
+    if not _compiling() and watched.models:
+        thread_phases().enter(OPTIMIZER, sys._getframe(1).f_code)
+
+
+def _optimizer_ends(*_: Any) -> None:
+    """Not called when the step raises."""
+    if not _compiling() and watched.models:
+        thread_phases().leave(OPTIMIZER)
+
+
+def _timed_call(original: Callable[..., Any], module_of: Callable[[], Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _compiling() or not watched.models:
+            return original(*args, **kwargs)
+        _forward_begins(module_of())
+        try:
+            return original(*args, **kwargs)
+        finally:
+            thread_phases().leave(FORWARD)
+
+    return call
+
+
+class _Wrapped:
+    """A function of torch that is replaced while anything is watched, and whose calls are then a phase.
+
+    If our function has been wrapped meanwhile it cannot be removed: then it stays, and only passes calls on.
+    """
+
+    def __init__(self, owner: Any, name: str, kind: int, counts: Callable[..., bool]) -> None:
+        self._owner = owner
+        self._name = name
+        self._kind = kind
+        self._counts = counts  # of a call's arguments, whether it is a phase
+        self._own = name in vars(owner)  # or inherited
+        self._ours: Any = None
+
+    def put(self) -> None:
+        if self._ours is not None:
+            return
+        original, kind, counts = getattr(self._owner, self._name), self._kind, self._counts
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _compiling() or not watched.models or not counts(*args, **kwargs):
+                return original(*args, **kwargs)
+            phases = thread_phases()
+            phases.enter(kind)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                phases.leave(kind)
+
+        self._ours = call
+        setattr(self._owner, self._name, call)
+
+    def take(self) -> None:
+        if self._ours is None or vars(self._owner).get(self._name) is not self._ours:
+            return
+        if self._own:
+            setattr(self._owner, self._name, self._ours.__wrapped__)
+        else:
+            delattr(self._owner, self._name)
+        self._ours = None
+
+
+def _copied(tensor: Any, /, *_: Any, **__: Any) -> bool:
+    """Whether `tensor.cuda(…)` is a copy to the GPU that is not part of another phase."""
+    return not cuda_times.holds(tensor) and thread_phases().idle
+
+
+def _copied_to(tensor: Any, /, *args: Any, **kwargs: Any) -> bool:
+    """The same of `tensor.to(…)`."""
+    target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
+    return cuda_times.means(target) and _copied(tensor)
+
+
+_BACKWARD = _Wrapped(torch.autograd, "backward", BACKWARD, lambda *_, **__: True)
+_COPIES = (_Wrapped(torch.Tensor, "to", COPY, _copied_to), _Wrapped(torch.Tensor, "cuda", COPY, _copied))

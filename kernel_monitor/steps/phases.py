@@ -30,63 +30,58 @@ class Mark(NamedTuple):
 class ThreadPhases:
     """One thread's phases."""
 
-    __slots__ = ("_codes", "_since", "_stack", "on_device", "spent", "trails", "used")
+    __slots__ = ("_open", "_since", "on_device", "spent", "trails", "used")
 
     def __init__(self) -> None:
         self.spent = [0.0] * KINDS  # s, by kind, since the thread's first phase
         self.used = False  # some phase was entered
         self.on_device = False  # the models that run on this thread are on a GPU; the phases are then timed there too
         self.trails: list[Trail] = []  # of the steps under way on this thread
-        self._stack: list[int] = []  # the phases that are open, the innermost last
-        self._codes: list[CodeType | None] = []  # of each: the function that has to be running; None: a `with`
+        # The phases that are open, the innermost last, each with the function that has to be running; None: a `with`.
+        self._open: list[tuple[int, CodeType | None]] = []
         self._since = 0.0  # until when `spent` is up to date, while a phase is open
 
     def enter(self, kind: int, code: CodeType | None = None) -> None:
         """A phase begins; the one that it interrupts does not count on meanwhile.
 
-        Args:
-            code: of the function that calls our hooks at the phase's beginning and end. An interrupt skips the second
-                hook, so the phase counts only as long as the function runs.
+        `code` is of the function that calls our hooks at the phase's beginning and end. An interrupt skips the second
+        hook, so the phase counts only as long as the function runs.
         """
-        stack = self._stack
-        if stack:
+        if self._open:
             if code is not None:
                 self.heal()
             self.settle()
         else:
             self._since = monotonic()
         self.used = True
-        stack.append(kind)
-        self._codes.append(code)
+        self._open.append((kind, code))
         if self.trails:
             self.stamp()
 
     def leave(self, kind: int) -> None:
         """The innermost phase of that kind ends, with those inside it that were not ended."""
-        if kind not in self._stack:
+        if all(inside != kind for inside, _ in self._open):
             return
         self.settle()
-        while self._stack:
-            self._codes.pop()
-            if self._stack.pop() == kind:
-                break
+        while self._open.pop()[0] != kind:
+            pass
         if self.trails:
             self.stamp()
 
     @property
     def idle(self) -> bool:
-        return not self._stack
+        return not self._open
 
     @property
     def kind(self) -> int:
         """The phase that counts now; -1: none."""
-        return self._stack[-1] if self._stack else -1
+        return self._open[-1][0] if self._open else -1
 
     def settle(self, now: float | None = None) -> None:
         """Bring `spent` up to date."""
-        if self._stack:
+        if self._open:
             now = monotonic() if now is None else now
-            self.spent[self._stack[-1]] += max(0.0, now - self._since)
+            self.spent[self.kind] += max(0.0, now - self._since)
             self._since = now
 
     def heal(self) -> None:
@@ -96,12 +91,10 @@ class ThreadPhases:
         while frame is not None:
             running.add(id(frame.f_code))
             frame = frame.f_back
-        stale = [code is not None and id(code) not in running for code in self._codes]
-        if any(stale):
+        kept = [(kind, code) for kind, code in self._open if code is None or id(code) in running]
+        if len(kept) < len(self._open):
             self.settle()
-            kept = [place for place, gone in enumerate(stale) if not gone]
-            self._stack[:] = [self._stack[place] for place in kept]
-            self._codes[:] = [self._codes[place] for place in kept]
+            self._open = kept
 
     def stamp(self) -> None:
         """Mark the change of phase on the device, for every step under way; those that have too many marks drop out."""
@@ -112,15 +105,14 @@ class ThreadPhases:
         """The phases up to now; None if none was ever entered."""
         if not self.used:
             return None
-        if self._stack:
-            self.settle(now)
+        self.settle(now)
         return Mark(self, tuple(self.spent), watched.generation)
 
     def since(self, mark: Mark, now: float) -> list[float] | None:
         """s by kind since a mark of the same thread; None when a model was watched or let go in between."""
         if mark.phases is not self or mark.generation != watched.generation:
             return None
-        if self._stack:
+        if self._open:
             self.heal()
             self.settle(now)
         return [new - old for new, old in zip(self.spent, mark.spent, strict=True)]

@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..text import given
@@ -34,33 +35,25 @@ def live() -> list[Source]:
         return [source for _, source in sorted(_live.items())]
 
 
+@dataclass(slots=True)
 class Epoch:
-    """What one iteration has delivered; `finished`: its end was reached."""
+    """What one iteration has delivered."""
 
-    __slots__ = ("batches", "finished", "number", "planned", "samples")
-
-    def __init__(self, number: int, planned: int | None) -> None:
-        self.number = number
-        self.planned = planned
-        self.batches = 0
-        self.samples = 0
-        self.finished = False
+    number: int
+    planned: int | None  # samples; None: not known
+    batches: int = 0
+    samples: int = 0
+    finished: bool = False  # its end was reached
 
 
 class Source:
-    """A loop whose steps are measured and whose data comes from elsewhere.
-
-    Args:
-        name: for people, kept as one line of at most 80 letters; None: the id.
-        batches: how many an epoch has, asked at its beginning; None if not known.
-        planned: the same for samples.
-    """
+    """A loop whose steps are measured and whose data comes from elsewhere."""
 
     def __init__(
         self,
-        name: str | None,
-        batches: Callable[[], int | None] = lambda: None,
-        planned: Callable[[], int | None] = lambda: None,
+        name: str | None,  # for people, kept as one line of at most 80 letters; None: the id
+        batches: Callable[[], int | None] = lambda: None,  # how many an epoch has, asked at its beginning, if known
+        planned: Callable[[], int | None] = lambda: None,  # the same for samples
     ) -> None:
         name = None if name is None else given(name, "The name of a loop") or None
         number = next_number()

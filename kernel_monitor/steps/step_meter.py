@@ -9,9 +9,9 @@ from collections import deque
 from math import isnan, nan
 from typing import NamedTuple
 
-from . import boundary
-from .cuda_times import Trail, current
-from .measured_step import NO_GRADIENTS, ON_DEVICE, WARM_UP, Step
+from . import boundary, cuda_times
+from .cuda_times import Trail
+from .measured_step import NO_GRADIENTS, ON_DEVICE, PHASES, WARM_UP, Step
 from .phases import KINDS, OUTSIDE, Mark, thread_phases, watched
 
 STEPS_KEPT = 4096  # steps of which more than their sum is known, the newest of a loader
@@ -42,26 +42,22 @@ class Totals(NamedTuple):
 
 
 class Meter:
-    """Totals of all iterations of a loader. Each value is replaced as a whole, so that readers need no lock.
-
-    Args:
-        loader: the source's id.
-    """
+    """Totals of all iterations of a loader. Each value is replaced as a whole, so that readers need no lock."""
 
     def __init__(self, loader: str = "") -> None:
-        self.loader = loader
+        self.loader = loader  # the source's id
         self._totals = (0, 0, 0.0, 0.0, 0)  # images, steps, wait_s, step_s, waited
-        self._phases = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the totals from `phased` on
+        self._phases: tuple[float, ...] = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # the totals from `phased` on
         self._steps: list[Step | None] = [None] * STEPS_KEPT  # step n, from 0, stands at n % STEPS_KEPT
         self._settled = 0  # steps of which everything is known
         self._pending: deque[tuple[Step, Trail | None, int]] = deque()  # those after them; bits of the phases seen
         self._settling = threading.Lock()  # never waited for
-        self._idle = True  # no iteration is under way
+        self.idle = True  # no iteration is under way
         self.seen = 0  # bits of the phases that this source has had
 
     def totals(self) -> Totals:
         images, steps, wait_s, step_s, waited = self._totals
-        return Totals(images, steps, wait_s, step_s, *self._phases, waited)
+        return Totals._make((images, steps, wait_s, step_s, *self._phases, waited))
 
     @property
     def count(self) -> int:
@@ -72,51 +68,44 @@ class Meter:
         self._totals = (self._totals[0] + images, *self._totals[1:])
 
     def step(self, step: Step, trail: Trail | None = None, seen: int = 0) -> None:
-        """A step ended.
-
-        Args:
-            trail: where the GPU's times of its phases will come from.
-            seen: bits of the phases that are measured.
-        """
-        old = self._totals
+        """A step ended, with these bits of phases measured; its trail will give the GPU's times of them."""
+        images, steps, wait_s, step_s, waited = self._totals
         known = not isnan(step.wait)
-        wait = step.wait if known else 0.0
-        self._totals = (old[0], old[1] + 1, old[2] + wait, old[3] + step.step, old[4] + known)
+        self._totals = (images, steps + 1, wait_s + (step.wait if known else 0.0), step_s + step.step, waited + known)
         if trail is None and not self._pending:
             self._keep(step, seen)
             return
         self._pending.append((step, trail, seen))
-        self.settle()
+        self._settle(by_loop=True)
 
-    def settle(self) -> None:
-        """Keep the steps whose GPU times are known by now; called by the loop's thread."""
+    def _settle(self, *, by_loop: bool) -> None:
+        """Keep the steps of which everything is known.
+
+        Only the loop's thread asks for the GPU's times; others keep, with the host's times, the steps that it has left.
+        """
         if not self._settling.acquire(blocking=False):
-            return  # a reader settles the last steps of an earlier iteration
+            return  # the loop's thread and a reader at once
+        late = time.monotonic() - (LATE_S if self.idle else FORGOTTEN_S)
         try:
             while self._pending:
                 step, trail, seen = self._pending[0]
-                if trail is not None:
-                    if trail.done():
-                        step = _on_device(step, trail, seen)
-                    elif len(self._pending) <= PENDING:
+                if not by_loop:
+                    if step.end >= late:
                         break
+                elif trail is not None and trail.done():
+                    step = _on_device(step, trail, seen)
+                elif trail is not None and len(self._pending) <= PENDING:
+                    break
                 self._keep(step, seen)
                 self._pending.popleft()
         finally:
             self._settling.release()
 
-    def begins(self) -> None:
-        self._idle = False
-
     def ends(self) -> None:
-        """An iteration ended or was dropped."""
-        self._idle = True
+        """An iteration ended, on the loop's thread."""
+        self.idle = True
         if self._pending:
-            self.settle()
-
-    def dropped(self) -> None:
-        """An iteration was left, on whatever thread that is noticed."""
-        self._idle = True
+            self._settle(by_loop=True)
 
     def steps_since(self, number: int) -> tuple[list[Step], int]:
         """The steps after the first `number` ones, oldest first, as far as they are kept; and how many there were.
@@ -124,7 +113,7 @@ class Meter:
         Steps count once their phases are known: those on a GPU come up to some steps late.
         """
         if self._pending:
-            self._give_up()
+            self._settle(by_loop=False)
         newest = self._settled
         first = max(number, newest - STEPS_KEPT)
         steps = [self._steps[place % STEPS_KEPT] for place in range(first, newest)]
@@ -132,32 +121,13 @@ class Meter:
         lost = max(0, self._settled - STEPS_KEPT + 1 - first)
         return [step for step in steps[lost:] if step is not None], newest
 
-    def _give_up(self) -> None:
-        """Keep, with the host's times, steps of whose GPU times no loop will ask any more."""
-        if not self._settling.acquire(blocking=False):
-            return
-        try:
-            late = time.monotonic() - (LATE_S if self._idle else FORGOTTEN_S)
-            while self._pending and self._pending[0][0].end < late:
-                step, _, seen = self._pending[0]
-                self._keep(step, seen)
-                self._pending.popleft()
-        finally:
-            self._settling.release()
-
     def _keep(self, step: Step, seen: int) -> None:
         self._steps[self._settled % STEPS_KEPT] = step
         self._settled += 1
         if seen:
-            count, copy, forward, backward, optimizer, whole, wait = self._phases
-            self._phases = (
-                count + 1,
-                copy + (step.copy if seen & 1 else 0.0),
-                forward + (step.forward if seen & 2 else 0.0),
-                backward + (step.backward if seen & 4 else 0.0),
-                optimizer + (step.optimizer if seen & 8 else 0.0),
-                whole + step.step,
-                wait + (0.0 if isnan(step.wait) else step.wait),
+            known = (1, step.copy, step.forward, step.backward, step.optimizer, step.step, step.wait)
+            self._phases = tuple(
+                total + (0.0 if isnan(more) else more) for total, more in zip(self._phases, known, strict=True)
             )
 
 
@@ -178,7 +148,7 @@ class StepClock:
             meter.seen = 0
 
     def __del__(self) -> None:
-        self._meter.dropped()
+        self._meter.idle = True  # on whatever thread that is noticed
 
     def ask(self, now: float | None = None) -> None:
         """The loop asks for a batch: the step under way ends."""
@@ -186,9 +156,9 @@ class StepClock:
         meter, phases = self._meter, thread_phases()
         if self._asked is not None:
             self._end(now, self._asked)
-        meter.begins()
+        meter.idle = False
         flags = WARM_UP if self._first or meter.count < WARM_UP_STEPS else 0
-        if boundary.Pending.any:
+        if boundary.waiting:
             spent, more = self._outside_of_steps()
             now, flags = now + spent, flags | more
         if _no_gradients():
@@ -196,8 +166,8 @@ class StepClock:
         self._flags = flags
         self._asked = now
         self._outside = phases.spent[OUTSIDE]
-        if phases.on_device and current.stamps is not None and (watched.models or meter.seen):
-            trail = Trail(current.stamps)
+        if phases.on_device and cuda_times.stamps is not None and (watched.models or meter.seen):
+            trail = Trail(cuda_times.stamps)
             if trail.add(-1, trail.now()):
                 self._trail = trail
 
@@ -244,7 +214,7 @@ class StepClock:
         spent = None if self._mark is None else phases.since(self._mark, now)
         if spent is None:
             meter.seen = 0
-            durations = (nan, nan, nan, nan)
+            durations = [nan] * len(PHASES)
         else:
             for bit, seconds in zip(_SEEN_BITS, spent, strict=False):
                 if seconds > 0.0:
@@ -254,7 +224,7 @@ class StepClock:
         if trail is not None:
             self._let_go(phases.trails)
             trail.add(-1, trail.now())
-        step = Step(now, *self._batch, self._waited, whole, *durations, flags)
+        step = Step._make((now, *self._batch, self._waited, whole, *durations, flags))
         self._mark, self._waited = None, nan
         meter.step(step, trail if meter.seen else None, meter.seen)
 
@@ -280,15 +250,9 @@ def _no_gradients() -> bool:
     return enabled is not None and not enabled()
 
 
-def _seen(spent: list[float], seen: int) -> tuple[float, float, float, float]:
+def _seen(spent: list[float], seen: int) -> list[float]:
     """copy, forward, backward, optimizer, NaN for one of which nothing was ever seen."""
-    copy, forward, backward, optimizer = spent[:4]
-    return (
-        copy if seen & 1 else nan,
-        forward if seen & 2 else nan,
-        backward if seen & 4 else nan,
-        optimizer if seen & 8 else nan,
-    )
+    return [seconds if seen & bit else nan for bit, seconds in zip(_SEEN_BITS, spent, strict=False)]
 
 
 def _on_device(step: Step, trail: Trail, seen: int) -> Step:
@@ -297,13 +261,5 @@ def _on_device(step: Step, trail: Trail, seen: int) -> Step:
     if times is None:
         return step
     wait, whole, spent = times
-    copy, forward, backward, optimizer = _seen(spent, seen)
-    return step._replace(
-        wait=nan if isnan(step.wait) else wait,
-        step=whole,
-        copy=copy,
-        forward=forward,
-        backward=backward,
-        optimizer=optimizer,
-        flags=step.flags | ON_DEVICE,
-    )
+    wait = nan if isnan(step.wait) else wait
+    return Step._make((*step[:4], wait, whole, *_seen(spent, seen), step.flags | ON_DEVICE))

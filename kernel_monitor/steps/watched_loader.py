@@ -111,9 +111,7 @@ class _Iteration:
         return self
 
     def __next__(self) -> Any:
-        epoch = self._epoch
-        if epoch is None:
-            epoch = self._epoch = self._source.begin()
+        epoch = self._epoch = self._epoch or self._source.begin()
         self._clock.ask()
         try:
             batch = next(self.iterator)
@@ -137,12 +135,9 @@ class _Iteration:
 def count(batch: Any) -> int:
     """The samples of a batch; see `watch_loader`."""
     found = _rows(batch, 3)
-    if found is not None:
-        return found
-    try:
-        return len(batch)
-    except TypeError:
-        return 1
+    if found is None:
+        found = _length(batch)
+    return 1 if found is None else found
 
 
 def _rows(value: Any, depth: int) -> int | None:

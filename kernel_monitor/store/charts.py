@@ -25,18 +25,13 @@ Kind = Literal["live", "recorded", "report"]
 
 @dataclass(frozen=True)
 class ChartInfo:
-    """One chart.
-
-    Attributes:
-        series: patterns of the series that it draws; `*` stands for one part of a name, so never for a `/`.
-        group: the keys of `host["reasons"]` under which the reasons stand why its series are missing.
-    """
+    """One chart."""
 
     id: str  # its name in settings and commands
     title: str  # as shown
-    series: tuple[str, ...]
+    series: tuple[str, ...]  # patterns; `*` stands for one part of a series' name, so never for a `/`
     default: bool = False  # whether it is shown by default
-    group: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()  # the keys of `host["reasons"]` that say why its series are missing
 
 
 CHARTS: tuple[ChartInfo, ...] = (
@@ -99,10 +94,7 @@ _BY_ID = {chart.id: chart for chart in CHARTS}
 def chart_ids(wanted: Iterable[str] | None = None) -> tuple[str, ...]:
     """The ids meant by `wanted`, each once and in the order of `CHARTS`; None means the default ones.
 
-    `all` and `default` among the words stand for those charts.
-
-    Raises:
-        ValueError: a word is no chart's id; the message names the word and the ids.
+    `all` and `default` among the words stand for those charts. A ValueError names a word that is no chart's id.
     """
     if wanted is None:
         return DEFAULT_CHARTS
@@ -128,10 +120,7 @@ def shown_series(schema: Schema, ids: Iterable[str]) -> tuple[str, ...]:
 
 
 def available(schema: Schema) -> list[ChartState]:
-    """Every chart: `{"id", "title", "available", "default", "reason"}`.
-
-    `available`: the schema has a series of it. `reason`: why not, for people; None where there is one.
-    """
+    """Every chart, with the reason where the schema has no series of it."""
     found: list[ChartState] = []
     for chart in CHARTS:
         there = bool(chart_series(schema, chart.id))
@@ -150,18 +139,15 @@ def missing_reason(schema: Schema, chart: str) -> str:
     if chart == "phases":
         return "no model is watched: monitor.watch(model, optimizer)"
     if chart.startswith("gpu"):
-        return _gpu_reason(schema, {pattern.rpartition("/")[2] for pattern in info.series})
+        if not schema.gpus:
+            return schema.gpu_reason or "not known yet"
+        parts = {pattern.rpartition("/")[2] for pattern in info.series}
+        # The same words for eight GPUs are shown once.
+        words = {why: None for gpu in schema.gpus for part, why in gpu.reasons.items() if part in parts}
+        return "; ".join(words) or "not measured by this sampler"
     reasons = schema.host.get("reasons") or {}
     keys = [*info.group, *info.series, *(pattern.rpartition("/")[0] for pattern in info.series)]
     return next((str(reasons[key]) for key in keys if key in reasons), "not measured by this sampler")
-
-
-def _gpu_reason(schema: Schema, parts: set[str]) -> str:
-    if not schema.gpus:
-        return schema.gpu_reason or "not known yet"
-    # The same words for eight GPUs are shown once.
-    reasons = {why: None for gpu in schema.gpus for part, why in gpu.reasons.items() if part in parts}
-    return "; ".join(reasons) or "not measured by this sampler"
 
 
 def _matching(schema: Schema, patterns: tuple[str, ...]) -> tuple[str, ...]:

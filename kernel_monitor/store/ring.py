@@ -9,22 +9,20 @@ import numpy.typing as npt
 
 
 class Ring:
-    """The newest `capacity` rows: a number, a time and float32 values each.
-
-    Args:
-        capacity: the most rows that are kept, at least 1.
-        names: the columns in order.
-    """
+    """The newest `capacity` rows: a number, a time and float32 values each; `names` are the columns in order."""
 
     def __init__(self, capacity: int, names: Sequence[str] = ()) -> None:
-        if capacity < 1:
-            raise ValueError(f"a ring needs room for at least one row, not {capacity}")
-        self.capacity = capacity
         self.last_seq = 0
         self._gone = 0  # rows that a smaller ring could not keep
         self._names = tuple(names)
+        self._allocate(capacity)
+
+    def _allocate(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"a ring needs room for at least one row, not {capacity}")
+        self.capacity = capacity
         self._time = np.zeros(capacity, dtype=np.float64)
-        self._values = np.full((capacity, len(self._names)), np.nan, dtype=np.float32)
+        self._values = np.full((capacity, self.width), np.nan, dtype=np.float32)
 
     @property
     def width(self) -> int:
@@ -32,11 +30,7 @@ class Ring:
 
     @property
     def newest(self) -> npt.NDArray[np.float32]:
-        """The newest row's values, not copied.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """The newest row's values, not copied; a ValueError if there is none."""
         if self.last_seq <= self._gone:
             raise ValueError("no row was added yet")
         row: npt.NDArray[np.float32] = self._values[(self.last_seq - 1) % self.capacity]
@@ -52,27 +46,17 @@ class Ring:
 
     def rename(self, names: Sequence[str]) -> None:
         """Take these columns from now on: those with a known name keep their past, the others are NaN in it."""
-        fresh = np.full((self.capacity, len(names)), np.nan, dtype=np.float32)
         old = {name: column for column, name in enumerate(self._names)}
-        kept = [(column, old[name]) for column, name in enumerate(names) if name in old]
-        if kept:
-            to, source = (list(columns) for columns in zip(*kept, strict=True))
-            fresh[:, to] = self._values[:, source]
+        fresh = np.full((self.capacity, len(names)), np.nan, dtype=np.float32)
+        kept = [column for column, name in enumerate(names) if name in old]
+        fresh[:, kept] = self._values[:, [old[names[column]] for column in kept]]
         self._values = fresh
         self._names = tuple(names)
 
     def resize(self, capacity: int) -> None:
-        """Have room for `capacity` rows from now on; the newest of those that are kept stay.
-
-        Raises:
-            ValueError: there would be no room for a row.
-        """
-        if capacity < 1:
-            raise ValueError(f"a ring needs room for at least one row, not {capacity}")
+        """Have room for `capacity` rows from now on; the newest of those that are kept stay."""
         numbers, time, values = self.since(self.last_seq - capacity)
-        self._time = np.zeros(capacity, dtype=np.float64)
-        self._values = np.full((capacity, self.width), np.nan, dtype=np.float32)
-        self.capacity = capacity
+        self._allocate(capacity)
         self._gone = self.last_seq - len(numbers)
         places = (numbers - 1) % capacity
         self._time[places], self._values[places] = time, values
@@ -85,23 +69,9 @@ class Ring:
     def since(
         self, seq: int, columns: npt.NDArray[np.intp] | None = None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float32]]:
-        """Copies of the numbers, times and values of the rows after number `seq` that are still kept.
-
-        Args:
-            seq: the number before the first row that is wanted.
-            columns: which columns; all by default.
-        """
+        """Copies of the numbers, times and values (of these columns, or all) of the rows after `seq` still kept."""
         first = max(seq, self.last_seq - self.capacity, self._gone) + 1
-        count = max(0, self.last_seq - first + 1)
-        numbers = np.arange(first, first + count, dtype=np.int64)
-        start = (first - 1) % self.capacity
-        head = min(count, self.capacity - start)  # rows up to the end of the arrays; the others are at their start
-        time = np.empty(count, dtype=np.float64)
-        time[:head], time[head:] = self._time[start : start + head], self._time[: count - head]
-        first_part, second_part = self._values[start : start + head], self._values[: count - head]
-        values = np.empty((count, self.width if columns is None else len(columns)), dtype=np.float32)
-        if columns is None:
-            values[:head], values[head:] = first_part, second_part
-        else:
-            values[:head], values[head:] = first_part[:, columns], second_part[:, columns]
-        return numbers, time, values
+        numbers = np.arange(first, self.last_seq + 1, dtype=np.int64)
+        places = (numbers - 1) % self.capacity
+        values = self._values[places] if columns is None else self._values[np.ix_(places, columns)]
+        return numbers, self._time[places], values

@@ -31,21 +31,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as NVML names it.
-
-    Attributes:
-        reasons: for each metric that this GPU does not give now, NVML's own words, for example
-            `{"power": "Not Supported"}`; keys are the last parts of the series' names.
-        mig: its MIG instances, each `{"index", "name", "memory_total"}`; none where MIG is off.
-        throttle: why it is slowed down now, in words. They may change every second and are no part of equality, so
-            that pages need not load everything again for them.
-    """
+    """One GPU as NVML names it."""
 
     index: int  # NVML's index, the `<i>` of `gpu/<i>/…`
     name: str  # the product's name
     memory_total: int | None  # bytes, or None where NVML does not give it
+    # For each metric that it does not give now, NVML's own words, by the last part of the series' name.
     reasons: Mapping[str, str] = field(default_factory=dict)
-    mig: tuple[Mapping[str, Any], ...] = ()
+    mig: tuple[Mapping[str, Any], ...] = ()  # its MIG instances: `{"index", "name", "memory_total"}`; none if it is off
+    # Why it is slowed down now, in words. These may change every second and are no part of equality, so that pages need
+    # not load everything again for them.
     throttle: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -60,12 +55,7 @@ class LoaderInfo:
 
 @dataclass(frozen=True)
 class Schema:
-    """The meaning of a table's columns at one moment; immutable, a change makes a new one.
-
-    Attributes:
-        host: facts about the machine: `cpu_model`, `logical_cpus`, `memory_total` (bytes), `platform`, and where the
-            sampler gives them `topology`, `limits` and `reasons` (docs/messages.md).
-    """
+    """The meaning of a table's columns at one moment; immutable, a change makes a new one."""
 
     version: int  # grows with every change
     interval: float  # seconds between two rows, nominally
@@ -76,7 +66,7 @@ class Schema:
     gpus: tuple[Gpu, ...] = ()  # the GPUs that NVML lists
     gpu_reason: str | None = None  # why there is none, in NVML's words; None when there are some
     loaders: tuple[LoaderInfo, ...] = ()  # the loaders that have columns
-    host: Mapping[str, Any] = field(default_factory=dict)
+    host: Mapping[str, Any] = field(default_factory=dict)  # facts about the machine (docs/messages.md)
     charts: tuple[str, ...] = ()  # ids of the charts to draw (`store.charts`); the default ones if empty
 
     @cached_property
@@ -99,23 +89,15 @@ class Schema:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
-        """The inverse of `to_json`.
-
-        Raises:
-            KeyError: a field is missing.
-        """
+        """The inverse of `to_json`; a KeyError if a field is missing."""
         return cls(
             version=int(data["version"]),
-            interval=float(data["interval"]),
             origin=float(data["origin"]),
             capacity=int(data["capacity"]),
             series=series_from_json(data["series"]),
-            cpus=tuple(int(number) for number in data["cpus"]),
-            gpus=gpus_from_json(data["gpus"]),
-            gpu_reason=data["gpu_reason"],
             loaders=loaders_from_json(data["loaders"]),
-            host=dict(data["host"]),
             charts=tuple(data["charts"]),
+            **machine_from_json(data),
         )
 
 
@@ -125,6 +107,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
     return dict(value) if isinstance(value, Mapping) else value
+
+
+def machine_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a hello and a schema share, for `Schema`."""
+    return {
+        "interval": float(data["interval"]),
+        "cpus": tuple(int(number) for number in data["cpus"]),
+        "gpus": gpus_from_json(data["gpus"]),
+        "gpu_reason": data["gpu_reason"],
+        "host": dict(data["host"]),
+    }
 
 
 def series_from_json(entries: list[Mapping[str, str]]) -> tuple[Series, ...]:

@@ -31,15 +31,7 @@ def shape(schema: Schema) -> Schema:
     host = {key: schema.host[key] for key in _HOST if key in schema.host}
     gpus = tuple(replace(gpu, throttle=()) for gpu in schema.gpus)
     return replace(
-        schema,
-        version=0,
-        interval=1.0,
-        origin=0.0,
-        capacity=1,
-        series=renamed,
-        loaders=loaders,
-        host=host,
-        gpus=gpus,
+        schema, version=0, interval=1.0, origin=0.0, capacity=1, series=renamed, loaders=loaders, host=host, gpus=gpus
     )
 
 

@@ -26,14 +26,10 @@ FORMAT = 2
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A run of rows, oldest first.
-
-    Attributes:
-        seq: int64[n], the rows' numbers, ascending; a jump means that older rows had been overwritten.
-    """
+    """A run of rows, oldest first."""
 
     schema: Schema  # the meaning of the columns
-    seq: npt.NDArray[np.int64]
+    seq: npt.NDArray[np.int64]  # int64[n], the rows' numbers, ascending; a jump: older rows had been overwritten
     time: npt.NDArray[np.float64]  # float64[n], seconds since the session began
     values: npt.NDArray[np.float32]  # float32[n, m] with `m == len(schema.series)`; NaN is missing
 
@@ -51,11 +47,7 @@ class Snapshot(Rows):
     steps: StepTable = field(default_factory=StepTable)  # the loaders' steps, as far as they are kept
 
     def to_bytes(self) -> bytes:
-        """The snapshot as an npz archive.
-
-        Raises:
-            TypeError: an event, a loader's state or a fact is not JSON-able.
-        """
+        """The snapshot as an npz archive; events, loaders' states and facts must be JSON-able."""
         text = json.dumps(
             {
                 "format": FORMAT,
@@ -80,15 +72,10 @@ class Snapshot(Rows):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Snapshot:
-        """The inverse of `to_bytes`.
-
-        Raises:
-            SessionError: `data` is not a whole snapshot of a format that this version reads.
-        """
+        """The inverse of `to_bytes`; a SessionError for anything but a whole snapshot of a format that is known."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-                seq, time, values = archive["seq"], archive["time"], archive["values"]
-                rows = archive["steps"]
+                seq, time, values, rows = (archive[name] for name in ("seq", "time", "values", "steps"))
                 rest = json.loads(archive["json"].tobytes())
             if rest["format"] != FORMAT:
                 raise SessionError(f"the snapshot has format {rest['format']}; this version reads format {FORMAT}")
@@ -102,7 +89,7 @@ class Snapshot(Rows):
                 f"the snapshot's arrays do not fit its schema: {len(seq)} rows, times {time.shape}, "
                 f"values {values.shape}, {len(schema.series)} series"
             )
-        if rows.dtype != STEP or rows.ndim != 1 or not _named(steps):
+        if rows.dtype != STEP or rows.ndim != 1 or not np.isin(rows["loader"], range(len(steps.loaders))).all():
             raise SessionError(f"the snapshot's steps are not such: {rows.dtype}, {rows.shape}")
         return cls(
             schema=schema,
@@ -114,9 +101,3 @@ class Snapshot(Rows):
             facts=facts,
             steps=steps,
         )
-
-
-def _named(steps: StepTable) -> bool:
-    """Whether each step's loader has an id."""
-    numbers = steps.rows["loader"]
-    return len(numbers) == 0 or (int(numbers.min()) >= 0 and int(numbers.max()) < len(steps.loaders))

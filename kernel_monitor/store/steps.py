@@ -38,13 +38,10 @@ MOST = 200_000  # steps that a log keeps: 10 MB, and a quarter of an hour at 200
 
 @dataclass(frozen=True, eq=False)
 class StepTable:
-    """Steps in the order of their ends.
-
-    Attributes:
-        rows: `STEP`[n]; `end` in session s, durations in s, NaN where something was not measured.
-    """
+    """Steps in the order of their ends."""
 
     loaders: tuple[str, ...] = ()  # ids of the loaders, in the order of the numbers in `rows["loader"]`
+    # `STEP`[n]; `end` in session s, durations in s, NaN where something was not measured.
     rows: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=STEP))
     dropped: int = 0  # steps that were not kept
 
@@ -75,11 +72,9 @@ class StepLog:
         return min(self._added, len(self._rows))
 
     def add(self, loader: str, rows: Sequence[Step], dropped: int = 0) -> None:
-        """Keep steps of a loader (its id).
+        """Keep steps of a loader (its id), with ends in session s; `dropped` ones between these were left out before.
 
-        Args:
-            rows: `end` in session s. Steps whose end is not finite or negative are left out and counted.
-            dropped: steps between these that were left out before.
+        Steps whose end is not finite or negative are left out and counted.
         """
         placed = [row for row in rows if math.isfinite(row.end) and row.end >= 0]
         with self._lock:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .charts import DEFAULT_CHARTS, shown_series
 from .ring import Ring
-from .schema import Schema, Series, gpus_from_json, loader_series, loaders_from_json, series_from_json
+from .schema import Schema, Series, loader_series, loaders_from_json, machine_from_json, series_from_json
 from .snapshot import Rows, Snapshot
 from .steps import StepLog
 
@@ -28,28 +28,18 @@ class Store:
     """A bounded table of measurements, and a bounded list of events; every method is thread-safe.
 
     The lock is held for the copying of rows and nothing else: no callback, no I/O.
-
-    Args:
-        capacity: the most rows that are kept (6,000 rows are ten minutes at 10 Hz).
-        interval: seconds between rows until the first hello.
-        origin: wall clock (Unix seconds) at `time == 0`; now, if not given.
-        events: the most events that are kept.
-        most_bytes: the most memory that the rows may take; fewer are kept where they are wide.
-
-    Attributes:
-        steps: the newest steps of all loaders, bounded and thread-safe on its own.
     """
 
     def __init__(
         self,
-        capacity: int = 6000,
+        capacity: int = 6000,  # the most rows that are kept: ten minutes at 10 Hz
         *,
-        interval: float = 0.1,
-        origin: float | None = None,
+        interval: float = 0.1,  # seconds between rows until the first hello
+        origin: float | None = None,  # wall clock (Unix seconds) at `time == 0`; None: now
         events: int = EVENTS,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self.steps = StepLog()
+        self.steps = StepLog()  # the newest of all loaders, thread-safe on its own
         self._lock = Lock()
         self._ring = Ring(capacity)
         self._wanted = capacity
@@ -58,12 +48,8 @@ class Store:
         self._known: set[str] = set()
         self._events: deque[dict[str, Any]] = deque(maxlen=events)
         self._last_event = 0
-        self._schema = Schema(
-            version=0,
-            interval=interval,
-            origin=clock.time() if origin is None else origin,
-            capacity=capacity,
-        )
+        origin = clock.time() if origin is None else origin
+        self._schema = Schema(version=0, interval=interval, origin=origin, capacity=capacity)
         self._shown_of = self._schema
         self._shown_part: tuple[Schema, npt.NDArray[np.intp]] = (self._schema, np.empty(0, dtype=np.intp))
 
@@ -92,21 +78,12 @@ class Store:
         """Take the host's columns and facts from a sampler's hello; nothing changes if they are the same.
 
         Columns that the hello no longer names are dropped with their past. `origin` (Unix seconds at `time == 0`) may
-        be given with them.
-
-        Raises:
-            KeyError: the hello lacks a field.
+        be given with them. A KeyError if the hello lacks a field.
         """
         series = series_from_json(hello["series"])
         with self._lock:
             return self._change(
-                series,
-                origin=float(hello.get("origin", self._schema.origin)),
-                interval=float(hello["interval"]),
-                cpus=tuple(int(number) for number in hello["cpus"]),
-                gpus=gpus_from_json(hello["gpus"]),
-                gpu_reason=hello["gpu_reason"],
-                host=dict(hello["host"]),
+                series, origin=float(hello.get("origin", self._schema.origin)), **machine_from_json(hello)
             )
 
     def set_loaders(self, loaders: Sequence[Mapping[str, Any]]) -> Schema:
@@ -124,32 +101,19 @@ class Store:
             return self._change(self._host_series, charts=tuple(charts))
 
     def set_capacity(self, capacity: int) -> Schema:
-        """Keep at most this many rows from now on, fewer if they took more than the store may; the newest stay.
-
-        Raises:
-            ValueError: there would be no room for a row.
-        """
+        """Keep at most this many rows from now on, fewer if they took more than the store may; the newest stay."""
+        if capacity < 1:
+            raise ValueError(f"a store needs room for at least one row, not {capacity}")
         with self._lock:
-            if capacity < 1:
-                raise ValueError(f"a store needs room for at least one row, not {capacity}")
             self._wanted = capacity
             return self._change(self._host_series)
 
     def append(self, time: float, host_values: npt.ArrayLike, loader_values: Mapping[str, float] | None = None) -> int:
-        """Add a row.
+        """Add a row at `time` (session s); returns its number: from 1, never reused.
 
-        Args:
-            time: seconds since the session began.
-            host_values: one value for each series of the hello, in its order (any array or buffer of numbers).
-            loader_values: values by the series' names; series left out are NaN. Those of a loader that has gone in
-                the meantime are dropped.
-
-        Returns:
-            The row's number: from 1, never reused.
-
-        Raises:
-            ValueError: the host's values are not as many as its series.
-            KeyError: a name that never was a column.
+        `host_values` has one value for each series of the hello, in its order, or a ValueError is raised;
+        `loader_values` has values by the series' names, NaN for those left out. Those of a loader that has gone in the
+        meantime are dropped; for a name that never was a column a KeyError is raised.
         """
         host = np.asarray(host_values, dtype=np.float32)
         with self._lock:
@@ -182,16 +146,11 @@ class Store:
     def rows(self, since_seq: int = 0, charts: Sequence[str] | None = None) -> Rows:
         """The rows after number `since_seq` that are still kept, oldest first, as copies.
 
-        Args:
-            since_seq: the number before the first row.
-            charts: only the series that pages with these charts are sent; all by default.
+        With `charts`, only the series that pages with these charts are sent.
         """
         with self._lock:
-            schema, columns = self._schema, None
-            if charts is not None:
-                schema, columns = _part(schema, charts)
-            seq, time, values = self._ring.since(since_seq, columns)
-        return Rows(schema=schema, seq=seq, time=time, values=values)
+            schema, columns = (self._schema, None) if charts is None else _part(self._schema, charts)
+            return Rows(schema, *self._ring.since(since_seq, columns))
 
     def seq_before(self, time: float) -> int:
         """The number of the last row that is not later than `time` (s since the session began) and still kept, or 0."""
@@ -204,15 +163,10 @@ class Store:
         """As `rows`, of `page_schema` alone: the rows that pages are sent."""
         with self._lock:
             schema, columns = self._shown()
-            seq, time, values = self._ring.since(since_seq, columns)
-        return Rows(schema=schema, seq=seq, time=time, values=values)
+            return Rows(schema, *self._ring.since(since_seq, columns))
 
     def newest_page_row(self) -> tuple[int, npt.NDArray[np.float32]]:
-        """The version of `page_schema`, and the newest row's values of its series, as a copy: with every frame.
-
-        Raises:
-            ValueError: there is no row.
-        """
+        """The version of `page_schema`, and the newest row's values of its series, as a copy: with every frame."""
         with self._lock:
             schema, columns = self._shown()
             return schema.version, self._ring.newest[columns]
@@ -225,19 +179,9 @@ class Store:
     def snapshot(self, loaders: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Snapshot:
         """The rows, events and steps at this moment, with the caller's loader states and facts."""
         with self._lock:
-            schema = self._schema
-            seq, time, values = self._ring.since(0)
+            rows = (self._schema, *self._ring.since(0))
             events = [dict(event) for event in self._events]
-        return Snapshot(
-            schema=schema,
-            seq=seq,
-            time=time,
-            values=values,
-            events=events,
-            loaders=[dict(loader) for loader in loaders],
-            facts=dict(facts),
-            steps=self.steps.table(),
-        )
+        return Snapshot(*rows, events, [dict(loader) for loader in loaders], dict(facts), self.steps.table())
 
     def _change(self, host_series: tuple[Series, ...], **changes: Any) -> Schema:
         """Put a changed schema in place; the lock is held."""

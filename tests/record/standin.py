@@ -16,6 +16,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from kernel_monitor.sample.clock import SessionClock
 from kernel_monitor.sample.sampler_client import SamplerClient
 
 
@@ -42,8 +43,7 @@ def main() -> None:
         on_frame,
         on_notice,
         lambda reason: say({"exit": reason}),
-        zero=zero,
-        origin=origin,
+        clock=SessionClock(zero, origin),
         session=session,
         record=path,
     )

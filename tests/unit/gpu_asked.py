@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.nvml import answers
+from kernel_monitor.sample.gpu import gauges as nvml_load
 from kernel_monitor.sample.gpu import gpu_processes as nvml_processes
-from kernel_monitor.sample.gpu import utilisation as nvml_load
 from kernel_monitor.sample.gpu.nvml import open_devices
 from kernel_monitor.sample.gpu.nvml_session import NvmlSession
 from kernel_monitor.sample.gpu.query_thread import in_words

@@ -22,6 +22,7 @@ import pytest
 
 from kernel_monitor.sample import launch
 from kernel_monitor.sample import sampler_client as client_module
+from kernel_monitor.sample.clock import SessionClock
 from kernel_monitor.sample.sampler_client import SamplerClient
 
 THREAD = "kernel-monitor-sampler"
@@ -286,7 +287,9 @@ def test_an_interval_out_of_range_is_refused(interval: float) -> None:
 def test_samples_are_due_in_the_middle_of_the_intervals_counted_from_zero() -> None:
     zero = time.monotonic() - 1.2345
     recorder = Recorder()
-    client = SamplerClient(0.1, recorder.on_hello, recorder.on_frame, recorder.on_notice, recorder.on_exit, zero=zero)
+    client = SamplerClient(
+        0.1, recorder.on_hello, recorder.on_frame, recorder.on_notice, recorder.on_exit, clock=SessionClock(zero, 0.0)
+    )
     client.start()
     try:
         until = time.monotonic() + 10

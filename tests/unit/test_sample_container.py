@@ -15,8 +15,7 @@ import pytest
 
 from benchmarks.metrics import GROUPS, METRICS, matching
 from kernel_monitor.sample.host.cgroups import Groups
-from kernel_monitor.sample.host.container import Container
-from kernel_monitor.sample.host.process_limits import Limits
+from kernel_monitor.sample.host.process_limits import Container, Limits
 
 PID = os.getpid()  # its cores are asked of the kernel itself
 CORES = sorted(os.sched_getaffinity(0))

@@ -16,9 +16,18 @@ import pytest
 from benchmarks.fakehost import FakeHost, ranges
 from kernel_monitor.sample import procfs
 from kernel_monitor.sample.host import facts as host
-from kernel_monitor.sample.host.cpu import FIELDS, NOT_COUNTED, Counts, Cpu, ProcStat, Split, cpu, psutil_counts
+from kernel_monitor.sample.host.cpu import (
+    FIELDS,
+    NOT_COUNTED,
+    Counts,
+    Cpu,
+    Frequency,
+    ProcStat,
+    Split,
+    cpu,
+    psutil_counts,
+)
 from kernel_monitor.sample.host.facts import Topology
-from kernel_monitor.sample.host.frequency import Frequency
 
 Times = tuple[int, ...]
 

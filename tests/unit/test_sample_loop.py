@@ -20,7 +20,7 @@ import pytest
 from benchmarks.fakehost import FakeHost
 from kernel_monitor.sample import messages as wire
 from kernel_monitor.sample.clock import SessionClock
-from kernel_monitor.sample.loop import Commands, Loop, Notices
+from kernel_monitor.sample.loop import Loop, Notices
 from kernel_monitor.sample.pipes import Input, Output
 
 from .sampler_taken import ROOT, running, wait_for
@@ -29,7 +29,7 @@ from .sampler_taken import ROOT, running, wait_for
 @pytest.mark.alone
 def test_the_interval_changes_while_it_runs() -> None:
     zero = time.monotonic() - 3.21
-    with running(0.1, zero=zero) as taken:
+    with running(0.1, clock=SessionClock(zero, time.time())) as taken:
         pid = taken.client.pid
         for interval in (0.03, 0.25, 0.05):
             before = len(taken.frames)
@@ -162,13 +162,13 @@ def test_the_loop_goes_over_to_the_new_grid_after_the_machine_slept() -> None:
         Output(frames_end[1]),
         _Frames(stamps),  # type: ignore[arg-type]
         _Gpus(),  # type: ignore[arg-type]
-        list,
+        _Tree([]),  # type: ignore[arg-type]
         _NoRecording(),  # type: ignore[arg-type]
         notices,
+        lambda interval, base: grids.append([interval, base]),
         None,
     )
-    loop.on_replan(lambda interval, base: grids.append([interval, base]))
-    thread = threading.Thread(target=loop.run, args=(_commands(loop),))
+    thread = threading.Thread(target=loop.run)
     thread.start()
     try:
         wait_for(lambda: len(stamps) >= 5)
@@ -204,15 +204,15 @@ def test_the_last_words_are_heard_of_a_kernel_that_closed_the_frames_pipe_first(
         Output(frames_end[1]),
         _Frames([]),  # type: ignore[arg-type]
         _Gpus(),  # type: ignore[arg-type]
-        list,
+        _Tree(heard),  # type: ignore[arg-type]
         _NoRecording(),  # type: ignore[arg-type]
         Notices(),
+        print,
         None,
     )
     os.write(commands_end[1], b'{"do": "roles", "workers": [1]}\n{"do": "roles", "workers": [2]}\n')
     os.close(frames_end[0])
-    commands = Commands(loop.set_interval, heard.append, _NoRecording(), print)  # type: ignore[arg-type]
-    assert loop.run(commands) == "nobody reads the frames"
+    assert loop.run() == "nobody reads the frames"
     assert heard == [[1], [2]]
     for end in (*commands_end, frames_end[1]):
         os.close(end)
@@ -264,8 +264,6 @@ class _Frames:
 
     def prime(self, now: float) -> None: ...
 
-    def lay_out(self) -> None: ...
-
     def set_interval(self, interval: float) -> None: ...
 
     def read(self, now: float) -> bool:
@@ -302,8 +300,11 @@ class _NoRecording:
     def frame(self, *frame: object) -> None: ...
 
 
-def _commands(loop: Loop) -> Commands:
-    return Commands(loop.set_interval, lambda pids: None, _NoRecording(), lambda words: None)  # type: ignore[arg-type]
+class _Tree:
+    pids = frozenset[int]()
+
+    def __init__(self, heard: list[list[int]]) -> None:
+        self.set_workers = heard.append
 
 
 # -- what is read beside the frames -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.sample.outbox import BACKLOG, Outbox
+from kernel_monitor.sample.pipes import BACKLOG, Outbox
 from kernel_monitor.sample.sampler_client import SamplerClient
 
 from .sampler_taken import ROOT, wait_for

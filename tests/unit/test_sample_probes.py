@@ -18,10 +18,8 @@ from benchmarks.metrics import GROUPS, METRICS, matching
 from kernel_monitor import os_process as process
 from kernel_monitor.sample import procfs
 from kernel_monitor.sample.host import facts as host
-from kernel_monitor.sample.host.container import Container
-from kernel_monitor.sample.host.host_memory import Memory
-from kernel_monitor.sample.host.load import Load, Pressure
-from kernel_monitor.sample.host.process_limits import Limits
+from kernel_monitor.sample.host.load import Load, Memory, Pressure
+from kernel_monitor.sample.host.process_limits import Container, Limits
 from kernel_monitor.sample.host.traffic import Disk, Network
 from kernel_monitor.sample.probe import Probe, Rates
 
@@ -228,7 +226,7 @@ def test_interfaces_with_hardware_count_and_the_loopback_never(tmp_path: Path) -
 
 
 def test_rates() -> None:
-    rates = Rates(2)
+    rates = Rates()
     assert all(math.isnan(rate) for rate in rates.update(10.0, (100, 7)))
     assert rates.update(10.5, (200, 7)) == [200.0, 0.0]
     wrapped = rates.update(11.5, (50, 17))
@@ -301,8 +299,7 @@ def test_systems_without_proc_are_asked_through_psutil(monkeypatch: pytest.Monke
 
 
 def test_limits_of_systems_without_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("process_limits", "container"):
-        monkeypatch.setattr(f"kernel_monitor.sample.host.{module}.LINUX", False)
+    monkeypatch.setattr("kernel_monitor.sample.host.process_limits.LINUX", False)
     limits, probe = Limits(os.getpid()), Container(os.getpid())
     cpus = sorted(os.sched_getaffinity(0))
     assert limits.read() == {"cpus": cpus, "cpu_quota": None, "memory": None, "source": None}

@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.metrics import GROUPS, METRICS, matching
-from kernel_monitor.sample.host.descendants import ProcSource, PsutilSource, Source, Usage
-from kernel_monitor.sample.host.processes import ROLES, ProcessTree
+from kernel_monitor.sample.host.processes import ROLES, ProcessTree, ProcSource, PsutilSource, Source, Usage
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")

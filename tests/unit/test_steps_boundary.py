@@ -25,7 +25,7 @@ def steps(name: str) -> list[Step]:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
-    assert not boundary.Pending.any
+    assert not boundary.waiting
 
 
 def test_a_call_is_made_at_each_boundary_until_it_has_enough() -> None:
@@ -92,7 +92,7 @@ def test_what_it_raises_ends_it_and_is_logged_and_the_loop_goes_on(caplog: pytes
     assert [(record.levelname, str(record.exc_info[1])) for record in caplog.records if record.exc_info] == [
         ("ERROR", "no profiler here")
     ]
-    assert not boundary.Pending.any
+    assert not boundary.waiting
 
 
 def test_an_interrupt_in_a_call_reaches_the_loop() -> None:

@@ -1,13 +1,19 @@
-"""The metrics of a GPU that NVML gives in a call or two: memory, power, engines, temperatures, clocks, errors, bus."""
+"""The metrics of a GPU that NVML gives in a call or two: utilisation, memory, power, engines, clocks, errors, bus."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ..probe import NAN
-from .nvml import Answer, Device, Part, Query
+from .nvml import RATES_WINDOW_S, RETRY_S, Answer, Device, Part, Query, call_first
 
+RATES_PERIOD_S = 1 / 6  # the shortest period over which NVML takes its rates: read more often, they repeat
+STALE_S = 2.0  # without a new sample in the driver's buffer for this long, the rates are shown
+LONGEST_STEP_S = 0.5  # samples are read at least this often, however far apart they come
+ANOTHER_CLOCK_S = 60.0  # a sample further from the wall clock has a stamp of another clock
 POWER_PERIOD_S = 0.2  # NVML documents the power of Ampere and later GPUs as the mean of 1 s
 PCIE_WINDOW_S = 0.02  # NVML's own: `nvmlDeviceGetPcieThroughput` blocks while it counts bytes for 20 ms
 ALL_LINKS = 0xFFFF_FFFF  # the scope of a field value that is summed over all NVLinks
@@ -22,6 +28,9 @@ HARMFUL = {
 }
 """Clock event reasons (nvml.h: nvmlClocksEventReason…) by which a GPU is slower than it could be. Not among them: an
 idle GPU, clocks that a person set, a display's or another GPU's clock."""
+
+THROTTLE = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+"""Named so since pynvml 12.535; the older name is announced to go with CUDA 14."""
 
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """The member of a field value's union, by nvmlValueType_t."""
@@ -44,32 +53,96 @@ class Gauge(Query):
         return getattr(self.device.nvml, function)(self.device.handle, *arguments)
 
 
+class Utilisation(Query):
+    """Utilisation and memory activity.
+
+    Utilisation is the mean of the samples in the driver's buffer that are newer than those of the last query
+    (`nvmlDeviceGetSamples`), with the samples' own stamps; where a driver keeps none, it is NVML's rate, whose window
+    is unknown: 1/6 s to 1 s. Memory activity is always that rate.
+    """
+
+    period = 0.0
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device, "gpu", (("utilisation", "%"), ("memory_activity", "%")))
+        self._seen = 0
+        self._sampled: Answer = NAN
+        self._sampled_at = NAN
+        self._samples_due = 0.0
+        self._have_samples = False
+        self._rates: Any = None
+        self._refused = ""
+        self._rates_due = 0.0
+
+    def ask(self, now: float) -> Sequence[Answer]:
+        if now >= self._samples_due:
+            self._read_samples(now)
+        fresh = self._have_samples and now - self._sampled_at < STALE_S
+        if now >= self._rates_due:
+            self._read_rates(now)
+        rates = self._rates
+        if rates is None:
+            return (self._sampled if fresh else self._refused, self._refused)
+        if fresh:
+            self.at = self._sampled_at
+            return (self._sampled, float(rates.memory))
+        self.window = RATES_WINDOW_S
+        return (float(rates.gpu), float(rates.memory))
+
+    def _read_samples(self, now: float) -> None:
+        nvml = self.device.nvml
+        try:
+            _, samples = nvml.nvmlDeviceGetSamples(self.device.handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, self._seen)
+        except nvml.NVMLError_NotFound:
+            return  # none since the last query
+        except nvml.NVMLError as error:
+            self.device.refused(error)
+            self._have_samples = False
+            self._samples_due = now + RETRY_S
+            return
+        read = [(sample.timeStamp, sample.sampleValue.uiVal) for sample in samples]
+        new = sorted((stamp, value) for stamp, value in read if stamp > self._seen and value <= 100)
+        if not new:
+            return
+        newest = new[-1][0]
+        if not self._seen:
+            # The whole buffer, seconds of it: only its last sample is of now.
+            self._seen = new[-2][0] if len(new) > 1 else newest - round(RATES_WINDOW_S * 1e6)
+            new = new[-1:]
+        self.window = (newest - self._seen) / 1e6
+        self._seen = newest
+        self._sampled = sum(value for _, value in new) / len(new)
+        age = time.time() - newest / 1e6
+        self._sampled_at = now - max(0.0, age) if abs(age) < ANOTHER_CLOCK_S else now
+        self._have_samples = True
+        # The next sample comes no sooner than these were apart.
+        self._samples_due = self._sampled_at + min(self.window / len(new), LONGEST_STEP_S)
+
+    def _read_rates(self, now: float) -> None:
+        nvml = self.device.nvml
+        try:
+            self._rates = nvml.nvmlDeviceGetUtilizationRates(self.device.handle)
+            self._rates_due = now + RATES_PERIOD_S
+        except nvml.NVMLError as error:
+            self._rates = None
+            self._refused = self.device.refused(error) + (" (MIG is on)" if self.device.mig else "")
+            self._rates_due = now + RETRY_S
+
+
 class Throttle(Query):
     """Whether a harmful reason lowers the clocks now; the reasons go to the hello by `Device.throttle`."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device, "gpu-slow", (("throttled", "%"),))
-        # Named so since pynvml 12.535; the older name is announced to go with CUDA 14.
-        names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        self._functions = [getattr(device.nvml, name) for name in names if hasattr(device.nvml, name)]
         self._last_seen: dict[int, float] = {}
 
     def ask(self, now: float) -> Sequence[Answer]:
-        active = self._reasons()
+        active = int(call_first(self.device.nvml, THROTTLE, self.device.handle))
         self._last_seen |= {bit: now for bit in HARMFUL if active & bit}
         self.device.throttle = tuple(
             words for bit, words in HARMFUL.items() if now - self._last_seen.get(bit, float("-inf")) < LINGER_S
         )
         return (100.0 if any(active & bit for bit in HARMFUL) else 0.0,)
-
-    def _reasons(self) -> int:
-        try:
-            return int(self._functions[0](self.device.handle))
-        except self.device.nvml.NVMLError_FunctionNotFound:
-            if len(self._functions) == 1:
-                raise
-            del self._functions[0]  # the driver is older than pynvml
-            return int(self._functions[0](self.device.handle))
 
 
 class NvLink(Query):
@@ -104,33 +177,30 @@ class NvLink(Query):
         return (count - counted) * 1024.0 / elapsed
 
 
-def memory_of(device: Device, handle: Any) -> tuple[float, float]:
+def memory_of(handle: Any, gauge: Gauge) -> Sequence[Answer]:
     """(% of all, bytes) in use by a GPU or a MIG instance."""
-    memory = device.nvml.nvmlDeviceGetMemoryInfo(handle)
+    memory = gauge.device.nvml.nvmlDeviceGetMemoryInfo(handle)
     return 100.0 * memory.used / memory.total, float(memory.used)
 
 
-def load_gauges(device: Device) -> list[Query]:
-    """Memory and power, which are read with every frame, or nearly so."""
-    memory = Gauge(device, "gpu", (("memory", "%"), ("memory_used", "B")), _memory)
+def load_queries(device: Device) -> list[Query]:
+    """Utilisation, memory and power, which are read with every frame, or nearly so."""
+    memory = Gauge(device, "gpu", (("memory", "%"), ("memory_used", "B")), partial(memory_of, device.handle))
     power = Gauge(device, "gpu", (("power", "%"), ("power_draw", "W")), _power)
     memory.period, power.period = 0.0, POWER_PERIOD_S
-    return [memory, power]
+    return [Utilisation(device), memory, power]
 
 
-def slow_gauges(device: Device) -> list[Query]:
+def slow_queries(device: Device) -> list[Query]:
     """Engines, temperatures, clocks and memory errors; the first query gives the group's age and window."""
     nvml: Any = device.nvml
     fields = (("temperature_memory", "°C"), ("ecc_corrected", "1"), ("ecc_uncorrected", "1"))
     engines = {"decoder": "Decoder", "encoder": "Encoder", "jpeg": "Jpg", "ofa": "Ofa"}
     clocks = {"clock_sm": nvml.NVML_CLOCK_SM, "clock_memory": nvml.NVML_CLOCK_MEM}
     return [
-        *(
-            Gauge(device, "gpu-slow", ((part, "%"),), _engine(f"nvmlDeviceGet{name}Utilization"))
-            for part, name in engines.items()
-        ),
+        *(Gauge(device, "gpu-slow", ((part, "%"),), partial(_engine, name)) for part, name in engines.items()),
         Gauge(device, "gpu-slow", (("temperature", "°C"),), _temperature),
-        *(Gauge(device, "gpu-slow", ((part, "MHz"),), _clock(kind)) for part, kind in clocks.items()),
+        *(Gauge(device, "gpu-slow", ((part, "MHz"),), partial(_clock, kind)) for part, kind in clocks.items()),
         Gauge(device, "gpu-slow", (("power_limit", "W"),), lambda gauge: (_power_limit(gauge.device),)),
         Throttle(device),
         Gauge(device, "gpu-slow", fields, _fields),
@@ -141,10 +211,6 @@ def bus_queries(device: Device) -> list[Query]:
     """Traffic over PCIe and NVLink as the GPU counts it; the first query gives the group's age and window."""
     parts = (("pcie_received", "B/s"), ("pcie_sent", "B/s"))
     return [Gauge(device, "gpu-bus", parts, _pcie), NvLink(device)]
-
-
-def _memory(gauge: Gauge) -> Sequence[Answer]:
-    return memory_of(gauge.device, gauge.device.handle)
 
 
 def _power(gauge: Gauge) -> Sequence[Answer]:
@@ -165,27 +231,22 @@ def _power_limit(device: Device) -> Answer:
     return device.limit
 
 
-def _engine(function: str) -> Callable[[Gauge], Sequence[Answer]]:
+def _engine(name: str, gauge: Gauge) -> Sequence[Answer]:
     """A fixed-function engine's share of time, over the sampling period that NVML gives with it."""
-
-    def read(gauge: Gauge) -> Sequence[Answer]:
-        busy, period_us = gauge.call(function)
-        gauge.window = period_us / 1e6
-        return (float(busy),)
-
-    return read
+    busy, period_us = gauge.call(f"nvmlDeviceGet{name}Utilization")
+    gauge.window = period_us / 1e6
+    return (float(busy),)
 
 
-def _clock(kind: int) -> Callable[[Gauge], Sequence[Answer]]:
-    return lambda gauge: (float(gauge.call("nvmlDeviceGetClockInfo", kind)),)
+def _clock(kind: int, gauge: Gauge) -> Sequence[Answer]:
+    return (float(gauge.call("nvmlDeviceGetClockInfo", kind)),)
 
 
 def _temperature(gauge: Gauge) -> Sequence[Answer]:
     nvml = gauge.device.nvml
-    try:
-        return (float(gauge.call("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU)),)
-    except nvml.NVMLError_FunctionNotFound:  # announced for CUDA 14; its successor is unknown to older drivers
-        return (float(gauge.call("nvmlDeviceGetTemperatureV", nvml.NVML_TEMPERATURE_GPU)),)
+    # The first is announced to go with CUDA 14; its successor is unknown to older drivers.
+    names = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+    return (float(call_first(nvml, names, gauge.device.handle, nvml.NVML_TEMPERATURE_GPU)),)
 
 
 def _fields(gauge: Gauge) -> Sequence[Answer]:

@@ -27,21 +27,14 @@ SM_ACTIVE = METRICS[:1]
 
 
 class Gpm(Query):
-    """Each answer covers the time between two samples of the counters: the last query's and this one's.
-
-    Args:
-        device: the GPU.
-        metrics: rows of `METRICS`.
-        prefix: of the series' names.
-        instance: number of the GPU instance whose counters are meant; None for the whole GPU.
-    """
+    """Each answer covers the time between two samples of the counters: the last query's and this one's."""
 
     def __init__(
         self,
         device: Device,
         metrics: Sequence[tuple[str, str, str, float]] = METRICS,
-        prefix: str = "",
-        instance: int | None = None,
+        prefix: str = "",  # of the series' names
+        instance: int | None = None,  # number of the GPU instance whose counters are meant; None for the whole GPU
     ) -> None:
         group = "gpm" if instance is None else "mig"
         super().__init__(device, group, [(prefix + name, unit) for name, unit, _, _ in metrics])
@@ -54,8 +47,6 @@ class Gpm(Query):
     def ask(self, now: float) -> Sequence[Answer]:
         nvml: Any = self.device.nvml
         if self._request is None:
-            if not nvml.nvmlGpmQueryDeviceSupport(self.device.handle).isSupportedDevice:
-                raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
             self._prepare(nvml)
         spare, last = self._samples
         if self._instance is None:
@@ -79,7 +70,9 @@ class Gpm(Query):
         return float(entry.value) * factor
 
     def _prepare(self, nvml: Any) -> None:
-        while len(self._samples) < 2:
+        if not nvml.nvmlGpmQueryDeviceSupport(self.device.handle).isSupportedDevice:
+            raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+        while len(self._samples) < 2:  # a call may fail: the next query goes on
             self._samples.append(nvml.nvmlGpmSampleAlloc())
         request = nvml.c_nvmlGpmMetricsGet_t()
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION

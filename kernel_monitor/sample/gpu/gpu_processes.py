@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from .nvml import Answer, Device, Query
+from .nvml import Answer, Device, Query, call_first
 
 FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own pid namespace (Linux: PROC_PID_INIT_INO)
 
@@ -52,7 +52,11 @@ class ProcessMemory(Query):
             return (pids,)
         if now >= self._graphics_due:
             self._graphics_due = now + GRAPHICS_PERIOD_S
-            self._graphics = self._drawing()
+            try:
+                self._graphics = dict(self._listed("nvmlDeviceGetGraphicsRunningProcesses"))
+            except self.device.nvml.NVMLError as error:
+                self.device.refused(error)
+                self._graphics = {}  # a GPU without a display part; computing processes are listed next
         used = dict(self._graphics)
         for pid, size in self._listed("nvmlDeviceGetComputeRunningProcesses"):
             known = used.get(pid)
@@ -66,21 +70,8 @@ class ProcessMemory(Query):
             return (NOT_GIVEN,)
         return (float(sum(size for size in own if size is not None)),)
 
-    def _drawing(self) -> dict[int, int | None]:
-        nvml = self.device.nvml
-        try:
-            return dict(self._listed("nvmlDeviceGetGraphicsRunningProcesses"))
-        except nvml.NVMLError as error:
-            self.device.refused(error)
-            return {}  # a GPU without a display part; computing processes are listed next
-
     def _listed(self, function: str) -> Iterator[tuple[int, int | None]]:
-        nvml: Any = self.device.nvml
-        try:
-            listed = getattr(nvml, function)(self.device.handle)
-        except (nvml.NVMLLibraryMismatchError, nvml.NVMLError_FunctionNotFound):
-            listed = getattr(nvml, f"{function}_v2")(self.device.handle)  # the driver is older than pynvml
-        for process in listed:
+        for process in call_first(self.device.nvml, (function, f"{function}_v2"), self.device.handle):
             yield process.pid, process.usedGpuMemory
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..probe import NAN
 from .nvml import Device, NvmlError, open_devices
 from .nvml_session import NvmlSession
-from .query_thread import SILENT_S, Change, QueryTable, QueryThread, Table, in_words
+from .query_thread import SILENT_S, QueryTable, QueryThread, Table, in_words
 
 FASTEST_S = 0.1  # NVML is queried no more often than this
 SLOWEST_S = 5.0  # nor more seldom, however rare frames are: the driver keeps its samples for some seconds only
@@ -39,13 +39,9 @@ class _Shown(NamedTuple):
 
 
 class Gpus:
-    """Every series of every GPU, one GPU after the other.
+    """Every series of every GPU, one GPU after the other; all methods are for one thread.
 
-    The series may come after the start (where NVML takes long to answer) and change (MIG). All methods are for one
-    thread.
-
-    Args:
-        interval: seconds between frames.
+    The series may come after the start (where NVML takes long to answer) and change (MIG).
     """
 
     def __init__(self, interval: float) -> None:
@@ -62,7 +58,6 @@ class Gpus:
         self._session: NvmlSession | None = None
         self._reason: str | None = self._failure
         self._shown: list[_Shown] = []
-        self._grouped: list[tuple[str, QueryThread, list[QueryTable]]] = []
         self._state: list[Any] = []
         self._throttle: dict[int, tuple[str, ...]] = {}
         self._silent: frozenset[QueryThread] = frozenset()
@@ -108,12 +103,19 @@ class Gpus:
 
     def refresh(self, now: float) -> list[str]:
         """Take over what changed; returns the changes in words. With any, `hello` and perhaps `series` are new."""
-        changes = [*self._adopt(), *self._part_changes(), *self._silence_changes(now)]
+        changes = self._adopt()
+        threads = self._session.threads if self._session else ()
+        changes += in_words(thread.changes.popleft() for thread in threads for _ in range(len(thread.changes)))
+        changes += self._silence_changes(now)
         state = self._current_state()
         if state != self._state:
             changes = changes or self._throttle_changes() or ["NVML's facts about its GPUs have changed"]
             self._state = state
-            self._lay_out()
+            self._shown = [
+                _Shown(device, thread, queries, queries.table)
+                for device, tables in (self._session.tables if self._session else ())
+                for thread, queries in tables
+            ]
         if len(changes) > MOST_CHANGES:
             changes[MOST_CHANGES:] = [f"{len(changes) - MOST_CHANGES} more changes of GPU metrics"]
         return changes
@@ -145,7 +147,7 @@ class Gpus:
         """The newest values, one per series."""
         values: list[float] = []
         for _, thread, queries, table in self._shown:
-            if self._reason is None and queries.table is table and thread not in self._silent:
+            if self._answers(thread) and queries.table is table:
                 values += table.values
             else:
                 values += [NAN] * len(table.values)
@@ -158,12 +160,17 @@ class Gpus:
         answers.
         """
         found: list[tuple[str, float, float]] = []
-        for group, thread, tables in self._grouped:
-            answered = self._reason is None and thread not in self._silent
-            times = [queries.times[group] for queries in tables if answered and group in queries.times]
-            age = max((max(0.0, now - at) for at, _ in times), default=NAN)
-            found.append((group, age, max((window for _, window in times), default=NAN)))
+        for group in GROUPS:
+            having = [shown for shown in self._shown if group in shown.queries.groups]
+            times = [shown.queries.times.get(group) for shown in having if self._answers(shown.thread)]
+            ages = [max(0.0, now - time.at) for time in times if time]
+            windows = [time.window for time in times if time]
+            if having:
+                found.append((group, max(ages, default=NAN), max(windows, default=NAN)))
         return found
+
+    def _answers(self, thread: QueryThread) -> bool:
+        return self._reason is None and thread not in self._silent
 
     def _adopt(self) -> list[str]:
         """Show the session that the thread has; returns in words what is new."""
@@ -181,14 +188,6 @@ class Gpus:
         elif failure is None and found is not None and found is self._session:
             self._reason = None
         return changes
-
-    def _part_changes(self) -> list[str]:
-        """Metrics that went missing or came back."""
-        found: list[Change] = []
-        for thread in self._session.threads if self._session else ():
-            while thread.changes:
-                found.append(thread.changes.popleft())
-        return in_words(found)
 
     def _silence_changes(self, now: float) -> list[str]:
         """Threads that NVML stopped or began to answer."""
@@ -226,18 +225,6 @@ class Gpus:
             for _, queries in tables:
                 state += (queries.reasons, queries.table.parts)
         return state
-
-    def _lay_out(self) -> None:
-        self._shown = [
-            _Shown(device, thread, queries, queries.table)
-            for device, tables in (self._session.tables if self._session else ())
-            for thread, queries in tables
-        ]
-        self._grouped = []
-        for group in GROUPS:
-            having = [shown for shown in self._shown if group in shown.queries.groups]
-            if having:  # each group is read by one thread
-                self._grouped.append((group, having[0].thread, [shown.queries for shown in having]))
 
     def _reasons(self, session: NvmlSession, device: Device) -> dict[str, str]:
         """Why each missing metric of a GPU is missing."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from .gauges import Gauge, memory_of
 from .gpm import SM_ACTIVE, Gpm
 from .nvml import RETRY_S, Device, Query, name_and_memory
 from .query_thread import Change, QueryTable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .nvml import Answer
 
 
 @dataclass(frozen=True)
@@ -24,6 +20,7 @@ class Instance:
     name: str  # of its profile
     memory_total: int | None  # bytes, or None where NVML does not give it
     gpu_instance: int | None  # number of the GPU instance that it is (a part of)
+    handle: Any = field(compare=False)
 
 
 class MigTable(QueryTable):
@@ -46,7 +43,6 @@ class MigTable(QueryTable):
         """List the instances; returns what changed."""
         device = self.device
         nvml: Any = device.nvml
-        handles: list[Any] = []
         found: list[Instance] = []
         try:
             device.mig = device.handle is not None and bool(nvml.nvmlDeviceGetMigMode(device.handle)[0])
@@ -56,7 +52,6 @@ class MigTable(QueryTable):
                         handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(device.handle, index)
                     except nvml.NVMLError_NotFound:
                         continue
-                    handles.append(handle)
                     found.append(_instance(nvml, index, handle))
         except nvml.NVMLError as error:
             device.refused(error)
@@ -66,19 +61,13 @@ class MigTable(QueryTable):
             return []
         self.instances = tuple(found)
         queries: list[Query] = []
-        for instance, handle in zip(found, handles, strict=True):
-            queries.append(_memory(device, instance.index, handle))
+        for instance in found:
+            parts = ((f"mig/{instance.index}/memory", "%"), (f"mig/{instance.index}/memory_used", "B"))
+            queries.append(Gauge(device, "mig", parts, partial(memory_of, instance.handle)))
             if instance.gpu_instance is not None:
                 queries.append(Gpm(device, SM_ACTIVE, f"mig/{instance.index}/", instance.gpu_instance))
         self.lay_out(queries)
         return [Change(device.index, "MIG", f"{len(found)} instance(s)")]
-
-
-def _memory(device: Device, index: int, handle: Any) -> Gauge:
-    def read(_gauge: Gauge) -> Sequence[Answer]:
-        return memory_of(device, handle)
-
-    return Gauge(device, "mig", ((f"mig/{index}/memory", "%"), (f"mig/{index}/memory_used", "B")), read)
 
 
 def _instance(nvml: Any, index: int, handle: Any) -> Instance:
@@ -87,4 +76,4 @@ def _instance(nvml: Any, index: int, handle: Any) -> Instance:
         part = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
     except nvml.NVMLError:
         part = None
-    return Instance(index, name, total, part)
+    return Instance(index, name, total, part, handle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -50,42 +50,29 @@ class Device:
     throttle: tuple[str, ...] = ()  # what lowers the clocks, or did within the last minute, in words
     pids: frozenset[int] | None = None  # the processes of the kernel's tree; None while they are not known
     foreign_pids: bool = False  # whether NVML lists processes, but none that exists here under its number
-    gone_codes: frozenset[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.gone_codes = frozenset(getattr(self.nvml, f"NVML_ERROR_{name}", -1) for name in GONE)
 
     def refused(self, error: Any) -> str:
         """NVML's words for one of its errors; notes whether the GPU has gone."""
-        if error.value in self.gone_codes:
+        if any(error.value == getattr(self.nvml, f"NVML_ERROR_{name}", -1) for name in GONE):
             self.gone = True
         return refusal(self.nvml, error)
 
 
 class Query:
-    """Some metrics of one GPU that are read with one call to NVML or a few.
-
-    Attributes:
-        group: what it is read together with (docs/metrics.md).
-        parts: the series that it gives.
-        window: seconds that the newest answer covers.
-        at: `time.monotonic()` of the newest answer.
-        due: when it is to be read next.
-        place: of its first value in its table.
-        earlier: first parts of the group's queries before it; if all are refused, this one gives the group's time.
-    """
+    """Some metrics of one GPU that are read with one call to NVML or a few."""
 
     period: float = 1.0  # seconds between two readings; 0 is every round
     retry: float = RETRY_S  # seconds until a query is repeated that NVML refused
 
     def __init__(self, device: Device, group: str, parts: Sequence[Part]) -> None:
         self.device = device
-        self.group = group
+        self.group = group  # what it is read together with (docs/metrics.md)
         self.parts = tuple(parts)
-        self.window = 0.0
-        self.at = NAN
+        self.window = 0.0  # seconds that the newest answer covers
+        self.at = NAN  # `time.monotonic()` of the newest answer
         self.due = 0.0
-        self.place = 0
+        self.place = 0  # of its first value in its table
+        # First parts of the group's queries before it; if all are refused, this one gives the group's time.
         self.earlier: frozenset[str] = frozenset()
         self._reported = False
 
@@ -97,7 +84,7 @@ class Query:
         """Give back to NVML what was allocated."""
 
     def answers(self, now: float) -> Sequence[Answer]:
-        """The answers, one per part: values, or words why there is none."""
+        """As `ask`; where that raises, words why there is no value."""
         device = self.device
         if device.handle is None:
             return (device.lost,) * len(self.parts)
@@ -121,12 +108,17 @@ def refusal(nvml: ModuleType, error: Any) -> str:
     return str(error)
 
 
-def open_devices() -> list[Device]:
-    """Start NVML and list its GPUs.
+def call_first(nvml: ModuleType, names: Sequence[str], *arguments: Any) -> Any:
+    """Call the first of these functions that pynvml has and the driver knows: either may be older than the other."""
+    *preferred, last = [getattr(nvml, name) for name in names if hasattr(nvml, name)]
+    for function in preferred:
+        with suppress(nvml.NVMLError_FunctionNotFound, nvml.NVMLLibraryMismatchError):
+            return function(*arguments)
+    return last(*arguments)
 
-    Raises:
-        NvmlError: no library, no driver, or no GPU.
-    """
+
+def open_devices() -> list[Device]:
+    """Start NVML and list its GPUs; an NvmlError without library, driver or GPU."""
     try:
         pynvml = import_module("pynvml")
     except ImportError as error:

@@ -6,35 +6,26 @@ from collections.abc import Callable
 from typing import Any
 
 from . import nvml
-from .gauges import bus_queries, load_gauges, slow_gauges
+from .gauges import bus_queries, load_queries, slow_queries
 from .gpm import Gpm
 from .gpu_processes import ProcessMemory, ProcessUtilisation
 from .mig import MigTable
 from .query_thread import QueryTable, QueryThread
-from .utilisation import Utilisation
 from .xid import XidWatch
 
 SLOW_S = 1.0  # how often everything but utilisation, memory and power is read
-SHARE = 0.2  # at most this share of the time is spent in NVML: where a round takes long, rounds come less often
 JOIN_S = 3.0  # how long the threads have to come back from NVML at the end
 
 
 class NvmlSession:
-    """The threads, of which the fast one is the caller's own.
-
-    Args:
-        devices: from `nvml.open_devices`.
-        interval: seconds between two rounds of the fast queries.
-        pids: the processes of the kernel's tree, if they are known.
-        notify: called on a thread of its own with the notice for an Xid event.
-    """
+    """The threads, of which the fast one is the caller's own."""
 
     def __init__(
         self,
         devices: list[nvml.Device],
-        interval: float,
-        pids: frozenset[int] | None,
-        notify: Callable[[dict[str, Any]], None],
+        interval: float,  # seconds between two rounds of the fast queries
+        pids: frozenset[int] | None,  # the processes of the kernel's tree, if they are known
+        notify: Callable[[dict[str, Any]], None],  # called on a thread of its own with the notice for an Xid event
     ) -> None:
         self.devices = devices
         self.set_processes(pids)
@@ -42,13 +33,13 @@ class NvmlSession:
         fast, slow, bus = [], [], []
         for device in devices:
             # The first query of a group gives its age and window.
-            fast.append(QueryTable(device, [Utilisation(device), *load_gauges(device)]))
+            fast.append(QueryTable(device, load_queries(device)))
             tree = [ProcessMemory(device), ProcessUtilisation(device)]
-            slow.append(QueryTable(device, [*slow_gauges(device), *tree, Gpm(device)]))
+            slow.append(QueryTable(device, [*slow_queries(device), *tree, Gpm(device)]))
             bus.append(QueryTable(device, bus_queries(device)))
-        self.fast = QueryThread("nvml", "load, memory and power", fast, interval, SHARE)
-        self.slow = QueryThread("nvml-slow", "temperatures, clocks and counters", [*self.migs, *slow], SLOW_S, SHARE)
-        self.bus = QueryThread("nvml-bus", "PCIe and NVLink", bus, SLOW_S, SHARE)
+        self.fast = QueryThread("nvml", "load, memory and power", fast, interval)
+        self.slow = QueryThread("nvml-slow", "temperatures, clocks and counters", [*self.migs, *slow], SLOW_S)
+        self.bus = QueryThread("nvml-bus", "PCIe and NVLink", bus, SLOW_S)
         self.threads = (self.fast, self.slow, self.bus)
         self.xid = XidWatch(devices, notify)
         self.tables = [

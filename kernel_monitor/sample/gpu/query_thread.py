@@ -16,6 +16,7 @@ from ..probe import NAN
 from .nvml import Device, Part, Query
 
 SILENT_S = 3.0  # after this long without an answer the values held are no longer shown
+SHARE = 0.2  # at most this share of the time is spent in NVML: where a round takes long, rounds come less often
 
 
 class Table(NamedTuple):
@@ -49,18 +50,11 @@ def in_words(changes: Iterable[Change]) -> list[str]:
 
 
 class QueryTable:
-    """The newest values of some queries, and NVML's reasons for those that are missing. Written by one thread.
-
-    Attributes:
-        table: the newest values.
-        reasons: by part, why it is missing.
-        groups: of the queries, in order.
-        times: per group, of the first of its queries that has an answer.
-    """
+    """The newest values of some queries, and NVML's reasons for those that are missing. Written by one thread."""
 
     def __init__(self, device: Device, queries: Sequence[Query]) -> None:
         self.device = device
-        self.reasons: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}  # by part, why it is missing
         self.queries: list[Query] = []
         self.lay_out(queries)
 
@@ -74,10 +68,10 @@ class QueryTable:
             query.place, query.earlier = len(parts), earlier.get(query.group, frozenset())
             earlier[query.group] = query.earlier | {query.parts[0][0]}
             parts += query.parts
-        self.groups = tuple(earlier)
+        self.groups = tuple(earlier)  # of the queries, in order
         names = {name for name, _ in parts}
         self.reasons = {name: words for name, words in self.reasons.items() if name in names}
-        self.times: dict[str, GroupTime] = {}
+        self.times: dict[str, GroupTime] = {}  # of the first of a group's queries that has an answer
         self.table = Table(tuple(parts), [NAN] * len(parts))
 
     def ask(self, now: float, tolerance: float = 0.0) -> list[Change]:
@@ -121,27 +115,17 @@ class QueryTable:
 
 @dataclass(eq=False)
 class QueryThread:
-    """A thread that asks all queries of its tables, round after round.
-
-    A round begins every `interval` seconds; where it takes long, rounds come less often, so that no more than `share`
-    of the time is spent in NVML.
-
-    Attributes:
-        answered: `time.monotonic()` of the newest answer.
-        first: set when every table was asked once.
-        changes: what went missing or came back; another thread takes them out.
-    """
+    """A thread that asks all queries of its tables, round after round."""
 
     name: str  # of the thread
     subject: str  # what is missing while NVML does not answer, in words
     tables: Sequence[QueryTable]  # one per GPU, or several
-    interval: float  # s
-    share: float  # 0 to 1
+    interval: float  # seconds between the beginnings of two rounds
 
     def __post_init__(self) -> None:
-        self.answered = time.monotonic()
-        self.first = threading.Event()
-        self.changes: deque[Change] = deque()
+        self.answered = time.monotonic()  # when the newest answer came
+        self.first = threading.Event()  # set when every table was asked once
+        self.changes: deque[Change] = deque()  # another thread takes them out
         self.thread = threading.Thread(target=self.rounds, name=self.name, daemon=True)
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -175,5 +159,5 @@ class QueryThread:
             if ended():
                 return
             took = self.answered - began
-            self._wake.wait(max(self.interval, took / self.share) - took)
+            self._wake.wait(max(self.interval, took / SHARE) - took)
             self._wake.clear()

@@ -51,12 +51,7 @@ def message(gpu: int | None, code: int) -> str:
 
 
 class XidWatch:
-    """Waits for Xid events of all GPUs on a thread of its own.
-
-    Args:
-        devices: the GPUs.
-        notify: called on that thread with the notice for each event.
-    """
+    """Waits for Xid events of all GPUs on a thread of its own, and calls `notify` there with the notice for each."""
 
     def __init__(self, devices: Sequence[Device], notify: Callable[[dict[str, Any]], None]) -> None:
         self.reasons: dict[int, str] = {}  # per GPU's index, why its events are not reported

@@ -19,22 +19,11 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Group(NamedTuple):
-    """A process's group in one hierarchy.
-
-    Attributes:
-        folders: its folder and those of the groups around it, from the inside out, as far as they can be seen.
-    """
+    """A process's group in one hierarchy."""
 
     version: int  # 1 or 2
     path: str  # as `/proc/<pid>/cgroup` names it
-    folders: tuple[str, ...]
-
-
-class _Mount(NamedTuple):
-    """The group `root` of a hierarchy is mounted at `point`."""
-
-    root: str
-    point: str
+    folders: tuple[str, ...]  # its own and those of the groups around it, from the inside out, as far as can be seen
 
 
 class Groups:
@@ -53,16 +42,15 @@ class Groups:
         """
         try:
             text = procfs.read(f"{self._process}/cgroup")
-            mountinfo = procfs.read(f"{self._process}/mountinfo") if text != self._text else b""
+            if text != self._text:
+                mounts = _mounts(procfs.read(f"{self._process}/mountinfo").decode(errors="surrogateescape"))
+                self._groups = self._locate(text.decode(errors="surrogateescape"), mounts)
+                self._text = text
         except procfs.NOT_THERE:
             return {}
-        if text != self._text:
-            mounts = _mounts(mountinfo.decode(errors="surrogateescape"))
-            self._groups = self._locate(text.decode(errors="surrogateescape"), mounts)
-            self._text = text
         return self._groups
 
-    def _locate(self, text: str, mounts: dict[str, _Mount]) -> dict[str, Group]:
+    def _locate(self, text: str, mounts: dict[str, tuple[str, str]]) -> dict[str, Group]:
         places = {}
         for line in text.splitlines():
             _number, controllers, path = line.split(":", 2)
@@ -72,24 +60,24 @@ class Groups:
             # A controller is in one hierarchy at a time: in version 2's only where no other has it.
             key = controller if controller in places else ""
             if key in places and key in mounts:
-                groups[controller] = Group(1 if key else 2, places[key], self._folders(mounts[key], places[key]))
+                groups[controller] = Group(1 if key else 2, places[key], self._folders(*mounts[key], places[key]))
         return groups
 
-    def _folders(self, mount: _Mount, path: str) -> tuple[str, ...]:
-        point = self._root / mount.point.lstrip("/")
+    def _folders(self, outermost: str, mounted_at: str, path: str) -> tuple[str, ...]:
+        point = self._root / mounted_at.lstrip("/")
         inside = Path(path)
         # A path outside what is mounted (a container that shows its own groups under their outer names, a process of
         # another namespace) leaves what is mounted, which is meant to be ours.
-        if ".." in inside.parts or not inside.is_relative_to(mount.root):
+        if ".." in inside.parts or not inside.is_relative_to(outermost):
             return (str(point),)
-        parts = inside.relative_to(mount.root).parts
+        parts = inside.relative_to(outermost).parts
         folders = [point.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
         return tuple(str(folder) for folder in folders if folder.is_dir())
 
 
-def _mounts(text: str) -> dict[str, _Mount]:
-    """The first mount of each hierarchy, by controller; version 2 has the key ""."""
-    mounts: dict[str, _Mount] = {}
+def _mounts(text: str) -> dict[str, tuple[str, str]]:
+    """Of each hierarchy the group that is mounted first, and where; by controller, version 2 has the key ""."""
+    mounts: dict[str, tuple[str, str]] = {}
     for line in text.splitlines():
         # 31 23 0:28 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
         place, _, kind = line.partition(" - ")
@@ -97,7 +85,7 @@ def _mounts(text: str) -> dict[str, _Mount]:
         if system not in ("cgroup", "cgroup2"):
             continue
         fields, options = place.split(" "), rest.rpartition(" ")[2]
-        mount = _Mount(_plain(fields[3]), _plain(fields[4]))
+        mount = (_plain(fields[3]), _plain(fields[4]))
         for controller in options.split(",") if system == "cgroup" else ("",):
             mounts.setdefault(controller, mount)
     return mounts

@@ -1,4 +1,4 @@
-"""Busy time and I/O wait of every logical core, and the busy time's parts.
+"""Busy time and I/O wait of every logical core, the busy time's parts, and the cores' clocks.
 
 `busy` is the share of a window in which a core neither idled nor waited for I/O; time that a hypervisor took away
 counts as busy, as in psutil. Guests' time is part of `user`, where Linux has already counted it. Linux counts in ticks
@@ -9,44 +9,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from operator import sub
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
 from ..probe import NAN, Probe
-from ..procfs import LINUX, PROC
+from ..procfs import LINUX, PROC, SYS, read
 
 FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 _USER, _NICE, _SYSTEM, _IDLE, _IOWAIT, _IRQ, _SOFTIRQ, _STEAL = range(len(FIELDS))
+CLOCK_FILES = ("scaling_cur_freq", "cpuinfo_cur_freq")  # in kHz; the second is for root alone on most systems
 NOT_COUNTED = "this system does not count it"
 
 
 class Counts(NamedTuple):
-    """Times since boot, in any unit, of the cores that are online.
-
-    Attributes:
-        columns: for each of `FIELDS` one time per core; zeros where the system does not count it.
-    """
+    """Times since boot, in any unit, of the cores that are online."""
 
     cores: tuple[int, ...]  # their numbers, ascending
-    columns: Sequence[Sequence[float]]
+    columns: Sequence[Sequence[float]]  # for each of `FIELDS` one time per core; zeros where it is not counted
     total: Sequence[float]  # per core, the sum of its columns
 
 
 class Cpu(Probe):
     """Per core: busy and iowait in per cent of the time since the last read, each frame.
 
-    A core that goes offline is missing until it is back; a new core adds its series.
-
-    Args:
-        source: gives the times of the cores that are online.
-        counted: those of `FIELDS` that this system counts.
-
-    Attributes:
-        cores: the numbers of all cores seen so far, ascending.
-        split: the probe of `user`, `system` and `steal`, from the times that the last read of this one found.
+    A core that goes offline is missing until it is back; a new core adds its series. `counted` are those of `FIELDS`
+    that this system counts.
     """
 
     group = "cpu"
@@ -56,86 +46,46 @@ class Cpu(Probe):
         self._source = source
         self._parts = ("busy", "iowait") if "iowait" in counted else ("busy",)
         self.reasons = {} if "iowait" in counted else {"cpu/<n>/iowait": NOT_COUNTED}
-        self.cores: tuple[int, ...] = ()
-        self._values: list[float] = []
-        self._last: dict[int, tuple[float, float, float]] = {}
+        self.cores: tuple[int, ...] = ()  # the numbers of all cores seen so far, ascending
+        self._last: dict[int, tuple[float, float, float]] = {}  # total, idle and iowait of each core
+        self._shares: dict[int, tuple[float, ...]] = {}  # the newest values
         self.newest = source()  # what the last read found
-        self._columns: tuple[Sequence[float], ...] | None = None
         self._know(self.newest.cores)
         self.split = Split(self, counted)
 
     def read(self, _now: float, /) -> Sequence[float]:
         counts = self.newest = self._source()
-        total, idle, iowait = counts.total, counts.columns[_IDLE], counts.columns[_IOWAIT]
-        before, self._columns = self._columns, None
-        if before is not None and counts.cores == self.cores:
-            windows = list(map(sub, total, before[0]))
-            if min(windows) > 0:  # the usual case, with as little work per core as there can be
-                self._columns = (total, idle, iowait)
-                self._share(windows, list(map(sub, idle, before[1])), list(map(sub, iowait, before[2])))
-                return self._values
-        if before is not None:
-            self._last = dict(zip(self.cores, zip(*before, strict=True), strict=True))
-        return self._read_each(counts)
-
-    def _share(self, windows: list[float], idled: list[float], waited: list[float]) -> None:
-        """All cores' values, from what each has counted since the last read."""
-        # The counts of idle and iowait may step back a little.
-        if min(idled) < 0:
-            idled = [max(count, 0) for count in idled]
-        if min(waited) < 0:
-            waited = [max(count, 0) for count in waited]
-        width = len(self._parts)
-        busy = [100.0 - 100.0 * (i + w) / window for i, w, window in zip(idled, waited, windows, strict=True)]
-        self._values[0::width] = busy if min(busy) >= 0 else [max(share, 0.0) for share in busy]
-        if width > 1:
-            waiting = [100.0 * w / window for w, window in zip(waited, windows, strict=True)]
-            self._values[1::width] = waiting if max(waiting) <= 100 else [min(share, 100.0) for share in waiting]
-
-    def _read_each(self, counts: Counts) -> Sequence[float]:
-        """Core by core: some came or went, or have no tick since the last read."""
         self._know(counts.cores)
-        width, last = len(self._parts), self._last
-        times = zip(counts.total, counts.columns[_IDLE], counts.columns[_IOWAIT], strict=True)
-        found = dict(zip(counts.cores, times, strict=True))
-        self._last = {}
-        whole = len(found) == len(self.cores)
-        for place, core in enumerate(self.cores):
-            new, old = found.get(core), last.get(core)
-            shares = [NAN] * width
-            if new is not None and old is not None and new[0] == old[0]:
-                self._last[core] = old  # no tick since: the last value stands, and the window grows
-                whole = False
+        last: dict[int, tuple[float, float, float]] = {}
+        shares: dict[int, tuple[float, ...]] = {}
+        width, missing = len(self._parts), (NAN,) * len(self._parts)
+        times = zip(counts.cores, counts.total, counts.columns[_IDLE], counts.columns[_IOWAIT], strict=True)
+        for core, total, idle, iowait in times:
+            old = self._last.get(core)
+            if old is not None and total == old[0]:  # no tick since: the last value stands, and the window grows
+                last[core], shares[core] = old, self._shares.get(core, missing)
                 continue
-            if new is not None:
-                self._last[core] = new
-                if old is not None and new[0] > old[0]:
-                    window, idled, waited = (a - b for a, b in zip(new, old, strict=True))
-                    free = (max(idled, 0.0) + max(waited, 0.0)) / window
-                    shares = [100.0 - 100.0 * min(free, 1.0), 100.0 * min(max(waited, 0.0) / window, 1.0)][:width]
-            self._values[width * place : width * (place + 1)] = shares
-        if whole and self.cores:
-            self._columns = (counts.total, counts.columns[_IDLE], counts.columns[_IOWAIT])
-        return self._values
+            last[core] = (total, idle, iowait)
+            if old is not None and total > old[0]:
+                window, idled, waited = total - old[0], idle - old[1], iowait - old[2]
+                if idled < 0 or waited < 0 or idled + waited > window:  # these counts may step back a little
+                    waited = min(max(waited, 0), window)
+                    idled = min(max(idled, 0), window - waited)
+                shares[core] = (100.0 - 100.0 * (idled + waited) / window, 100.0 * waited / window)[:width]
+        self._last, self._shares = last, shares
+        return [value for core in self.cores for value in shares.get(core, missing)]
 
-    def _know(self, cores: Sequence[int]) -> None:
+    def _know(self, cores: tuple[int, ...]) -> None:
         """Lay out the series for these cores, too."""
-        known = tuple(sorted({*self.cores, *cores}))
-        if known == self.cores:
-            return
-        width = len(self._parts)
-        held = {core: self._values[width * place : width * (place + 1)] for place, core in enumerate(self.cores)}
-        self._values = [value for core in known for value in held.get(core, [NAN] * width)]
-        self.cores = known
-        self.series = tuple((f"cpu/{core}/{part}", "%") for core in known for part in self._parts)
+        if cores != self.cores and not set(cores) <= set(self.cores):
+            self.cores = tuple(sorted({*self.cores, *cores}))
+            self.series = tuple((f"cpu/{core}/{part}", "%") for core in self.cores for part in self._parts)
 
 
 class Split(Probe):
     """Per core: user, system and steal in per cent of the time since the last read of this probe.
 
-    Args:
-        cpu: whose last read is looked at.
-        counted: those of `FIELDS` that this system counts.
+    It looks at the times that the last read of `cpu` found.
     """
 
     group = "cpu-split"
@@ -160,17 +110,14 @@ class Split(Probe):
         rows: zip[tuple[float, ...]] = zip(counts.total, *parts, strict=True)
         found: dict[int, Sequence[float]] = dict(zip(counts.cores, rows, strict=True))
         last, self._last = self._last, found
-        values: list[float] = []
-        for core in self._cores:
-            new, old = found.get(core), last.get(core)
-            window = 0.0 if new is None or old is None else new[0] - old[0]
-            if new is None or old is None or window <= 0:
-                values += [NAN] * len(self._parts)
-                continue
-            for a, b in zip(new[1:], old[1:], strict=True):
-                share = (a - b) / window
-                values.append(0.0 if share < 0 else 100.0 if share > 1 else 100.0 * share)
-        return values
+        shares: dict[int, list[float]] = {}
+        for core, (total, *times) in found.items():
+            before, *counted = last.get(core, (total,))
+            if total > before:
+                parts_used = zip(times, counted, strict=True)
+                shares[core] = [min(max(100.0 * (new - old) / (total - before), 0.0), 100.0) for new, old in parts_used]
+        missing = [NAN] * len(self._parts)
+        return [share for core in self._cores for share in shares.get(core, missing)]
 
     def _lay_out(self) -> None:
         self._cores = self._cpu.cores
@@ -187,10 +134,6 @@ class ProcStat:
     def __init__(self, path: Path = PROC / "stat") -> None:
         self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         self._size = 4096
-        self._names: list[bytes] = []
-        self._words: list[list[bytes]] = [[] for _ in FIELDS]
-        self._columns: list[list[int]] = [[] for _ in FIELDS]
-        self._cores: tuple[int, ...] = ()
 
     def __call__(self) -> Counts:
         data = self._head()
@@ -198,17 +141,10 @@ class ProcStat:
         if end < 0:  # some sandboxes leave that line out
             end = data.find(b"\n", data.rfind(b"\ncpu") + 1)
         words = data[data.index(b"\n") + 1 : end].split()  # the first line is the sum of all
-        second = next((at for at, word in enumerate(words[1:], 1) if word.startswith(b"cpu")), len(words))
-        names = words[::second] if second else []
-        if names != self._names:
-            self._names, self._cores = names, tuple(int(name[3:]) for name in names)
-        for place in range(len(FIELDS)):
-            column = words[place + 1 :: second] if second else []
-            if column != self._words[place]:  # nice, irq and steal often stand still
-                self._words[place] = column
-                self._columns[place] = list(map(int, column))
-        columns = tuple(self._columns)
-        return Counts(self._cores, columns, list(map(sum, zip(*columns, strict=True))))
+        second = next((at for at, word in enumerate(words[1:], 1) if word.startswith(b"cpu")), len(words) or 1)
+        cores = tuple(int(name[3:]) for name in words[::second])
+        columns = tuple(list(map(int, words[place::second])) for place in range(1, len(FIELDS) + 1))
+        return Counts(cores, columns, list(map(sum, zip(*columns, strict=True))))
 
     def _head(self) -> bytes:
         """The file as far as its cores go, if not further."""
@@ -232,3 +168,72 @@ def cpu() -> Cpu:
         return Cpu(ProcStat())
     counted = psutil.cpu_times()._fields
     return Cpu(psutil_counts, [field for field in FIELDS if field in counted])
+
+
+class Frequency(Probe):
+    """MHz of each core at the moment, every 2 s.
+
+    From cpufreq where the system has it, else from `/proc/cpuinfo`, which on a virtual machine may be the
+    hypervisor's nominal value; elsewhere from psutil. Absent where no source has it.
+    """
+
+    group = "frequency"
+    period = 2.0
+
+    def __init__(
+        self, cores: Callable[[], Sequence[int]], system: Path = SYS / "devices" / "system" / "cpu", proc: Path = PROC
+    ) -> None:
+        self._cores = cores
+        self._system = system
+        self._cpuinfo = str(proc / "cpuinfo")
+        self._known: Sequence[int] = ()
+        self._ask: Callable[[], Sequence[float]] = list
+        self._choose()
+
+    def read(self, _now: float, /) -> Sequence[float]:
+        if self._cores() != self._known:
+            self._choose()
+        return self._ask() if self.series else ()
+
+    def _choose(self) -> None:
+        """Take the first source that has a core's clock."""
+        cores = self._known = self._cores()
+        sources: list[Callable[[], Sequence[float]]] = [
+            *(partial(self._from_cpufreq, name) for name in CLOCK_FILES),
+            self._from_cpuinfo,
+        ]
+        for ask in sources if LINUX else [self._from_psutil]:
+            if any(value == value for value in ask()):  # NaN is not equal to itself
+                self._ask = ask
+                self.series = tuple((f"cpu/{core}/frequency", "MHz") for core in cores)
+                self.reasons = {}
+                return
+        self.series = ()
+        self.reasons = {"frequency": "neither cpufreq nor /proc/cpuinfo gives the cores' clocks"}
+
+    def _from_cpufreq(self, name: str) -> Sequence[float]:
+        return [_mhz(f"{self._system}/cpu{core}/cpufreq/{name}") for core in self._known]
+
+    def _from_cpuinfo(self) -> Sequence[float]:
+        found: dict[int, float] = {}
+        core = -1
+        for line in read(self._cpuinfo).split(b"\n"):
+            if line.startswith(b"processor"):
+                core = int(line.rpartition(b":")[2])
+            elif line.startswith(b"cpu MHz"):
+                found[core] = float(line.rpartition(b":")[2])
+        return [found.get(core, NAN) for core in self._known]
+
+    def _from_psutil(self) -> Sequence[float]:
+        clocks = psutil.cpu_freq(percpu=True) or []
+        if len(clocks) == 1:  # macOS and Windows give one value for all
+            clocks = clocks * len(self._known)
+        return [float(clock.current) or NAN for clock in clocks[: len(self._known)]] or [NAN] * len(self._known)
+
+
+def _mhz(file: str) -> float:
+    """NaN where the core is offline or the file is not for this user."""
+    try:
+        return float(read(file)) / 1000.0
+    except (OSError, ValueError):
+        return NAN

@@ -21,7 +21,7 @@ def facts() -> dict[str, Any]:
     """`cpu_model`, `logical_cpus`, `memory_total` (bytes) and `platform` of this machine."""
     return {
         "cpu_model": _cpu_model(),
-        "logical_cpus": psutil.cpu_count(logical=True) if not LINUX else _cores(),
+        "logical_cpus": _logical_cpus(),
         "memory_total": psutil.virtual_memory().total,
         "platform": platform.system(),
     }
@@ -37,8 +37,10 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _cores() -> int:
+def _logical_cpus() -> int | None:
     """How many are online; psutil asks the C library, which knows no other root."""
+    if not LINUX:
+        return psutil.cpu_count(logical=True)
     with (PROC / "stat").open("rb") as file:
         return sum(line.startswith(b"cpu") and not line.startswith(b"cpu ") for line in file)
 
@@ -58,7 +60,7 @@ class Topology(Fact):
     period = TOPOLOGY_PERIOD_S
 
     def __post_init__(self) -> None:
-        self._sockets: dict[int, int] = {}
+        self._sockets: dict[int, int] = {}  # by core
         self._nodes: dict[int, int] = {}
 
     def read(self) -> dict[str, list[list[int]]]:
@@ -101,8 +103,5 @@ def _grouped(cores: Sequence[int], place: Mapping[int, int]) -> list[list[int]]:
     """The cores by their place, in the order of the places; all in one where no place is known."""
     if not place:
         return [list(cores)]
-    groups: dict[int, list[int]] = {}
-    for core in cores:
-        if core in place:
-            groups.setdefault(place[core], []).append(core)
-    return [groups[number] for number in sorted(groups)]
+    numbers = sorted({place[core] for core in cores if core in place})
+    return [[core for core in cores if place.get(core) == number] for number in numbers]

@@ -1,4 +1,4 @@
-"""How much work waits for the host: Linux' load averages, and the time that tasks were stalled (PSI)."""
+"""How loaded the host is: its memory and swapping, the load averages, and the time that tasks were stalled (PSI)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,67 @@ import re
 import sys
 from pathlib import Path
 
+import psutil
+
 from .. import procfs
-from ..probe import Probe, Rates
+from ..probe import SLOW_PERIOD_S, Probe, Rates
 from ..procfs import LINUX, PROC
 
+_SIZES = re.compile(rb"^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s+(\d+) kB$", re.MULTILINE)
+_SWAPPED = re.compile(rb"^pswp(?:in|out) (\d+)$", re.MULTILINE)
+_HELD = (("memory/used", "B"), ("memory/percent", "%"), ("memory/available", "B"), ("swap/used", "B"))
+_MOVED = (("swap/in", "B/s"), ("swap/out", "B/s"))
 _AVERAGES = (("host/load1", "1"), ("host/load5", "1"), ("host/load15", "1"))
 _RUNNABLE = ("host/processes", "1")
 _TOTALS = re.compile(rb"^(some|full) .*\btotal=(\d+)$", re.MULTILINE)
 _PARTS = {"cpu": (b"some",), "memory": (b"some", b"full"), "io": (b"some", b"full")}
 """The resources, and whose stalls count: some task's, or all tasks' at once."""
+
+
+class Memory(Probe):
+    """Memory in use (what is not available for new work without swapping), swap in use, and bytes swapped a second."""
+
+    group = "memory"
+    period = SLOW_PERIOD_S
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._meminfo, self._vmstat = f"{proc}/meminfo", f"{proc}/vmstat"
+        self._rates = Rates()
+        self.series = _HELD + _MOVED
+        missing = "Windows does not count swapped pages" if sys.platform == "win32" else ""
+        if LINUX:
+            missing = procfs.why_not(self._vmstat)
+            if not missing and len(_SWAPPED.findall(procfs.read(self._vmstat))) != 2:
+                missing = "this kernel does not count swapped pages (/proc/vmstat)"
+        if missing:
+            self.series = _HELD
+            self.reasons = {name: missing for name, _ in _MOVED}
+
+    def read(self, now: float, /) -> list[float]:
+        total, available, swap_used = self._sizes()
+        used = total - available
+        values = [float(used), 100.0 * used / total, float(available), float(swap_used)]
+        if len(self.series) > len(values):
+            values += self._rates.update(now, self._swapped())
+        return values
+
+    def _sizes(self) -> tuple[int, int, int]:
+        """Total and available memory and used swap, in bytes."""
+        if not LINUX:
+            memory = psutil.virtual_memory()
+            return memory.total, memory.available, psutil.swap_memory().used
+        sizes = {name: 1024 * int(kibibytes) for name, kibibytes in _SIZES.findall(procfs.read(self._meminfo))}
+        swap = sizes.get(b"SwapTotal", 0) - sizes.get(b"SwapFree", 0)
+        return sizes[b"MemTotal"], sizes[b"MemAvailable"], swap
+
+    def _swapped(self) -> tuple[int, int]:
+        """Bytes read from and written to swap since boot."""
+        if not LINUX:
+            swap = psutil.swap_memory()
+            return swap.sin, swap.sout
+        pages_in, pages_out = map(int, _SWAPPED.findall(procfs.read(self._vmstat)))
+        page = os.sysconf("SC_PAGE_SIZE")
+        return pages_in * page, pages_out * page
 
 
 class Load(Probe):
@@ -69,7 +121,7 @@ class Pressure(Probe):
         self.series = tuple(series)
         # Without any file, one sentence for the whole group.
         self.reasons = reasons if series else {"pressure": next(iter(reasons.values()))}
-        self._rates = Rates(len(series))
+        self._rates = Rates()
 
     def read(self, now: float, /) -> list[float]:
         totals = [total for resource in self._resources for total in self._totals(resource)]

@@ -1,4 +1,4 @@
-"""What the kernel's process may use of the machine: cores, CPU time, memory."""
+"""What the kernel's process may use of the machine (cores, CPU time, memory), and how much of that it uses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import psutil
 
 from .. import procfs
-from ..probe import Fact
+from ..probe import Fact, Probe, Rates
 from ..procfs import LINUX, PROC
 from .cgroups import Group, Groups
 
 PERIOD_S = 5.0  # how often limits are read: they may change while the process runs
+_CPU = (("container/cpu", "%"), ("container/throttled", "%"))
+_MEMORY = (("container/memory", "B"), ("container/memory_percent", "%"))
 
 
 class Limit(NamedTuple):
@@ -29,8 +31,7 @@ def cpu_quota(groups: Mapping[str, Group]) -> Limit | None:
     group = groups.get("cpu")
     if group is None:
         return None
-    quota = _quota_v1 if group.version == 1 else _quota_v2
-    return _tightest((quota(folder), level) for level, folder in enumerate(group.folders))
+    return _tightest((_quota(group.version, folder), level) for level, folder in enumerate(group.folders))
 
 
 def memory_limit(groups: Mapping[str, Group], total: int) -> Limit | None:
@@ -41,18 +42,14 @@ def memory_limit(groups: Mapping[str, Group], total: int) -> Limit | None:
     name = "memory.limit_in_bytes" if group.version == 1 else "memory.max"
     limits = [(_number(_text(folder, name)), level) for level, folder in enumerate(group.folders)]
     if group.version == 1 and group.folders:  # counts outer groups that are not mounted, too
-        beyond = counters(group.folders[0], "memory.stat").get("hierarchical_memory_limit")
+        beyond = _counters(group.folders[0], "memory.stat").get("hierarchical_memory_limit")
         limits.append((beyond, len(group.folders) - 1))
     # Version 1 has no word for "none", but a huge number that depends on the size of a page.
     return _tightest((limit, level) for limit, level in limits if limit is not None and limit < total)
 
 
 def cores(pid: int, groups: Mapping[str, Group]) -> list[int]:
-    """The cores that the process may run on.
-
-    Raises:
-        OSError: the process has gone.
-    """
+    """The cores that the process may run on; an OSError if it has gone."""
     if not LINUX:
         process = psutil.Process(pid)
         return sorted(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else list(range(os.cpu_count() or 1))
@@ -80,12 +77,7 @@ def _elsewhere() -> set[int]:
 
 
 class Limits(Fact):
-    """`host["limits"]` of the hello: `cpus`, `cpu_quota` (cores or null), `memory` (bytes or null), `source`.
-
-    Args:
-        pid: the kernel's process.
-        root: the folder that holds `/proc` and the mount points of the control groups.
-    """
+    """`host["limits"]` of the hello: `cpus`, `cpu_quota` (cores or null), `memory` (bytes or null), `source`."""
 
     key = "limits"
     period = PERIOD_S
@@ -99,7 +91,7 @@ class Limits(Fact):
         groups = self._groups.find() if LINUX else {}
         quota, memory = cpu_quota(groups), memory_limit(groups, self._total)
         versions = {groups[name].version for name in ("cpu", "memory") if name in groups}
-        self.reasons = {} if versions else {"limits": no_groups()}
+        self.reasons = {} if versions else {"limits": _no_groups()}
         return {
             "cpus": cores(self._pid, groups),
             "cpu_quota": None if quota is None else quota.amount,
@@ -108,12 +100,76 @@ class Limits(Fact):
         }
 
 
-def no_groups() -> str:
+class Container(Probe):
+    """CPU time in per cent of the quota, periods in which it ran out, and memory against its limit; at 1 Hz.
+
+    Measured is the group that sets the tightest limit: the process's own or an outer group. The limits are read again
+    every 5 s; the metrics without a limit are absent. The memory is without the file pages that are given back at once
+    when space is needed (`inactive_file`): a data set that was read would fill any limit.
+    """
+
+    group = "container"
+    period = 1.0
+
+    def __init__(self, pid: int, root: Path = Path("/")) -> None:
+        self._groups = Groups(pid, root)
+        self._total = psutil.virtual_memory().total
+        self._due = 0.0
+        self._quota = 0.0  # cores
+        self._limit = 0.0  # bytes
+        self._cpu: tuple[str, str] | None = None  # the folders of the quota and of its group's CPU time
+        self._memory: str | None = None
+        self._rates = Rates()
+        self._look()
+
+    def read(self, now: float, /) -> list[float]:
+        if now >= self._due:
+            self._due = now + PERIOD_S
+            self._look()
+        values: list[float] = []
+        if self._cpu is not None:
+            used, periods, throttled = self._rates.update(now, _cpu_counters(*self._cpu))
+            # A group that sleeps has no periods: in none of them did the quota run out.
+            values += [100.0 * used / 1e9 / self._quota, 100.0 * throttled / periods if periods else 0.0]
+        if self._memory is not None:
+            resident = _memory_used(self._memory)
+            values += [float(resident), 100.0 * resident / self._limit]
+        return values
+
+    def _look(self) -> None:
+        """Find the limits, and the folders of the groups that set them."""
+        groups = self._groups.find() if LINUX else {}
+        quota, limit = cpu_quota(groups), memory_limit(groups, self._total)
+        reasons: dict[str, str] = {}
+        before, self._cpu, self._memory = self._cpu, None, None
+        if quota is None:
+            reasons |= dict.fromkeys(dict(_CPU), "no CPU quota is set for this process")
+        else:
+            group = groups["cpu"]
+            times = group if group.version == 2 else groups.get("cpuacct")
+            if times is None or times.path != group.path or len(times.folders) != len(group.folders):
+                why = "the CPU time of the group that has the quota is not counted (cpu and cpuacct differ)"
+                reasons |= dict.fromkeys(dict(_CPU), why)
+            else:
+                self._quota = quota.amount
+                self._cpu = group.folders[quota.level], times.folders[quota.level]
+        if limit is None:
+            reasons |= dict.fromkeys(dict(_MEMORY), "no limit of memory is set for this process")
+        else:
+            self._limit = limit.amount
+            self._memory = groups["memory"].folders[limit.level]
+        if self._cpu != before:
+            self._rates = Rates()
+        self.series = (_CPU if self._cpu is not None else ()) + (_MEMORY if self._memory is not None else ())
+        self.reasons = reasons if groups.keys() & {"cpu", "memory"} else {"container": _no_groups()}
+
+
+def _no_groups() -> str:
     """Why there are no control groups to ask."""
     return "no control group of this process can be seen here" if LINUX else "only Linux has control groups"
 
 
-def counters(folder: str, name: str) -> dict[str, int]:
+def _counters(folder: str, name: str) -> dict[str, int]:
     """A file of lines `name number`; empty if it cannot be read."""
     pairs = (line.split() for line in _text(folder, name).splitlines())
     return {key: int(number) for key, number in pairs}
@@ -123,14 +179,12 @@ def _tightest(limits: Iterable[tuple[float | None, int]]) -> Limit | None:
     return min((Limit(amount, level) for amount, level in limits if amount is not None), default=None)
 
 
-def _quota_v1(folder: str) -> float | None:
-    quota, period = _number(_text(folder, "cpu.cfs_quota_us")), _number(_text(folder, "cpu.cfs_period_us"))
-    return None if quota is None or not period or quota < 0 else quota / period  # -1: none
-
-
-def _quota_v2(folder: str) -> float | None:
-    quota, _, period = _text(folder, "cpu.max").partition(" ")
-    return None if quota in ("", "max") else int(quota) / int(period)
+def _quota(version: int, folder: str) -> float | None:
+    if version == 1:
+        quota, period = _number(_text(folder, "cpu.cfs_quota_us")), _number(_text(folder, "cpu.cfs_period_us"))
+    else:
+        quota, period = map(_number, _text(folder, "cpu.max").partition(" ")[::2])
+    return None if quota is None or not period or quota < 0 else quota / period  # -1, or "max": none
 
 
 def _text(folder: str, name: str) -> str:
@@ -144,3 +198,18 @@ def _text(folder: str, name: str) -> str:
 def _number(text: str) -> int | None:
     """None for a word (`max`) and for nothing."""
     return int(text) if text.lstrip("-").isdecimal() else None
+
+
+def _cpu_counters(quota: str, times: str) -> tuple[int, int, int]:
+    """CPU time used (ns), periods, and periods in which the quota ran out, of the groups in two folders."""
+    stat = _counters(quota, "cpu.stat")
+    used = 1000 * stat["usage_usec"] if "usage_usec" in stat else int(procfs.read(f"{times}/cpuacct.usage"))
+    return used, stat["nr_periods"], stat["nr_throttled"]
+
+
+def _memory_used(folder: str) -> int:
+    """Bytes charged to the group in `folder` and the groups in it, without inactive file pages."""
+    stat = _counters(folder, "memory.stat")
+    if "total_inactive_file" in stat:  # version 1, whose plain names leave the inner groups out
+        return max(0, int(procfs.read(f"{folder}/memory.usage_in_bytes")) - stat["total_inactive_file"])
+    return max(0, int(procfs.read(f"{folder}/memory.current")) - stat["inactive_file"])

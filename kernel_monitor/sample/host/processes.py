@@ -3,23 +3,170 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+import psutil
+
+from .. import procfs
 from ..probe import NAN, Probe
-from .descendants import Usage, source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .descendants import Source
+from ..procfs import LINUX
 
 ROLES = ("kernel", "workers", "sampler", "others")
 _PARTS = (("cpu", "%"), ("memory", "B"), ("read", "B/s"), ("write", "B/s"), ("count", "1"))
 _MOVED = ("read", "write")
 _WORKER = "pt_data_worker"  # what torch calls a DataLoader's worker (torch/utils/data/_utils/worker.py)
 _LOOKS = 2  # at a child's command line: at the first it may be forked and not yet have called exec
+_BYTES = re.compile(rb"^(?:read|write)_bytes: (\d+)$", re.MULTILINE)
+
+
+class Usage(NamedTuple):
+    """A process and what it has used since it began."""
+
+    start: float  # when it began, in seconds of a clock of the source's own
+    parent: int  # the number of its parent
+    name: str  # its name, or its main thread's
+    ended: bool  # it is a zombie, which holds nothing any more
+    cpu: float  # CPU time of all its threads, in seconds
+    resident: int  # its memory in RAM, in bytes; pages shared with others count in each
+    moved: tuple[int, int] | None  # bytes read from and written to storage for it; None where they cannot be read
+
+
+class ProcSource:
+    """A process's descendants, from Linux' `/proc`; `io_reason`: why `Usage.moved` is never known here, or nothing.
+
+    One listing gives all processes; parents are read only of those that were not in the listing before. That is
+    cheaper than the `children` files of all threads of the tree, of which a training process has hundreds, and needs
+    no kernel built with them.
+    """
+
+    def __init__(self, root: int, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._tick = 1.0 / os.sysconf("SC_CLK_TCK")
+        self._page = os.sysconf("SC_PAGE_SIZE")
+        self._ours: dict[int, float] = {}  # when each began
+        self._others: set[int] = set()
+        self._root = root
+        self.io_reason = ""
+        try:
+            procfs.read(f"{proc}/{root}/io")
+        except OSError as error:
+            self.io_reason = f"/proc/<pid>/io cannot be read: {error.strerror}"
+
+    def pids(self) -> Collection[int]:
+        """The process and all its descendants, including those that got another parent."""
+        running = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}  # noqa: PTH208 - as text, unsorted
+        for pid in self._ours.keys() - running:
+            del self._ours[pid]
+        self._others &= running
+        fresh: dict[int, Usage] = {}
+        for pid in running - self._ours.keys() - self._others:
+            found = self._stat(pid)
+            if found is not None:
+                fresh[pid] = found
+        if self._root in fresh:
+            self._ours[self._root] = fresh.pop(self._root).start
+        # A parent's number may be the higher one: repeat until none is added.
+        while born := [pid for pid, found in fresh.items() if found.parent in self._ours]:
+            for pid in born:
+                self._ours[pid] = fresh.pop(pid).start
+        self._others |= fresh.keys()
+        return self._ours.keys()
+
+    def usage(self, pid: int) -> Usage | None:
+        """What a process has used; None if it has ended, even if its number was used again."""
+        found = self._stat(pid, moved=not self.io_reason)
+        if found is not None and found.start != self._ours.get(pid, found.start):
+            del self._ours[pid]  # another process of this number: the next listing reads its parent
+            return None
+        return found
+
+    def command(self, pid: int) -> object:
+        """The command line of a process, to be compared; None if it has ended."""
+        try:
+            return procfs.read(f"{self._proc}/{pid}/cmdline")
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+
+    def _stat(self, pid: int, *, moved: bool = False) -> Usage | None:
+        """From `/proc/<pid>/stat` (man 5 proc); its resident pages are those of `statm`."""
+        try:
+            head, _, tail = procfs.read(f"{self._proc}/{pid}/stat").rpartition(b")")
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        state, parent, *fields = tail.split(None, 22)
+        return Usage(
+            start=int(fields[17]) * self._tick,
+            parent=int(parent),
+            name=head.partition(b"(")[2].decode(errors="replace"),
+            ended=state in (b"Z", b"X"),
+            cpu=(int(fields[9]) + int(fields[10])) * self._tick,
+            resident=int(fields[19]) * self._page,
+            moved=self._moved(pid) if moved else None,
+        )
+
+    def _moved(self, pid: int) -> tuple[int, int] | None:
+        try:
+            read, written = _BYTES.findall(procfs.read(f"{self._proc}/{pid}/io"))
+        except OSError:
+            return None  # it has ended, or belongs to another user
+        return int(read), int(written)
+
+
+class PsutilSource:
+    """The same from psutil, for systems without `/proc`."""
+
+    def __init__(self, root: int) -> None:
+        self._root = psutil.Process(root)
+        self._known: dict[int, psutil.Process] = {}
+        self.io_reason = "" if hasattr(self._root, "io_counters") else "this system does not count what a process reads"
+
+    def pids(self) -> Collection[int]:
+        try:
+            found = [self._root, *self._root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            found = []
+        kept = {pid: process for pid, process in self._known.items() if process.is_running()}
+        self._known = kept | {process.pid: kept.get(process.pid, process) for process in found}
+        return self._known.keys()
+
+    def usage(self, pid: int) -> Usage | None:
+        process = self._known[pid]
+        try:
+            with process.oneshot():
+                ended = process.status() == psutil.STATUS_ZOMBIE
+                times = process.cpu_times()
+                return Usage(
+                    start=process.create_time(),
+                    parent=process.ppid(),
+                    name=process.name(),
+                    ended=ended,
+                    cpu=times.user + times.system,
+                    resident=process.memory_info().rss,
+                    moved=None if self.io_reason else self._moved(process),
+                )
+        except psutil.Error:
+            return None  # it has ended, or belongs to another user
+
+    def command(self, pid: int) -> object:
+        try:
+            return tuple(self._known[pid].cmdline())
+        except psutil.Error:
+            return None
+
+    @staticmethod
+    def _moved(process: psutil.Process) -> tuple[int, int] | None:
+        try:
+            counters = process.io_counters()
+        except psutil.Error:
+            return None
+        return counters.read_bytes, counters.write_bytes
+
+
+Source = ProcSource | PsutilSource
 
 
 @dataclass(slots=True)
@@ -31,35 +178,6 @@ class _Member:
     forked: bool = False  # it has the kernel's own command line
 
 
-@dataclass(slots=True)
-class _Sum:
-    """What the processes of a role used in the window; NaN: unknown."""
-
-    count: int = 0
-    resident: float = NAN
-    cpu: float = NAN
-    read: float = NAN
-    written: float = NAN
-
-    def add(self, now: Usage, before: Usage | None, *, born: bool) -> None:
-        """Add a process: `before` is None if the last read did not see it, `born` if it began since."""
-        if not now.ended:  # a zombie holds nothing any more
-            self.count += 1
-            self.resident = _plus(self.resident, now.resident)
-        if before is None and not born:
-            return
-        # Counters never fall; where they seem to (the kernel scales user and system time) nothing was used.
-        self.cpu = _plus(self.cpu, max(0.0, now.cpu - (before.cpu if before else 0.0)))
-        since = before.moved if before else (0, 0)
-        if now.moved is not None and since is not None:
-            self.read = _plus(self.read, max(0, now.moved[0] - since[0]))
-            self.written = _plus(self.written, max(0, now.moved[1] - since[1]))
-
-
-def _plus(known: float, more: float) -> float:
-    return more if known != known else known + more
-
-
 class ProcessTree(Probe):
     """CPU time, resident memory, bytes read and written, and number of the processes of each role, at 1 Hz.
 
@@ -69,10 +187,6 @@ class ProcessTree(Probe):
 
     A process counts from the first read that sees it, with all that it used since it began, to the last: what it used
     after that is unknown.
-
-    Args:
-        pid: the kernel's process.
-        processes: where its descendants are found; this system's source by default.
     """
 
     group = "process"
@@ -81,18 +195,13 @@ class ProcessTree(Probe):
     def __init__(self, pid: int, processes: Source | None = None) -> None:
         self._kernel = pid
         self._own = os.getpid()
-        self._processes = source(pid) if processes is None else processes
+        self._processes = processes or (ProcSource(pid) if LINUX else PsutilSource(pid))
         self._named: frozenset[int] = frozenset()
         self._members: dict[int, _Member] | None = None
         self._at = NAN
         why_not = self._processes.io_reason
-        self._moved = not why_not
-        self.series = tuple(
-            (f"process/{role}/{part}", unit)
-            for role in ROLES
-            for part, unit in _PARTS
-            if self._moved or part not in _MOVED
-        )
+        self._parts = [(part, unit) for part, unit in _PARTS if not why_not or part not in _MOVED]
+        self.series = tuple((f"process/{role}/{part}", unit) for role in ROLES for part, unit in self._parts)
         self.reasons = {f"process/{role}/{part}": why_not for role in ROLES for part in _MOVED if why_not}
 
     @property
@@ -106,7 +215,7 @@ class ProcessTree(Probe):
 
     def read(self, now: float, /) -> list[float]:
         before, elapsed = self._members, (now - self._at) or NAN
-        sums = {role: _Sum() for role in ROLES}
+        used = {(role, "count"): 0.0 for role in ROLES}  # what is not in it is unknown
         members: dict[int, _Member] = {}
         command: object = None
         for pid in tuple(self._processes.pids()):
@@ -125,9 +234,12 @@ class ProcessTree(Probe):
                 command = command or self._processes.command(self._kernel)
                 member.looks += 1
                 member.forked = bool(command) and self._processes.command(pid) == command
-            sums[self._role(pid, member)].add(usage, last, born=before is not None)
+            role = self._role(pid, member)
+            for part, more in _used(usage, last, born=before is not None):
+                used[role, part] = used.get((role, part), 0.0) + more
         self._members, self._at = members, now
-        return [value for role in ROLES for value in self._values(sums[role], elapsed)]
+        factor = {"cpu": 100.0 / elapsed, "read": 1.0 / elapsed, "write": 1.0 / elapsed}
+        return [used.get((role, part), NAN) * factor.get(part, 1.0) for role in ROLES for part, _ in self._parts]
 
     def _role(self, pid: int, member: _Member) -> str:
         if pid == self._kernel:
@@ -138,7 +250,17 @@ class ProcessTree(Probe):
             return "workers"
         return "others"
 
-    def _values(self, found: _Sum, elapsed: float) -> list[float]:
-        """One role's values; the rates are NaN where the sums are."""
-        moved = [found.read / elapsed, found.written / elapsed] if self._moved else []
-        return [100.0 * found.cpu / elapsed, found.resident, *moved, float(found.count)]
+
+def _used(now: Usage, before: Usage | None, *, born: bool) -> Iterator[tuple[str, float]]:
+    """What a process adds to its role. `before`: None if the last read did not see it; `born`: it began since."""
+    if not now.ended:  # a zombie holds nothing any more
+        yield "count", 1.0
+        yield "memory", now.resident
+    if before is None and not born:
+        return
+    # Counters never fall; where they seem to (the kernel scales user and system time) nothing was used.
+    yield "cpu", max(0.0, now.cpu - (before.cpu if before else 0.0))
+    since = before.moved if before else (0, 0)
+    if now.moved is not None and since is not None:
+        for part, new, old in zip(_MOVED, now.moved, since, strict=True):
+            yield part, max(0, new - old)

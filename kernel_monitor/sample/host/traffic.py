@@ -71,7 +71,7 @@ class _Devices(Probe, ABC):
         self._names = frozenset(counters)
         candidates = self.counted(sorted(self._names))
         hardware = [name for name in sorted(self._names) if LINUX and (self.folder_of(name) / "device").exists()]
-        self._rates = {name: self._rates.get(name) or Rates(len(counters[name])) for name in hardware or candidates}
+        self._rates = {name: self._rates.get(name) or Rates() for name in hardware or candidates}
         self.series = self.columns if self._rates else ()
         self.reasons = {} if self._rates else {self.group: self.none}
 
