@@ -29,12 +29,7 @@ def prune(directory: Path, max_bytes: int = MAX_BYTES, max_age_days: float = MAX
 
     A file that cannot be read as a session is as old as its last change. Left alone are sessions that are being
     recorded, unreadable files that changed within the last day, folders, and files without a session's suffix.
-
-    Returns:
-        The deleted files.
-
-    Raises:
-        OSError: a file could not be deleted; the others were.
+    Returns the deleted files; an OSError is raised at the end if one could not be deleted.
     """
     kept = 0
     gone: list[Path] = []
@@ -76,13 +71,13 @@ class Upkeep:
         self._thread.join(timeout)
 
     def _run(self) -> None:
+        folder = self.path.parent
         try:
-            prune(self.path.parent)
+            prune(folder)
         except OSError as error:
-            self.complain(f"Old sessions in {self.path.parent} could not be deleted: {error.strerror}.")
+            self.complain(f"Old sessions in {folder} could not be deleted: {error.strerror}.")
         except Exception as error:  # noqa: BLE001 - the checkpoints below must go on, or the log would grow for ever
-            what = f"{type(error).__name__}: {error}"
-            self.complain(f"Old sessions in {self.path.parent} could not be looked through ({what}).")
+            self.complain(f"Old sessions in {folder} could not be looked through ({type(error).__name__}: {error}).")
         try:
             with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = NORMAL")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import time
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.store import LoaderInfo, Rows, Schema, Series, Snapshot
@@ -21,19 +24,15 @@ from kernel_monitor.store.schema import gpus_from_json
 from . import step_table
 from .access import Access, access, restrain
 from .binned import bin_seconds, binned, drawable
-from .chunk_index import ends
 from .decode import STEP_FIELDS
 from .file_limits import LOADERS as LOADERS_READ
 from .file_limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
 from .format import HOST, LOADERS, SUFFIX, is_live
 from .row_table import RowTable
-from .session_facts import read_events, read_meta, shown_events, states
+from .session_facts import ends, read_events, read_meta, shown_events, states
 from .sessions import find, identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
     import pandas as pd
 
 
@@ -157,13 +156,14 @@ class Session:
         """
         with self._table() as table:
             schema = self._chosen(self._schema(table), series)
-            cost = 0 if most is None else table.cost(len(schema.series), start, end)
+            span = -math.inf if start is None else start, math.inf if end is None else end
+            cost = 0 if most is None else table.cost(len(schema.series), *span)
             if most is not None and cost > most:
                 raise SessionError(
                     f"{self.path} has {cost:,} values to unpack, more than {most:,}: name series or a range of time, "
                     "or pass most=None."
                 )
-            numbers, times, values = table.rows(schema.names, start, end)
+            numbers, times, values = table.rows(schema.names, *span)
             gone = read_meta(table.connection, []).get("dropped", {"rows": 0})["rows"]
         return Rows(schema=schema, seq=numbers + gone + 1, time=times, values=values.T)
 

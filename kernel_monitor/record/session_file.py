@@ -9,8 +9,9 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import codec
 from .format import APPLICATION_ID, FORMAT, HOST, LOADERS, STEP, TABLES, wal_of, writer_here
@@ -25,15 +26,6 @@ _SLACK = 8 << 20  # bytes of free pages that a file may keep for its next tail
 _LOG_LIMIT = 64 << 20  # a log beyond this is written back at once, by the writing thread
 
 
-class Batch(NamedTuple):
-    """Rows of a layout, not written yet."""
-
-    layout: int
-    times: list[float]
-    missed: list[int]
-    values: list[bytes]
-
-
 class OtherFile(Exception):
     """The file belongs to another session, or to none."""
 
@@ -42,14 +34,10 @@ class SessionFile:
     """A connection to a session's file, to be used by one thread at a time. Every method may raise sqlite3.Error.
 
     Args:
-        path: the file; that of the same session is continued.
+        path: the file; that of the same session is continued. An OtherFile if it holds something else.
         session: the session's id.
         origin: Unix s at session time 0.
         max_bytes: beyond it, the oldest rows go.
-
-    Raises:
-        OtherFile: the file holds something else.
-        OSError: it cannot be made.
     """
 
     def __init__(self, path: Path, *, session: str, origin: float, max_bytes: int) -> None:
@@ -73,22 +61,21 @@ class SessionFile:
 
     def _open(self, session: str, origin: float) -> None:
         db = self._db
-        application = db.execute("PRAGMA application_id").fetchone()[0]
+        application = self._pragma("application_id")
         tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if application == 0 and tables == 0:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
-            db.execute("BEGIN IMMEDIATE")
-            for statement in TABLES.split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {FORMAT}")
-            self.note("session", session)
-            self.note("origin", origin)
-            self.note("created", time.time())
-            self.note("writer", writer_here())
-            db.execute("COMMIT")
-        elif application != APPLICATION_ID or db.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
+            with self.transaction():
+                for statement in TABLES.split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                db.execute(f"PRAGMA user_version = {FORMAT}")
+                self.note("session", session)
+                self.note("origin", origin)
+                self.note("created", time.time())
+                self.note("writer", writer_here())
+        elif application != APPLICATION_ID or self._pragma("user_version") != FORMAT:
             raise OtherFile(f"{self.path} is no session of this version")
         else:
             if self._read("session") != session:
@@ -101,11 +88,9 @@ class SessionFile:
         db.execute("PRAGMA cache_size = -1024")
         known = db.execute("SELECT id, kind, series FROM layouts").fetchall()
         self._layouts: dict[tuple[str, str], int] = {(kind, series): number for number, kind, series in known}
-        self._names: dict[int, list[str]] = {
-            number: [name for name, _ in json.loads(series)] for number, _, series in known
-        }
-        self._current: dict[str, int] = {}
-        self._loader_names: dict[str, str] = {}
+        self._names = {number: [name for name, _ in json.loads(series)] for number, _, series in known}
+        self._current: dict[str, int] = {}  # the newest layout of each kind
+        self._loader_units: dict[str, str] = {}
 
     def close(self) -> None:
         """Leave a plain file, or one with its log if another process has it open."""
@@ -138,23 +123,16 @@ class SessionFile:
         return None if row is None else json.loads(row[0])
 
     def prove_room(self) -> None:
-        """Write and remove as much as the first rows need: even a nearly full disk takes the small facts above.
-
-        Raises:
-            sqlite3.Error: it cannot be written.
-        """
+        """Write and remove as much as the first rows need: even a nearly full disk takes the small facts above."""
         self.note("room", "0" * ROOM)
         self._db.execute("DELETE FROM meta WHERE key = 'room'")
 
-    def begin(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def commit(self) -> None:
-        self._db.execute("COMMIT")
-
-    def roll_back(self) -> None:
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All is written, or nothing: an interrupt, too, must leave no open transaction."""
+        with self._db:  # commits or rolls back
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
 
     def add_hello(self, moment: float, hello: Mapping[str, Any]) -> int:
         """Note the sampler's hello; returns the layout of its frames."""
@@ -167,9 +145,8 @@ class SessionFile:
 
     def loader_layout(self, units: Mapping[str, str]) -> tuple[int, list[str]]:
         """The layout for values of at least these loaders' series (name to unit), and its names."""
-        if not units.keys() <= self._loader_names.keys():
-            self._loader_names = {**self._loader_names, **units}
-        layout = self._layout(LOADERS, list(self._loader_names.items()))
+        self._loader_units |= {name: unit for name, unit in units.items() if name not in self._loader_units}
+        layout = self._layout(LOADERS, list(self._loader_units.items()))
         return layout, self._names[layout]
 
     def _layout(self, kind: str, series: list[tuple[str, str]]) -> int:
@@ -183,12 +160,13 @@ class SessionFile:
         self._current[kind] = number
         return number
 
-    def add_rows(self, batch: Batch) -> None:
-        count = len(batch.times)
-        data = struct.pack(f"<{count}d{count}I", *batch.times, *batch.missed) + b"".join(batch.values)
+    def add_rows(self, layout: int, rows: Sequence[tuple[float, int, bytes]]) -> None:
+        """Note rows of a layout, each with its time, the deadlines missed before it, and its values."""
+        times, missed, values = zip(*rows, strict=True)
+        data = struct.pack(f"<{len(rows)}d{len(rows)}I", *times, *missed) + b"".join(values)
         self._db.execute(
             "INSERT INTO tail (layout, first, last, n, data) VALUES (?, ?, ?, ?, ?)",
-            (batch.layout, min(batch.times), max(batch.times), count, data),
+            (layout, min(times), max(times), len(rows), data),
         )
 
     def add_event(self, moment: float, event: Mapping[str, Any]) -> None:
@@ -250,13 +228,12 @@ class SessionFile:
             values.append(data[12 * count :])
             yield
         chunk = yield from codec.encode(names, b"".join(times), b"".join(missed), b"".join(values))
-        self.begin()
-        self._db.execute(
-            "INSERT INTO chunks (layout, first, last, n, data) VALUES (?, ?, ?, ?, ?)",
-            (layout, first, last, rows, chunk),
-        )
-        self._db.executemany("DELETE FROM tail WHERE id = ?", [(number,) for number in ids])
-        self.commit()
+        with self.transaction():
+            self._db.execute(
+                "INSERT INTO chunks (layout, first, last, n, data) VALUES (?, ?, ?, ?, ?)",
+                (layout, first, last, rows, chunk),
+            )
+            self._db.executemany("DELETE FROM tail WHERE id = ?", [(number,) for number in ids])
         yield
         self._bound()
 
@@ -270,54 +247,41 @@ class SessionFile:
             yield
             data = zlib.compress(b"".join(codec.planes(b"".join(row[4] for row in found), STEP.size)), codec.LEVEL)
             yield
-            self.begin()
-            self._db.executemany("DELETE FROM steps WHERE id = ?", [row[:1] for row in found])
-            self._db.execute(
-                "INSERT INTO steps (id, loader, last, n, dropped, packed, data) VALUES (?, ?, ?, ?, ?, 1, ?)",
-                (
-                    found[0][0],
-                    loader,
-                    max(row[1] for row in found),
-                    sum(row[2] for row in found),
-                    sum(row[3] for row in found),
-                    data,
-                ),
-            )
-            self.commit()
+            numbers, lasts, counts, drops, _ = zip(*found, strict=True)
+            with self.transaction():
+                self._db.executemany("DELETE FROM steps WHERE id = ?", [(number,) for number in numbers])
+                self._db.execute(
+                    "INSERT INTO steps (id, loader, last, n, dropped, packed, data) VALUES (?, ?, ?, ?, ?, 1, ?)",
+                    (numbers[0], loader, max(lasts), sum(counts), sum(drops), data),
+                )
             yield
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 
     def _bound(self) -> None:
-        """Delete the oldest chunks beyond `max_bytes`, and give unused pages back to the file system."""
-        while self._used() > self.max_bytes:
+        """Delete the oldest chunks beyond `max_bytes`, and give unused pages back."""
+        page = self._pragma("page_size")
+        while (self._pragma("page_count") - self._pragma("freelist_count")) * page > self.max_bytes:
             oldest = self._db.execute("SELECT id, layout, last, n FROM chunks ORDER BY first LIMIT 1").fetchone()
             if oldest is None:
                 break
             number, layout, last, rows = oldest
             before = self._read("dropped") or {"until": 0.0, "rows": 0}
             host = any(kind == HOST and found == layout for (kind, _), found in self._layouts.items())
-            self.begin()
-            self._db.execute("DELETE FROM chunks WHERE id = ?", (number,))
-            self._db.execute("DELETE FROM steps WHERE last <= ?", (last,))
-            until = max(before["until"], last) if host else before["until"]
-            self.note("dropped", {"until": until, "rows": before["rows"] + (rows if host else 0)})
-            self.commit()
-        free = self._pragma("freelist_count") * self._pragma("page_size") - _SLACK
-        if free > 0:
-            self._give_back(free // self._pragma("page_size"))
-
-    def _used(self) -> int:
-        return (self._pragma("page_count") - self._pragma("freelist_count")) * self._pragma("page_size")
+            with self.transaction():
+                self._db.execute("DELETE FROM chunks WHERE id = ?", (number,))
+                self._db.execute("DELETE FROM steps WHERE last <= ?", (last,))
+                until = max(before["until"], last) if host else before["until"]
+                self.note("dropped", {"until": until, "rows": before["rows"] + (rows if host else 0)})
+        spare = self._pragma("freelist_count") - _SLACK // page
+        if spare > 0:
+            self.give_back(spare)
 
     def _pragma(self, name: str) -> int:
         return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
 
-    def shrink(self) -> None:
-        self._give_back(0)
-
-    def _give_back(self, pages: int) -> None:
-        """Give back so many free pages, all for 0."""
+    def give_back(self, pages: int = 0) -> None:
+        """Give so many free pages back to the file system, all for 0."""
         # The pragma frees one page per step, and `execute` makes only one step where there is nothing to fetch.
         self._db.executescript(f"PRAGMA incremental_vacuum({pages})")
 

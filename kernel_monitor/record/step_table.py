@@ -18,12 +18,9 @@ MOST = 500_000  # steps that are read for a report; of more, evenly chosen ones
 
 
 def read(connection: sqlite3.Connection, damage: list[str], most: int | None = None) -> StepTable:
-    """All steps by their ends.
+    """All steps by their ends; what cannot be read is left out and described in `damage`.
 
-    Args:
-        connection: to the session, in a transaction.
-        damage: gets a description of each part that cannot be read, which is left out.
-        most: of more steps, evenly chosen ones are given, at most so many; the others count as dropped.
+    Of more than `most` steps, as many evenly chosen ones are given; the others count as dropped.
     """
     batches = _batches(connection, damage)
     # First whole batches are left out, to bound the time that a long session takes; then steps.
