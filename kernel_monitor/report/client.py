@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from ..store import Snapshot
 from ..stream.render_process import TIMEOUT_S, run_module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..store import Snapshot
 
 
 def render_in_process(snapshot: Snapshot | Callable[[], Snapshot], timeout: float = TIMEOUT_S) -> str:
@@ -17,10 +13,7 @@ def render_in_process(snapshot: Snapshot | Callable[[], Snapshot], timeout: floa
 
     Args:
         snapshot: it, or what reads it while the process starts.
-        timeout: seconds that the process may take from when it has the snapshot.
-
-    Raises:
-        MonitorError: the process failed or took longer than `timeout` seconds.
+        timeout: seconds that the process may take from when it has the snapshot; then a MonitorError is raised.
     """
 
     def content() -> bytes:

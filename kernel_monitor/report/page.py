@@ -11,23 +11,20 @@ from __future__ import annotations
 import base64
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bokeh.resources import Resources
 from markupsafe import Markup
 
+from ..analysis.results import Analysis
 from ..analysis.session_analysis import analyse
 from ..analysis.switches import REPLAYS, switches
-from . import machine, verdict_section
+from ..store import Snapshot
+from . import findings, machine
 from .embedded import embed
 from .formats import zone
 from .privacy import clean
 from .sections import SECTIONS, fill, section
 from .subject import Subject
-
-if TYPE_CHECKING:
-    from ..analysis.results import Analysis
-    from ..store import Snapshot
 
 STYLE = Path(__file__).with_name("page.css")
 STATIC = Path(__file__).parents[1] / "static"  # what npm builds of `widgets/`
@@ -35,6 +32,8 @@ STATIC = Path(__file__).parents[1] / "static"  # what npm builds of `widgets/`
 
 def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     """The session as the text of one HTML file, to be written as UTF-8 with line feeds as they are.
+
+    Imports Bokeh: in a process that trains use `client.render_in_process`.
 
     Args:
         snapshot: of a live or a recorded session; one without rows gives a page that says so.
@@ -52,8 +51,8 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
         policy=policy([bokeh, script]),
         version=str(snapshot.facts.get("versions", {}).get("kernel-monitor", "")),
         style=_code(_read(STATIC / "report.css") + _read(STYLE)),
-        verdict=fill("verdict", subject=subject, **verdict_section.verdict(subject)),
-        change=fill("change", subject=subject, **verdict_section.change(subject)),
+        verdict=fill("verdict", subject=subject, **findings.verdict(subject)),
+        change=fill("change", subject=subject, **findings.change(subject)),
         sections=parts,
         replayed=any(event["target"] == REPLAYS for event in switches(snapshot.events)),
         bin_s=bin_s,

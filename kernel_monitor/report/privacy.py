@@ -9,16 +9,13 @@ reduced here once more, and what looks like one is searched for.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..paths import last_part, private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..store import Snapshot
+from ..store import Snapshot
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from . import findings, loading, machine, segments_section, verdict_section
+from . import findings, loading, machine, segments_section
 from .formats import FILTERS
-from .subject import statistic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .subject import Subject
+from .subject import Subject, statistic
 
 TEMPLATES = Path(__file__).parent / "templates"
 Context = dict[str, Any]
@@ -27,13 +23,13 @@ SECTIONS: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
     "segments": ("Segments", segments_section.table),
     "percentiles": ("Percentiles", segments_section.percentiles),
     "rules": ("Rules", findings.rules),
-    "verdicts": ("Verdicts", verdict_section.verdicts),
+    "verdicts": ("Verdicts", findings.verdicts),
     "diagnoses": ("Diagnose", findings.diagnoses),
     "operators": ("Operators", findings.operators),
     "cost": ("Cost", findings.cost),
     "epochs": ("Epochs", loading.epochs),
     "loading": ("Data loading", loading.loading),
-    "cannot": ("What it cannot say", verdict_section.cannot),
+    "cannot": ("What it cannot say", findings.cannot),
     "machine": ("Machine", machine.facts),
     "gpus": ("GPUs", machine.gpus),
     "processes": ("Processes", machine.processes),
