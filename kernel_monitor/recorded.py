@@ -153,15 +153,15 @@ class RecordedSession:
         return shown(f"Recorded session of {when}, {end}: {label['path']}")
 
     def export_name(self) -> str:
-        return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html", time.localtime(self.session.started))
+        return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html", time.localtime(self.session.origin))
 
     def label(self) -> RecordedLabel:
         """`started` and `ended` in Unix s; `ended` is None while live."""
         session, ended = self.session, self.session.ended
         binned = self.snapshot.facts.get("recorded", {})
         return {
-            "started": session.started,
-            "ended": None if session.live else session.started + session.seconds,
+            "started": session.origin,
+            "ended": None if session.live else session.origin + session.seconds,
             "live": session.live,
             "goodbye": bool(ended and ended.get("goodbye")),
             "reason": None if ended is None else ended.get("reason"),

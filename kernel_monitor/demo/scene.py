@@ -41,11 +41,8 @@ def class_name(label: int) -> str:
 def jpeg(seed: int, index: int, label: int) -> bytes:
     """Picture number `index` of a set, of class `label`, as a JPEG file.
 
-    Long side 400 to 600 pixels, landscape or portrait, SMALLEST to LARGEST bytes, 4:4:4 or 4:2:0 chroma.
-
-    Raises:
-        ValueError: for a label that is out of range.
-        RuntimeError: if no quality brings the file into the bounds.
+    Long side 400 to 600 pixels, landscape or portrait, SMALLEST to LARGEST bytes, 4:4:4 or 4:2:0 chroma. A RuntimeError
+    if no quality brings the file into these bounds.
     """
     if not 0 <= label < MOST_CLASSES:
         raise ValueError(f"label {label} is not one of 0 to {MOST_CLASSES - 1}")

@@ -13,7 +13,6 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_monitor.errors import SessionError
@@ -37,16 +36,25 @@ class OtherFormat(SessionError):
     """The session was written by another version of this package: it is intact, but cannot be read here."""
 
 
-@dataclass(frozen=True)
 class Access:
-    """How a session's file can be read here."""
+    """How a session's file can be read here; a SessionError if it is missing, no session, empty or damaged."""
 
-    path: Path  # the session's file
-    copy: str | None = None  # the folder of a temporary copy, where that is needed; it goes with this object
-
-    def __post_init__(self) -> None:
-        if self.copy is not None:
-            weakref.finalize(self, shutil.rmtree, self.copy, ignore_errors=True)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._place = path
+        self._is_copy = False
+        with _named(path):
+            if not path.is_file():
+                if path.exists():
+                    raise SessionError(f"{path} is not a recorded session: it is no file.")
+                raise SessionError(f"There is no session at {path}.")
+            try:
+                self._open().close()
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith(_UNREACHABLE):
+                    raise
+                self._copy()
+                self._open().close()
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
@@ -56,10 +64,10 @@ class Access:
             yield connection
 
     def _open(self) -> sqlite3.Connection:
-        place = self.path.resolve() if self.copy is None else Path(self.copy, self.path.name)
+        place = self._place.resolve()
         written = any(place.with_name(place.name + end).exists() for end in ("-wal", "-journal"))
         # A file without a log has no writer, and is opened without any file beside it.
-        mode = "rw" if self.copy is not None else "ro" if written else "ro&immutable=1"
+        mode = "rw" if self._is_copy else "ro" if written else "ro&immutable=1"
         uri = f"{place.as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
         try:
@@ -72,34 +80,17 @@ class Access:
             raise
         return connection
 
+    def _copy(self) -> None:
+        """Read a temporary copy, which goes with this object.
 
-def access(path: Path) -> Access:
-    """How a file can be read; a SessionError if it is missing, no session, of another format, empty or damaged."""
-    with _named(path):
-        if not path.is_file():
-            if path.exists():
-                raise SessionError(f"{path} is not a recorded session: it is no file.")
-            raise SessionError(f"There is no session at {path}.")
-        found = Access(path)
-        try:
-            found._open().close()
-        except sqlite3.OperationalError as error:
-            if not error.sqlite_errorname.startswith(_UNREACHABLE):
-                raise
-            found = _elsewhere(path)
-            found._open().close()
-    return found
-
-
-def _elsewhere(path: Path) -> Access:
-    """A temporary copy: on a read-only or full medium SQLite cannot make the files that reading a log needs."""
-    folder = tempfile.mkdtemp(prefix="kernel_monitor-")
-    found = Access(path, folder)
-    place, target = path.resolve(), Path(folder, path.name)
-    shutil.copyfile(place, target)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.copyfile(wal_of(place), wal_of(target))
-    return found
+        On a read-only or full medium SQLite cannot make the files that reading a log needs.
+        """
+        folder = tempfile.mkdtemp(prefix="kernel_monitor-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        place, self._place, self._is_copy = self._place.resolve(), Path(folder, self.path.name), True
+        shutil.copyfile(place, self._place)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(wal_of(place), wal_of(self._place))
 
 
 def restrain(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -> None:

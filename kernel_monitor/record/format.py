@@ -94,6 +94,14 @@ def wal_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
+def size_of_log(path: Path) -> int:
+    """Bytes of a database's log; 0 without one."""
+    try:
+        return wal_of(path).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def size_of(path: Path) -> int:
     """Bytes of a session on disk, with SQLite's files beside it; files deleted meanwhile count 0."""
     total = 0

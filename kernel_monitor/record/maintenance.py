@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from .format import files_of, wal_of
+from .format import files_of, size_of_log
 from .sessions import sessions
 
 MAX_BYTES = 2 << 30
@@ -83,7 +83,7 @@ class Upkeep:
                 connection.execute("PRAGMA synchronous = NORMAL")
                 connection.execute("PRAGMA cache_size = -64")
                 while not self._ended.wait(PERIOD_S):
-                    if self._size() > ENOUGH:
+                    if size_of_log(self.path) > ENOUGH:
                         # The second writes back what was committed during the first: only an empty log is begun again
                         # from its start by the next commit.
                         for _ in range(2):
@@ -91,9 +91,3 @@ class Upkeep:
         except sqlite3.Error as error:
             # The recorder meets the same error when it writes, reports it and stops.
             self.complain(f"The log of {self.path} is not written back: {error}.")
-
-    def _size(self) -> int:
-        try:
-            return wal_of(self.path).stat().st_size
-        except FileNotFoundError:
-            return 0

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from kernel_monitor.store import LoaderInfo, Rows, Schema, Series, Snapshot
 from kernel_monitor.store.schema import gpus_from_json
 
 from . import step_table
-from .access import Access, access, restrain
+from .access import Access, restrain
 from .binned import bin_seconds, binned, drawable
 from .decode import STEP_FIELDS
 from .file_limits import LOADERS as LOADERS_READ
@@ -58,23 +58,21 @@ class Session:
         path: its file.
         id: the session's id.
         origin: Unix s at session time 0, when the monitor was started.
-        started: the same.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._access: Access = access(path)
+        self._access = Access(path)
         damage: list[str] = []
         with self._access.connect() as connection:
             meta = read_meta(connection, damage)
             first, _ = ends(connection)
         self.id, self.origin = identity(path, meta, damage)
-        self.started = self.origin
         if first != first:
             raise SessionError(f"{path} is empty: nothing was measured yet.")
 
     def __repr__(self) -> str:
-        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.started))
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.origin))
         return f"<Session {self.id[:8]}, {began}, {self.seconds:.0f} s, {self.path}>"
 
     @property
@@ -194,7 +192,7 @@ class Session:
             loaders = states(meta, table.damage)
             known = {*steps.loaders, *(loader.id for loader in schema.loaders), *(state["id"] for state in loaders)}
             events = shown_events(read_events(table.connection, table.damage), known, table.damage)
-        label: dict[str, Any] = {"started": self.started, "ended": self.ended, "live": self.live}
+        label: dict[str, Any] = {"started": self.origin, "ended": self.ended, "live": self.live}
         label |= {"bin_s": bin_s, "rows": recorded, "one_in": one_in, "damaged": _first(table.damage)}
         facts = {**meta.get("facts", {}), "session": self.id, "interval": schema.interval, "recorded": label}
         return Snapshot(
@@ -330,7 +328,7 @@ class Session:
     def _chosen(self, schema: Schema, series: Iterable[str] | None) -> Schema:
         if series is None:
             return schema
-        wanted: Sequence[str] = list(series)
+        wanted = list(series)
         unknown = [name for name in wanted if name not in schema.columns]
         if unknown:
             raise SessionError(f"The session has no series {', '.join(unknown)}.")

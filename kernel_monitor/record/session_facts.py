@@ -147,24 +147,28 @@ def _texts(
     """The newest well-formed values of a column of JSON texts, and the numbers of their rows; the newest first."""
     budget = Budget()
     left_out, why = 0, ""
-    try:
-        for number, text in connection.execute(
-            f"SELECT id, {column} FROM {table} ORDER BY id DESC LIMIT ?",  # noqa: S608
-            (most,),
-        ):
-            try:
-                value = shape(parse(text, budget))
-            except ValueError as error:
-                left_out, why = left_out + 1, why or str(error)
-                if budget.spent:
-                    why = f"the older rows: {error}"
-                    break
-            else:
-                yield number, value
-    except sqlite3.DatabaseError as error:
-        damage.append(f"the list of {table}: {error}")
+    for number, text in listed(connection, table, f"id, {column}", f"ORDER BY id DESC LIMIT {most}", damage):
+        try:
+            value = shape(parse(text, budget))
+        except ValueError as error:
+            left_out, why = left_out + 1, why or str(error)
+            if budget.spent:
+                why = f"the older rows: {error}"
+                break
+        else:
+            yield number, value
     if left_out:
         damage.append(f"{left_out} of the {table} ({why})")
+
+
+def listed(
+    connection: sqlite3.Connection, table: str, columns: str, rest: str, damage: list[str]
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table up to the first that cannot be read."""
+    try:
+        yield from connection.execute(f"SELECT {columns} FROM {table} {rest}")  # noqa: S608
+    except sqlite3.DatabaseError as error:
+        damage.append(f"the list of {table}: {error}")
 
 
 class Stored(NamedTuple):
@@ -190,20 +194,14 @@ def stored(connection: sqlite3.Connection, damage: list[str]) -> list[Stored]:
     found: list[Stored] = []
     for table in ("chunks", "tail"):
         left_out = 0
-        try:
-            for row in connection.execute(
-                f"SELECT id, layout, first, last, n FROM {table} ORDER BY id LIMIT ?",  # noqa: S608
-                (BLOCKS + 1,),
-            ):
-                number, layout, first, last, rows = row
-                counted = all(isinstance(value, int) for value in (number, layout, rows)) and 0 < rows <= BLOCK_ROWS
-                timed = isinstance(first, int | float) and isinstance(last, int | float)
-                if counted and timed and -SESSION_S <= first <= last <= SESSION_S:
-                    found.append(Stored(table, number, layout, float(first), float(last), rows))
-                else:
-                    left_out += 1
-        except sqlite3.DatabaseError as error:  # the runs read before it count
-            damage.append(f"the list of {table}: {error}")
+        for row in listed(connection, table, "id, layout, first, last, n", f"ORDER BY id LIMIT {BLOCKS + 1}", damage):
+            number, layout, first, last, rows = row
+            counted = all(isinstance(value, int) for value in (number, layout, rows)) and 0 < rows <= BLOCK_ROWS
+            timed = isinstance(first, int | float) and isinstance(last, int | float)
+            if counted and timed and -SESSION_S <= first <= last <= SESSION_S:
+                found.append(Stored(table, number, layout, float(first), float(last), rows))
+            else:
+                left_out += 1
         if left_out:
             damage.append(f"{left_out} {table} whose times or counts are impossible")
     if len(found) > BLOCKS:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import codec
-from .format import APPLICATION_ID, FORMAT, HOST, LOADERS, STEP, TABLES, wal_of, writer_here
+from .format import APPLICATION_ID, FORMAT, HOST, LOADERS, STEP, TABLES, size_of_log, writer_here
 
 CHUNK_ROWS = 600
 CHUNK_BYTES = 2 << 20  # of rows as they came: what packing holds in memory
@@ -49,7 +49,7 @@ class SessionFile:
         try:
             if hasattr(os, "fchmod"):
                 os.fchmod(fd, 0o600)
-            self._place = _place(os.fstat(fd))
+            self._facts = os.fstat(fd)
         finally:
             os.close(fd)
         self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
@@ -108,7 +108,7 @@ class SessionFile:
     def is_there(self) -> bool:
         """Whether the file is still where it was: SQLite would go on writing to one that was deleted."""
         try:
-            return _place(self.path.stat()) == self._place
+            return os.path.samestat(self.path.stat(), self._facts)
         except OSError:
             return False
 
@@ -138,9 +138,7 @@ class SessionFile:
         """Note the sampler's hello; returns the layout of its frames."""
         rest = {key: value for key, value in hello.items() if key != "series"}
         layout = self._layout(HOST, [(entry["name"], entry["unit"]) for entry in hello["series"]])
-        self._db.execute(
-            "INSERT INTO hellos (time, layout, hello) VALUES (?, ?, ?)", (moment, layout, json.dumps(rest))
-        )
+        self._insert("hellos", time=moment, layout=layout, hello=json.dumps(rest))
         return layout
 
     def loader_layout(self, units: Mapping[str, str]) -> tuple[int, list[str]]:
@@ -153,8 +151,7 @@ class SessionFile:
         text = json.dumps(series)
         number = self._layouts.get((kind, text))
         if number is None:
-            number = self._db.execute("INSERT INTO layouts (kind, series) VALUES (?, ?)", (kind, text)).lastrowid
-            assert number is not None  # noqa: S101 - for the type checker
+            number = self._insert("layouts", kind=kind, series=text)
             self._layouts[kind, text] = number
             self._names[number] = [name for name, _ in series]
         self._current[kind] = number
@@ -164,22 +161,22 @@ class SessionFile:
         """Note rows of a layout, each with its time, the deadlines missed before it, and its values."""
         times, missed, values = zip(*rows, strict=True)
         data = struct.pack(f"<{len(rows)}d{len(rows)}I", *times, *missed) + b"".join(values)
-        self._db.execute(
-            "INSERT INTO tail (layout, first, last, n, data) VALUES (?, ?, ?, ?, ?)",
-            (layout, min(times), max(times), len(rows), data),
-        )
+        self._insert("tail", layout=layout, first=min(times), last=max(times), n=len(rows), data=data)
 
     def add_event(self, moment: float, event: Mapping[str, Any]) -> None:
-        self._db.execute("INSERT INTO events (time, event) VALUES (?, ?)", (moment, json.dumps(event)))
+        self._insert("events", time=moment, event=json.dumps(event))
 
     def add_steps(self, loader: str, rows: Sequence[tuple[float, bytes]], dropped: int) -> None:
         """Note steps: the end (session s) of each and the step as `packed_step` gives it."""
         data = b"".join(step for _, step in rows)
         last = max((end for end, _ in rows), default=0.0)
-        self._db.execute(
-            "INSERT INTO steps (loader, last, n, dropped, packed, data) VALUES (?, ?, ?, ?, 0, ?)",
-            (loader, last, len(rows), dropped, data),
-        )
+        self._insert("steps", loader=loader, last=last, n=len(rows), dropped=dropped, packed=0, data=data)
+
+    def _insert(self, table: str, **row: object) -> int:
+        """Add a row to a table; returns its number."""
+        columns, marks = ", ".join(row), ", ".join("?" * len(row))
+        done = self._db.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))  # noqa: S608
+        return int(done.lastrowid or 0)
 
     # -- packing ------------------------------------------------------------------------------------------------------
 
@@ -229,10 +226,7 @@ class SessionFile:
             yield
         chunk = yield from codec.encode(names, b"".join(times), b"".join(missed), b"".join(values))
         with self.transaction():
-            self._db.execute(
-                "INSERT INTO chunks (layout, first, last, n, data) VALUES (?, ?, ?, ?, ?)",
-                (layout, first, last, rows, chunk),
-            )
+            self._insert("chunks", layout=layout, first=first, last=last, n=rows, data=chunk)
             self._db.executemany("DELETE FROM tail WHERE id = ?", [(number,) for number in ids])
         yield
         self._bound()
@@ -250,10 +244,8 @@ class SessionFile:
             numbers, lasts, counts, drops, _ = zip(*found, strict=True)
             with self.transaction():
                 self._db.executemany("DELETE FROM steps WHERE id = ?", [(number,) for number in numbers])
-                self._db.execute(
-                    "INSERT INTO steps (id, loader, last, n, dropped, packed, data) VALUES (?, ?, ?, ?, ?, 1, ?)",
-                    (numbers[0], loader, max(lasts), sum(counts), sum(drops), data),
-                )
+                counted = {"last": max(lasts), "n": sum(counts), "dropped": sum(drops)}
+                self._insert("steps", id=numbers[0], loader=loader, **counted, packed=1, data=data)
             yield
 
     # -- bounds -------------------------------------------------------------------------------------------------------
@@ -262,17 +254,19 @@ class SessionFile:
         """Delete the oldest chunks beyond `max_bytes`, and give unused pages back."""
         page = self._pragma("page_size")
         while (self._pragma("page_count") - self._pragma("freelist_count")) * page > self.max_bytes:
-            oldest = self._db.execute("SELECT id, layout, last, n FROM chunks ORDER BY first LIMIT 1").fetchone()
+            oldest = self._db.execute(
+                "SELECT chunks.id, last, n, kind FROM chunks JOIN layouts ON layouts.id = layout ORDER BY first LIMIT 1"
+            ).fetchone()
             if oldest is None:
                 break
-            number, layout, last, rows = oldest
-            before = self._read("dropped") or {"until": 0.0, "rows": 0}
-            host = any(kind == HOST and found == layout for (kind, _), found in self._layouts.items())
+            number, last, rows, kind = oldest
+            dropped = self._read("dropped") or {"until": 0.0, "rows": 0}
+            if kind == HOST:
+                dropped = {"until": max(dropped["until"], last), "rows": dropped["rows"] + rows}
             with self.transaction():
                 self._db.execute("DELETE FROM chunks WHERE id = ?", (number,))
                 self._db.execute("DELETE FROM steps WHERE last <= ?", (last,))
-                until = max(before["until"], last) if host else before["until"]
-                self.note("dropped", {"until": until, "rows": before["rows"] + (rows if host else 0)})
+                self.note("dropped", dropped)
         spare = self._pragma("freelist_count") - _SLACK // page
         if spare > 0:
             self.give_back(spare)
@@ -287,13 +281,5 @@ class SessionFile:
 
     def keep_log_short(self) -> None:
         """Write the log back if it has grown too long: a reader or a slow disk kept `maintenance` from it."""
-        try:
-            size = wal_of(self.path).stat().st_size
-        except FileNotFoundError:
-            return
-        if size > _LOG_LIMIT:
+        if size_of_log(self.path) > _LOG_LIMIT:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
-def _place(facts: os.stat_result) -> tuple[int, int]:
-    return facts.st_dev, facts.st_ino

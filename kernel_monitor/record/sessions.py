@@ -14,7 +14,7 @@ from typing import Any
 from kernel_monitor.errors import SessionError
 
 from . import folders
-from .access import OtherFormat, access, restrain
+from .access import Access, OtherFormat, restrain
 from .format import SUFFIX, is_live, size_of
 from .session_facts import ends, read_hello, read_meta
 
@@ -49,7 +49,7 @@ def sessions(directory: Path | None = None) -> list[Found]:
 def look(path: Path) -> Found:
     """A session's facts, without its rows; never an error."""
     try:
-        with access(path).connect() as connection:
+        with Access(path).connect() as connection:
             damage: list[str] = []
             meta = read_meta(connection, damage)
             first, last = ends(connection)

@@ -13,6 +13,7 @@ from kernel_monitor.store import STEP, StepTable
 from . import decode
 from .decode import Damaged
 from .file_limits import BLOCKS, EPOCHS, INTEGER, LOADERS, NAME, STEPS, STEPS_BLOCK
+from .session_facts import listed
 
 MOST = 500_000  # steps that are read for a report; of more, evenly chosen ones
 
@@ -79,22 +80,19 @@ def _batches(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
     found: list[_Batch] = []
     loaders: set[str] = set()
     left_out = others = 0
-    try:
-        for row in connection.execute(
-            "SELECT id, loader, n, dropped, packed FROM steps ORDER BY id DESC LIMIT ?", (BLOCKS,)
-        ):
-            number, loader, count, dropped, packed = row
-            named = isinstance(loader, str) and len(loader) <= NAME
-            counted = all(isinstance(value, int) for value in (number, count, dropped, packed))
-            if not named or not counted or not (0 <= count <= STEPS_BLOCK and 0 <= dropped <= INTEGER):
-                left_out += 1
-            elif loader not in loaders and len(loaders) >= LOADERS:
-                others += 1
-            else:
-                loaders.add(loader)
-                found.append(_Batch(*row))
-    except sqlite3.DatabaseError as error:  # the batches read before it count
-        damage.append(f"the list of steps: {error}")
+    for row in listed(
+        connection, "steps", "id, loader, n, dropped, packed", f"ORDER BY id DESC LIMIT {BLOCKS}", damage
+    ):
+        batch = _Batch(*row)
+        named = isinstance(batch.loader, str) and len(batch.loader) <= NAME
+        counted = all(isinstance(value, int) for value in (batch.id, batch.steps, batch.dropped, batch.packed))
+        if not named or not counted or not (0 <= batch.steps <= STEPS_BLOCK and 0 <= batch.dropped <= INTEGER):
+            left_out += 1
+        elif batch.loader not in loaders and len(loaders) >= LOADERS:
+            others += 1
+        else:
+            loaders.add(batch.loader)
+            found.append(batch)
     if left_out:
         damage.append(f"{left_out} batches of steps whose counts are impossible")
     if others:

@@ -90,7 +90,19 @@ def fitted(value: Any, shape: Shape, place: str = "") -> Any:
     if isinstance(shape, dict):
         if ... in shape:
             return {key: fitted(entry, shape[...], f"{place}.{key}") for key, entry in value.items()}
-        return _object(value, shape, place)
+        found = dict(value)
+        for name, inner in shape.items():
+            key = name.removesuffix("?")
+            if key not in value and key == name:
+                raise Misfit(f"{place or 'it'} has no {key}")
+            try:
+                if key in value:
+                    found[key] = fitted(value[key], inner, f"{place}.{key}".lstrip("."))
+            except Misfit:
+                if key == name:
+                    raise
+                del found[key]
+        return found
     if isinstance(shape, type | tuple):
         kinds = shape if isinstance(shape, tuple) else (shape,)
         # To Python a bool is an int; to readers of the file it is not.
@@ -100,23 +112,6 @@ def fitted(value: Any, shape: Shape, place: str = "") -> Any:
     if not fits:
         raise Misfit(f"{place or 'it'} is {value!r:.40}")
     return value
-
-
-def _object(value: dict[str, Any], shape: dict[str, Shape], place: str) -> dict[str, Any]:
-    found = dict(value)
-    for name, inner in shape.items():
-        key = name.removesuffix("?")
-        if key not in value:
-            if key == name:
-                raise Misfit(f"{place or 'it'} has no {key}")
-            continue
-        try:
-            found[key] = fitted(value[key], inner, f"{place}.{key}".lstrip("."))
-        except Misfit:
-            if key == name:
-                raise
-            del found[key]
-    return found
 
 
 def _moment(value: Any) -> bool:
@@ -277,5 +272,5 @@ def layout(value: Any) -> list[tuple[str, str]]:
 
 def event(value: Any) -> dict[str, Any]:
     """An event, checked. Raises Misfit."""
-    found: dict[str, Any] = fitted(value, EVENT)
-    return _object(found, EVENTS.get(found["kind"], {}), "")
+    found = fitted(value, EVENT)
+    return dict(fitted(found, EVENTS.get(found["kind"], {})))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sqlite3
 import struct
-import sys
 import threading
 import time
-from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -282,7 +281,5 @@ class Recorder:
             return
         layout, names = file.loader_layout(units)
         for moment, values in rows:
-            cells = array("f", [float("nan") if (value := values.get(name)) is None else value for name in names])
-            if sys.byteorder == "big":
-                cells.byteswap()
-            self._add(layout, float(moment), 0, cells.tobytes())
+            cells = [math.nan if (value := values.get(name)) is None else value for name in names]
+            self._add(layout, float(moment), 0, struct.pack(f"<{len(cells)}f", *cells))

@@ -11,9 +11,8 @@ from ..stream.render_process import TIMEOUT_S, run_module
 def render_in_process(snapshot: Snapshot | Callable[[], Snapshot], timeout: float = TIMEOUT_S) -> str:
     """The session as the text of one HTML file, made by `python -m kernel_monitor.report`.
 
-    Args:
-        snapshot: it, or what reads it while the process starts.
-        timeout: seconds that the process may take from when it has the snapshot; then a MonitorError is raised.
+    `snapshot` may be what reads it while the process starts. A MonitorError is raised if the process fails, or takes
+    longer than `timeout` seconds from when it has the snapshot.
     """
 
     def content() -> bytes:

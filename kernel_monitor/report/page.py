@@ -33,11 +33,8 @@ STATIC = Path(__file__).parents[1] / "static"  # what npm builds of `widgets/`
 def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     """The session as the text of one HTML file, to be written as UTF-8 with line feeds as they are.
 
-    Imports Bokeh: in a process that trains use `client.render_in_process`.
-
-    Args:
-        snapshot: of a live or a recorded session; one without rows gives a page that says so.
-        analysis: of the snapshot as `privacy.clean` leaves it; made here if not given.
+    In a process that trains use `client.render_in_process`. A snapshot without rows gives a page that says so. The
+    `analysis`, made here if not given, is of the snapshot as `privacy.clean` leaves it.
     """
     snapshot = clean(snapshot)
     where = zone(snapshot.schema.origin)

@@ -48,7 +48,6 @@ def layout(
     """Charts above each other over one `Range1d` named `time`.
 
     Args:
-        schema: the series to draw.
         interactive: with tools to pan and zoom, for a page without a live feed.
         charts: their ids; None for those of the schema, or the default ones where it names none.
         paged: every chart has a time axis of its own, as they may stand on several sheets of paper; else the last one

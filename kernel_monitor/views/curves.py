@@ -50,11 +50,9 @@ def chart(
     entries: Sequence[Entry] | None = None,
     **drawn: Any,
 ) -> list[UIElement]:
-    """The heading, the legend and the figure of some lines; nothing without lines.
+    """The heading, the legend and the figure (`curves`) of some lines; nothing without lines.
 
-    Args:
-        entries: of the legend; None for one per line, none for no legend.
-        drawn: see `curves`.
+    The legend has an entry for each line, or those of `entries`; without any there is no legend.
     """
     if not lines:
         return []
@@ -73,15 +71,10 @@ def curves(
     end: float | None = None,
     means: bool = False,
 ) -> figure:
-    """A figure of lines from 0 up, without data.
+    """A figure of lines of one unit from 0 up to `end`, or as high as what is visible, without data.
 
-    Args:
-        page: the document that it becomes part of.
-        name: of the figure; its source is called `<name>-lines`, and `<name>-means` where there are means.
-        lines: all of the same unit.
-        height: pixels of the plotting area.
-        end: of the y axis; None for as high as what is visible.
-        means: draw the values as dots and their mean of two seconds as the line.
+    Its source is called `<name>-lines`. With `means` the values are dots, and the lines their means of two seconds,
+    from the source `<name>-means`.
     """
     y_range = Range1d(start=0, end=end) if end is not None else DataRange1d(start=0, range_padding=0.12, default_span=1)
     p = new_figure(page, name, height, y_range)

@@ -73,11 +73,9 @@ def heatmap(
     pixels: int | None = None,
     from_top: bool = False,
 ) -> figure:
-    """A heatmap without data.
+    """A heatmap without data; its source is called `<name>-tiles`.
 
     Args:
-        page: the document that it becomes part of.
-        name: of the figure; its source is called `<name>-tiles`.
         rows: the lowest row first.
         levels: groups of rows, the finest level first; each level has a column of labels, the finest one separators.
         pixels: height of a row; None: by their number.

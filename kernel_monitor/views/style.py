@@ -59,10 +59,9 @@ class Page:
     """The shared parts of the charts of a document.
 
     Attributes:
-        time: the visible span of time, in ms since 1970, at first the session's first minute; pages and reports move
-            this one range.
+        time: the visible span of time (ms since 1970), which pages move; at first the session's first minute.
         markers: the switches and the marks: `time` (ms), `label`, and `place`.
-        bands: the times in which replayed batches were delivered: `left` and `right` (ms), `label`, and `place`.
+        bands: the times of replayed batches: `left` and `right` (ms), `label`, and `place`.
         interactive: whether a person can pan and zoom (a report) or the feed moves the charts (live).
         top: whether the next chart is the first one, which carries the markers' labels.
         scale: whether a heatmap was drawn, which needs the colour scale.
