@@ -1,6 +1,7 @@
 """`python -m kernel_monitor.warm [FOLDER]`: make the chart documents that sessions on this machine usually need.
 
-They show the default charts with no, one or two loaders, without and with phases of steps.
+They show the default charts with no, one or two loaders, without and with phases of steps; and every chart that this
+machine has, for reports.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from .errors import MonitorError
+from .report.embedded import draw, report_schema
 from .sample.sampler_client import SamplerClient
 from .store import Schema, Store
-from .store.charts import DEFAULT_CHARTS, PHASED_CHARTS
+from .store.charts import DEFAULT_CHARTS, PHASED_CHARTS, Kind, available
 from .stream.chart_documents import Documents, cache_folder
 
 FIRST_S = 20.0  # how long to wait for the sampler
 SETTLE_S = 1.0  # how long to wait for a second hello: GPUs are found a moment after the first
 LOADERS: tuple[tuple[bool, ...], ...] = ((False,), (), (True,), (False, False), (True, False))
 """For each loader, whether its phases are measured; the most usual case first, as a page may wait for it."""
+KINDS: tuple[Kind, ...] = ("live", "report")
 
 
 def main() -> None:
@@ -35,22 +38,17 @@ def warm(folder: Path) -> int:
     """Make this machine's missing documents; returns their number. A MonitorError if its sampler does not start."""
     documents = Documents(folder)
 
-    def wanted() -> Iterator[Schema]:
+    def wanted() -> Iterator[tuple[Schema, Kind]]:
         for number, hello in enumerate(_hellos()):
             if number == 0:
                 documents.keep_hello(hello)
-            yield from _usual(hello)
+            for kind in KINDS:
+                yield from ((schema, kind) for schema in _usual(hello, kind))
 
-    return documents.make(wanted(), _document)
-
-
-def _document(schema: Schema) -> dict[str, Any]:
-    from .views import document
-
-    return document(schema)
+    return documents.warm_up(wanted(), draw)
 
 
-def _usual(hello: dict[str, Any]) -> list[Schema]:
+def _usual(hello: dict[str, Any], kind: Kind) -> list[Schema]:
     """The schemas that a session on this machine usually has."""
     store = Store()
     store.set_host(hello)
@@ -58,7 +56,11 @@ def _usual(hello: dict[str, Any]) -> list[Schema]:
     for loaders in LOADERS:
         store.set_charts(PHASED_CHARTS if any(loaders) else DEFAULT_CHARTS)
         store.set_loaders([{"id": str(k), "name": str(k), "phased": phased} for k, phased in enumerate(loaders)])
-        found.append(store.page_schema)
+        if kind == "live":
+            found.append(store.page_schema)
+        else:
+            charts = [chart["id"] for chart in available(store.schema) if chart["available"] or chart["default"]]
+            found.append(report_schema(store.schema, charts))
     return found
 
 

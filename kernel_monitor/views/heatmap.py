@@ -28,9 +28,9 @@ from bokeh.models.ui.panes import Pane
 from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
 
+from ..store.charts import SLOTS
 from .style import AXIS_STYLE, FONT, GRID, INK, PAPER, RIGHT, Page, add_marks, hover, new_figure
 
-SLOTS = 60  # columns of a tile
 LANE = 18  # pixels above the rows of the first chart, where the markers' labels stand
 LETTER = 6.2  # pixels of a letter at the labels' size
 OWN = "own"  # tag of what keeps its colour in any theme, because it lies on cells

@@ -9,17 +9,11 @@ from bokeh.models.ui import UIElement
 
 from ..analysis.machine_limits import allowed_cores, limits_note, memory_note
 from ..store import Schema
+from ..store.charts import PROCESS_ROLES
 from .curves import LOW, Curve, chart, curve_color
 from .heatmap import Group, Row, heatmap
 from .style import Page, heading, missing
 
-ROLES = (
-    ("kernel", "kernel"),
-    ("workers", "loader workers"),
-    ("others", "other children"),
-    ("sampler", "this monitor's sampler"),
-)
-"""`<role>` of `process/<role>/…`, and its name in the legend."""
 OTHER = 1 << 16  # number of the group of cores that the topology lacks
 
 
@@ -79,8 +73,8 @@ def _runs(word: str, cores: list[int], of: dict[int, int]) -> list[Group]:
 def processes(schema: Schema, page: Page) -> list[UIElement]:
     """CPU (% of one core) and resident memory of the kernel and its children, by role."""
     title = "Processes: CPU, % of one core"
-    cpu = _lines(schema, "process/{}/cpu", "%", ROLES)
-    memory = _lines(schema, "process/{}/memory", "B", ROLES)
+    cpu = _lines(schema, "process/{}/cpu", "%", PROCESS_ROLES)
+    memory = _lines(schema, "process/{}/memory", "B", PROCESS_ROLES)
     parts = chart(page, "processes", title, cpu, height=LOW)
     entries = [] if parts else None
     parts += chart(page, "processes-memory", "Processes: resident memory", memory, entries=entries, height=LOW)
