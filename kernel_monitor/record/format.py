@@ -86,7 +86,11 @@ def is_live(writer: dict[str, Any] | None, path: Path) -> bool:
         return False
     if writer.get("namespace") == here["namespace"]:
         return is_alive(int(writer["pid"]), float(writer["start"]))
-    return any(_age(file) < 10 for file in (path, wal_of(path)))
+    changed = 0.0
+    for file in (path, wal_of(path)):
+        with suppress(OSError):
+            changed = max(changed, file.stat().st_mtime)
+    return time.time() - changed < 10
 
 
 def wal_of(path: Path) -> Path:
@@ -114,13 +118,6 @@ def size_of(path: Path) -> int:
 def files_of(path: Path) -> list[Path]:
     """The session's file and those that SQLite keeps beside it, as far as they exist."""
     return [file for end in ("", "-wal", "-shm", "-journal") if (file := path.with_name(path.name + end)).exists()]
-
-
-def _age(file: Path) -> float:
-    try:
-        return time.time() - file.stat().st_mtime
-    except OSError:
-        return float("inf")
 
 
 @cache

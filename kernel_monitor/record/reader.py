@@ -21,14 +21,13 @@ from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.store import LoaderInfo, Rows, Schema, Series, Snapshot
 from kernel_monitor.store.schema import gpus_from_json
 
-from . import step_table
 from .access import Access, restrain
 from .binned import bin_seconds, binned, drawable
 from .decode import STEP_FIELDS
 from .file_limits import LOADERS as LOADERS_READ
 from .file_limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
 from .format import HOST, LOADERS, SUFFIX, is_live
-from .row_table import RowTable
+from .row_table import MOST_STEPS, RowTable, count_steps, read_steps
 from .session_facts import ends, read_events, read_meta, shown_events, states
 from .sessions import find, identity
 
@@ -131,10 +130,10 @@ class Session:
             most: with more steps a SessionError is raised before any is read; None: no limit.
         """
         with self._reading() as (connection, damage):
-            count = 0 if most is None else step_table.count(connection)
+            count = 0 if most is None else count_steps(connection)
             if most is not None and count > most:
                 raise SessionError(f"{self.path} has {count:,} steps, more than {most:,}: steps(most=None) reads them.")
-            found = step_table.read(connection, damage)
+            found = read_steps(connection, damage)
         names = np.array(found.loaders or ("",))
         return {"loader": names[found.rows["loader"]], **{key: found.rows[key] for key in STEP_FIELDS}}
 
@@ -187,7 +186,7 @@ class Session:
                 bin_s = bin_seconds(table, schema.interval, max_rows, one_in)
                 times, values = binned(table, schema.names, bin_s)
                 schema = replace(schema, interval=bin_s)
-            steps = step_table.read(table.connection, table.damage, most=step_table.MOST)
+            steps = read_steps(table.connection, table.damage, most=MOST_STEPS)
             meta = read_meta(table.connection, table.damage)
             loaders = states(meta, table.damage)
             known = {*steps.loaders, *(loader.id for loader in schema.loaders), *(state["id"] for state in loaders)}
@@ -241,7 +240,7 @@ class Session:
                     if (np.diff(times, prepend=latest) < 0).any():
                         found.append(f"rows of the {kind} go back in time at {times[0]:.1f} s")
                     latest = max(latest, float(times[-1]))
-            step_table.read(connection, found, most=step_table.MOST)
+            read_steps(connection, found, most=MOST_STEPS)
         return found
 
     def copy(self, destination: str | os.PathLike[str]) -> Path:
