@@ -33,8 +33,6 @@ _REFUSED = {
 
 
 class Target(NamedTuple):
-    """A resolved path."""
-
     named: Path  # the absolute path as given
     path: Path  # the path with links followed
     facts: os.stat_result | None  # `stat` of the existing file, or None

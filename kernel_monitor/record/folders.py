@@ -58,7 +58,6 @@ def directory(wanted: Path | None = None) -> Place:
 
 
 def usual() -> Path:
-    """The folder for sessions by default."""
     anchor()
     if named := os.environ.get(OVERRIDE):
         return Path(named)

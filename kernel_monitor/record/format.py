@@ -94,7 +94,6 @@ def is_live(writer: dict[str, Any] | None, path: Path) -> bool:
 
 
 def wal_of(path: Path) -> Path:
-    """SQLite's log beside a database."""
     return path.with_name(path.name + "-wal")
 
 

@@ -66,7 +66,6 @@ class Upkeep:
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """End it, wait `timeout` seconds at most."""
         self._ended.set()
         self._thread.join(timeout)
 

@@ -51,12 +51,8 @@ def open_session(path: str | os.PathLike[str] | None = None) -> Session:
 class Session:
     """A recorded session; each answer is of the moment of the call. Thread-safe.
 
-    Damaged parts are left out, with a warning; `check` lists them.
-
-    Attributes:
-        path: its file.
-        id: the session's id.
-        origin: Unix s at session time 0, when the monitor was started.
+    Damaged parts are left out, with a warning; `check` lists them. `path` is its file, `id` the session's id, `origin`
+    the Unix time of session time 0, when the monitor was started.
     """
 
     def __init__(self, path: Path) -> None:
@@ -208,9 +204,7 @@ class Session:
     def to_pandas(self, series: Iterable[str] | None = None, *, most: int | None = VALUES) -> pd.DataFrame:
         """The rows as a DataFrame: UTC timestamps down, series across, float32, NaN missing; arguments as for `rows`.
 
-        Raises:
-            MonitorError: pandas is not installed.
-            SessionError: there are more values than `most`.
+        A MonitorError without pandas.
         """
         try:
             import pandas as pd
@@ -246,8 +240,7 @@ class Session:
     def copy(self, destination: str | os.PathLike[str]) -> Path:
         """Write a copy, at any moment, to a new file or into a folder; returns the file.
 
-        Raises:
-            SessionError: the file exists, or cannot be written.
+        A SessionError if the file exists, or cannot be written.
         """
         target = Path(destination).expanduser()
         if target.is_dir():

@@ -30,7 +30,6 @@ class RecorderStatus:
         self._lost_at = float("-inf")
 
     def report(self, state: str, level: str, message: str) -> None:
-        """Report a state, with a sentence for people."""
         with contextlib.suppress(Exception):  # the reader may have gone with its kernel; the recording goes on
             said = {"level": level, "state": state, "path": str(self.path), "message": message}
             self.on_state({"kind": "recorder", **said})

@@ -102,7 +102,6 @@ class SessionFile:
             self._db.close()
 
     def abandon(self) -> None:
-        """Close without writing anything more."""
         self._db.close()
 
     def is_there(self) -> bool:
@@ -115,7 +114,6 @@ class SessionFile:
     # -- facts, hellos and rows ---------------------------------------------------------------------------------------
 
     def note(self, key: str, value: object) -> None:
-        """Set a fact; JSON-able."""
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
     def _read(self, key: str) -> Any:
@@ -173,7 +171,6 @@ class SessionFile:
         self._insert("steps", loader=loader, last=last, n=len(rows), dropped=dropped, packed=0, data=data)
 
     def _insert(self, table: str, **row: object) -> int:
-        """Add a row to a table; returns its number."""
         columns, marks = ", ".join(row), ", ".join("?" * len(row))
         done = self._db.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))  # noqa: S608
         return int(done.lastrowid or 0)

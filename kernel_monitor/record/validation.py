@@ -114,8 +114,7 @@ def fitted(value: Any, shape: Shape, place: str = "") -> Any:
     return value
 
 
-def _moment(value: Any) -> bool:
-    """Whether this is a session time, s."""
+def _moment(value: Any) -> bool:  # session time, s
     return isinstance(value, int | float) and abs(value) <= SESSION_S
 
 

@@ -197,10 +197,10 @@ class Recorder:
             if packing is None and now >= pack_due:
                 pack_due = now + PACK_S
                 packing = file.pack()
-            pause = due - now
+            pause, since_frame = due - now, now - self._framed
             # Packing goes on in small pieces, in the first half of the time between two frames: a thread that holds
             # the GIL when a frame is due, and is not run, delays the clock.
-            if packing is not None and not self._is_quiet(now):
+            if packing is not None and 0.5 * self._interval <= since_frame <= 2 * self._interval:
                 pause = NOT_QUIET_S
             elif packing is not None:
                 if next(packing, self) is self:
@@ -210,10 +210,6 @@ class Recorder:
                     continue
                 pause = PAUSE_S
             self._closing.wait(max(0.0, min(pause, due - now)))
-
-    def _is_quiet(self, now: float) -> bool:
-        since = now - self._framed
-        return since < 0.5 * self._interval or since > 2 * self._interval
 
     def _finish(self, file: SessionFile) -> None:
         until = time.monotonic() + LAST_S

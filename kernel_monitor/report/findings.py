@@ -31,7 +31,6 @@ def verdict(subject: Subject) -> dict[str, Any]:
 
 
 def verdicts(subject: Subject) -> dict[str, Any] | None:
-    """The verdict of every segment, with what was missing."""
     segments = [segment.key for segment in subject.analysis.segments]
     judged = [(key, subject.verdicts[key]) for key in segments if key in subject.verdicts]
     return {"judged": judged} if len(judged) > 1 else None

@@ -63,7 +63,6 @@ def table(subject: Subject) -> dict[str, Any] | None:
 
 
 def phases(subject: Subject) -> dict[str, Any] | None:
-    """Where a step's time went, segment by segment."""
     shown = [segment for segment in subject.analysis.segments if segment.phases and segment.step > 0]
     if not shown:
         return None
@@ -119,7 +118,6 @@ def outline(shares: Sequence[float], top: float) -> str:
 
 
 def _tenths(segment: Segment) -> list[float]:
-    """The histogram in bins of 10 %."""
     each = max(len(segment.gpu_histogram) // TENTHS, 1)
     return [sum(segment.gpu_histogram[k * each : (k + 1) * each]) for k in range(TENTHS)]
 

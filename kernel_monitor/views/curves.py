@@ -30,8 +30,6 @@ Entry = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Curve:
-    """One line."""
-
     series: str  # its series
     label: str  # in the legend and the hover
     unit: str  # of the series

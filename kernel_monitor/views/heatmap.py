@@ -38,8 +38,6 @@ OWN = "own"  # tag of what keeps its colour in any theme, because it lies on cel
 
 @dataclass(frozen=True)
 class Row:
-    """One row."""
-
     series: str  # in %
     label: str  # in the hover
     short: str  # beside the row
