@@ -29,9 +29,8 @@ TABLE_LIMIT = 4096  # different values of a family, beyond which a table is not 
 _HELD = 0.5  # a family that changes in fewer of its rows is stored by its changes
 
 
-def planes(data: bytes | memoryview, width: int) -> list[bytes]:
+def planes(data: bytes, width: int) -> list[bytes]:
     """The lowest bytes of all numbers of `width` bytes, then the next ones."""
-    data = bytes(data)
     return [data[place::width] for place in range(width)]
 
 

@@ -249,16 +249,16 @@ def _batches(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
     for row in listed(
         connection, "steps", "id, loader, n, dropped, packed", f"ORDER BY id DESC LIMIT {BLOCKS}", damage
     ):
-        batch = _Batch(*row)
-        named = isinstance(batch.loader, str) and len(batch.loader) <= NAME
-        counted = all(isinstance(value, int) for value in (batch.id, batch.steps, batch.dropped, batch.packed))
-        if not named or not counted or not (0 <= batch.steps <= STEPS_BLOCK and 0 <= batch.dropped <= INTEGER):
+        number, loader, count, dropped, packed = row
+        named = isinstance(loader, str) and len(loader) <= NAME
+        counted = all(isinstance(value, int) for value in (number, count, dropped, packed))
+        if not named or not counted or not (0 <= count <= STEPS_BLOCK and 0 <= dropped <= INTEGER):
             left_out += 1
-        elif batch.loader not in loaders and len(loaders) >= MOST_LOADERS:
+        elif loader not in loaders and len(loaders) >= MOST_LOADERS:
             others += 1
         else:
-            loaders.add(batch.loader)
-            found.append(batch)
+            loaders.add(loader)
+            found.append(_Batch(*row))
     if left_out:
         damage.append(f"{left_out} batches of steps whose counts are impossible")
     if others:

@@ -76,7 +76,7 @@ def processes(schema: Schema, page: Page) -> list[UIElement]:
     cpu = _lines(schema, "process/{}/cpu", "%", PROCESS_ROLES)
     memory = _lines(schema, "process/{}/memory", "B", PROCESS_ROLES)
     parts = chart(page, "processes", title, cpu, height=LOW)
-    entries = [] if parts else None
+    entries = () if parts else None
     parts += chart(page, "processes-memory", "Processes: resident memory", memory, entries=entries, height=LOW)
     return parts or missing(schema, "processes", title)
 
@@ -95,7 +95,7 @@ def memory(schema: Schema, page: Page) -> list[UIElement]:
         Curve("container/memory", "container", "B", container),
         Curve("swap/used", "swap", "B", swap),
     )
-    note, entries = memory_note(schema), None if len(share) > 1 else []
+    note, entries = memory_note(schema), None if len(share) > 1 else ()
     parts = chart(page, "memory", "Memory, %", share, note=note, entries=entries, height=LOW, end=100.0)
     parts += chart(page, "memory-amount", "Memory in use", amount, height=LOW)
     return parts or missing(schema, "memory", "Memory, %")

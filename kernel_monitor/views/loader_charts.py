@@ -38,7 +38,7 @@ def wait(schema: Schema, page: Page) -> list[UIElement]:
         series, color = f"loader/{loader.id}", curve_color(k)
         lines.append(Curve(f"{series}/wait", _label(schema, k, "waiting for data"), "ms", color))
         lines.append(Curve(f"{series}/step", _label(schema, k, "whole step"), "ms", color, "dotted"))
-    entries = None if len(schema.loaders) == 1 else []
+    entries = None if len(schema.loaders) == 1 else ()
     return chart(page, "wait", "Time per training step, ms", lines, entries=entries, means=True)
 
 
