@@ -155,15 +155,16 @@ class RecordedSession:
 
     def label(self) -> RecordedLabel:
         """`started` and `ended` in Unix s; `ended` is None while live."""
-        session, ended = self.session, self.session.ended
+        session = self.session
+        ended, seconds = session.ended, session.seconds
         binned = self.snapshot.facts.get("recorded", {})
         return {
             "started": session.origin,
-            "ended": None if session.live else session.origin + session.seconds,
-            "live": session.live,
-            "goodbye": bool(ended and ended.get("goodbye")),
-            "reason": None if ended is None else ended.get("reason"),
-            "seconds": session.seconds,
+            "ended": None if ended is None else session.origin + seconds,
+            "live": ended is None,
+            "goodbye": bool(ended and ended["goodbye"]),
+            "reason": None if ended is None else ended["reason"],
+            "seconds": seconds,
             "bin_s": binned.get("bin_s"),
             "path": str(session.path),
         }

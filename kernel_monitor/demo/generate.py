@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -140,23 +140,20 @@ def _make_folder(folder: Path) -> None:
 
 def _missing(root: Path, recipe: Recipe) -> list[int]:
     """Numbers of the pictures that are not there, or not of a size that this package writes (a lost disk cache)."""
-    sizes: dict[str, int] = {}
-    for folder in {recipe.place(index).split("/")[0] for index in range(recipe.classes)}:
-        if (root / folder).is_dir():
-            with os.scandir(root / folder) as entries:
-                sizes |= {f"{folder}/{entry.name}": entry.stat().st_size for entry in entries}
-    whole = {place for place, size in sizes.items() if scene.SMALLEST <= size <= scene.LARGEST}
+    whole = {
+        f"{path.parent.name}/{path.name}"
+        for path in root.glob("*/*.jpg")
+        if scene.SMALLEST <= path.stat().st_size <= scene.LARGEST
+    }
     return [index for index in range(recipe.images) if recipe.place(index) not in whole]
 
 
 def _sweep(root: Path) -> None:
     """Removes temporary files that a killed run left."""
     for left in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
-        try:
+        with suppress(FileNotFoundError):  # its own process may be quicker
             if time.time() - left.stat().st_mtime > _STALE:
                 left.unlink()
-        except FileNotFoundError:
-            continue  # its own process was quicker
 
 
 def _fill(root: Path, recipe: Recipe, missing: list[int], progress: bool) -> None:

@@ -80,7 +80,7 @@ class Session:
     @property
     def live(self) -> bool:
         """Whether it is being recorded."""
-        return self._is_live(self._meta())
+        return self.ended is None
 
     @property
     def ended(self) -> dict[str, Any] | None:
@@ -90,7 +90,7 @@ class Session:
             _, last = ends(connection)
         if "ended" in meta:
             return dict(meta["ended"])
-        if self._is_live(meta):
+        if "copied" not in meta and is_live(meta.get("writer"), self.path):
             return None
         reason = "this is a copy of a live session" if "copied" in meta else "the sampler was killed"
         return {"reason": reason, "time": last, "goodbye": False}
@@ -187,7 +187,8 @@ class Session:
             loaders = states(meta, table.damage)
             known = {*steps.loaders, *(loader.id for loader in schema.loaders), *(state["id"] for state in loaders)}
             events = shown_events(read_events(table.connection, table.damage), known, table.damage)
-        label: dict[str, Any] = {"started": self.origin, "ended": self.ended, "live": self.live}
+        ended = self.ended
+        label: dict[str, Any] = {"started": self.origin, "ended": ended, "live": ended is None}
         label |= {"bin_s": bin_s, "rows": recorded, "one_in": one_in, "damaged": _first(table.damage)}
         facts = {**meta.get("facts", {}), "session": self.id, "interval": schema.interval, "recorded": label}
         return Snapshot(
@@ -270,9 +271,6 @@ class Session:
     def _meta(self) -> dict[str, Any]:
         with self._access.connect() as connection:
             return read_meta(connection, [])
-
-    def _is_live(self, meta: dict[str, Any]) -> bool:
-        return "ended" not in meta and "copied" not in meta and is_live(meta.get("writer"), self.path)
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[sqlite3.Connection, list[str]]]:

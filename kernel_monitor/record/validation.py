@@ -173,7 +173,6 @@ COUNTS: dict[str, Shape] = {
     **{f"{key}?": _maybe_count for key in ("lost", "doubled", "skipped", "replaced")},
     "decoded?": _COUNTS,
 }
-"""The counts of an epoch."""
 _CALIBRATION = {"state": str, "files": _count, "seconds": MAYBE_NUMBER, "error": MAYBE_NUMBER, "reason": MAYBE_TEXT}
 STATE: dict[str, Shape] = {
     "id": _name,
