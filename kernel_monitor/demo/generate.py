@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Generator, Iterable
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -120,13 +120,11 @@ def _claim(root: Path, recipe: Recipe) -> None:
         return
     if present is None and any(root.iterdir()):
         raise MonitorError(f"{root} is not empty and holds no demo set: name a new folder")
-    if present is not None:
-        same = (present.version, present.classes, present.seed) == (recipe.version, recipe.classes, recipe.seed)
-        if not same or present.images > recipe.images:
-            raise MonitorError(
-                f"{root} holds a demo set of {present.images} images, {present.classes} classes, seed {present.seed}, "
-                f"format {present.version}: delete it or name another folder"
-            )
+    if present is not None and (present.images > recipe.images or replace(present, images=recipe.images) != recipe):
+        raise MonitorError(
+            f"{root} holds a demo set of {present.images} images, {present.classes} classes, seed {present.seed}, "
+            f"format {present.version}: delete it or name another folder"
+        )
     write(root / MARKER, json.dumps(asdict(recipe)) + "\n")
 
 

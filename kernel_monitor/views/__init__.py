@@ -69,6 +69,3 @@ def document(schema: Schema, kind: Kind = "live") -> dict[str, Any]:
     tags: list[Any] = [model.tags[0] for model in charts.references() if isinstance(model, ColumnDataSource)]
     lines = sorted({name for tag in tags for name in tag.get("columns", {}).values()})
     return {**json_item(charts), "lines": lines}
-
-
-__all__ = ["CHARTS", "Chart", "document", "layout"]
