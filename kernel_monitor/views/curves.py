@@ -129,19 +129,18 @@ def key(name: str, entries: Sequence[Entry]) -> Pane:
         "font": f"10.5px {FONT}",
         "color": "inherit",
     }
-    return Pane(elements=[Div(children=[_entry(*entry) for entry in entries], style=line)], name=name)
+    entry = {"display": "flex", "gap": "4px", "align-items": "center", "min-width": "0", "max-width": "100%"}
+    text = {"min-width": "0", "overflow": "hidden", "text-overflow": "ellipsis", "white-space": "nowrap"}
+    shown = []
+    for words, color, stroke in entries:
+        swatch = Div(style={"flex": "none", "width": "18px", "border-top": f"2px {stroke} {color}"})
+        shown.append(Div(children=[swatch, Span(children=[words], style={**text, "opacity": "0.8"})], style=entry))
+    return Pane(elements=[Div(children=shown, style=line)], name=name)
 
 
 def curve_color(k: int) -> str:
     """The k-th colour; they repeat."""
     return CURVE_COLORS[k % len(CURVE_COLORS)]
-
-
-def _entry(name: str, color: str, stroke: str) -> Div:
-    swatch = Div(style={"flex": "none", "width": "18px", "border-top": f"2px {stroke} {color}"})
-    text = {"min-width": "0", "overflow": "hidden", "text-overflow": "ellipsis", "white-space": "nowrap"}
-    style = {"display": "flex", "gap": "4px", "align-items": "center", "min-width": "0", "max-width": "100%"}
-    return Div(children=[swatch, Span(children=[name], style={**text, "opacity": "0.8"})], style=style)
 
 
 def _source(name: str, tag: dict[str, Any], columns: dict[str, str]) -> ColumnDataSource:
