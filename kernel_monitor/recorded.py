@@ -38,12 +38,9 @@ KEPT_OPEN = 4  # sessions kept open; others are opened again on request
 
 @contextmanager
 def interpreted(name: object, what: str, *, remote: bool = False) -> Iterator[None]:
-    """Turn any failure to make `what` from a recording into a SessionError: the file may be of any origin.
+    """Turn any failure to make `what` from the recording `name` into a SessionError: the file may be of any origin.
 
-    Args:
-        name: of the recording.
-        what: for the message.
-        remote: the work is done in another process, which reports failures as MonitorError.
+    `remote`: the work is done in another process, which reports failures as MonitorError.
     """
     try:
         # Recorded numbers may be anything; NumPy's warnings about them are not helpful.

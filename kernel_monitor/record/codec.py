@@ -44,16 +44,9 @@ def families(names: Sequence[str]) -> list[list[int]]:
 
 
 def encode(names: Sequence[str], times: bytes, missed: bytes, values: bytes) -> Generator[None, None, bytes]:
-    """Encode rows in pieces: a generator, between whose pieces the caller may do other work.
+    """Encode rows in pieces: a generator that returns the chunk, between whose pieces the caller may do other work.
 
-    Args:
-        names: the series of the m columns.
-        times: float64[n], seconds.
-        missed: uint32[n].
-        values: float32[n, m], row after row.
-
-    Returns:
-        The chunk, as the generator's return value.
+    Of the m columns of `names`: times, float64[n], s; missed, uint32[n]; values, float32[n, m], row after row.
     """
     rows, width = len(times) // 8, len(names)
     cells = array("I")

@@ -33,11 +33,8 @@ class OtherFile(Exception):
 class SessionFile:
     """A connection to a session's file, to be used by one thread at a time. Every method may raise sqlite3.Error.
 
-    Args:
-        path: the file; that of the same session is continued. An OtherFile if it holds something else.
-        session: the session's id.
-        origin: Unix s at session time 0.
-        max_bytes: beyond it, the oldest rows go.
+    The file of the same session is continued, anything else in it an OtherFile. `origin` is the Unix time of session
+    time 0. Beyond `max_bytes` the oldest rows go.
     """
 
     def __init__(self, path: Path, *, session: str, origin: float, max_bytes: int) -> None:

@@ -110,9 +110,7 @@ class Recorder:
     def close(self, reason: str, *, goodbye: bool = False) -> None:
         """End the recording; `join` waits until it is done.
 
-        Args:
-            reason: why, unless the kernel said goodbye with a reason of its own.
-            goodbye: whether it ended properly, even if the kernel said no goodbye.
+        The `reason` holds unless the kernel said goodbye with its own; `goodbye`: it ended properly even without.
         """
         if not self._closing.is_set():
             if goodbye and self._goodbye is None:
