@@ -68,6 +68,9 @@ class RecordedSession:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.session, name)
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(self.session) if not name.startswith("_"))})
+
     def __repr__(self) -> str:
         return f"<recorded session {self.session.id[:8]}, {self.session.seconds:.0f} s: {self.session.path}>"
 

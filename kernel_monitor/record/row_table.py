@@ -87,17 +87,11 @@ class RowTable:
 
     def load(self, run: Stored) -> Chunk | Tail:
         """One run. Raises Damaged."""
-        try:
-            row = self.connection.execute(f"SELECT data FROM {run.table} WHERE id = ?", (run.id,)).fetchone()  # noqa: S608
-        except sqlite3.DatabaseError as error:
-            raise Damaged(str(error)) from error
-        if row is None or not isinstance(row[0], bytes):
-            raise Damaged("its bytes are not there")
-        width = len(self.layouts.names[run.layout])
+        data, width = _data(self.connection, run.table, run.id), len(self.layouts.names[run.layout])
         if run.table == "tail":
-            found: Chunk | Tail = Tail(row[0], run.rows, width)
+            found: Chunk | Tail = Tail(data, run.rows, width)
         else:
-            found = Chunk(row[0], run.rows, width, self.layouts.families[run.layout])
+            found = Chunk(data, run.rows, width, self.layouts.families[run.layout])
         times = found.times
         # Written so that NaN is refused, too.
         if not (times.min() >= run.first - _SLACK_S and times.max() <= run.last + _SLACK_S and run.last <= SESSION_S):
@@ -200,8 +194,8 @@ def read_steps(connection: sqlite3.Connection, damage: list[str], most: int | No
             dropped += batch.steps
             continue
         try:
-            rows = _load(connection, batch)
-        except (Damaged, sqlite3.DatabaseError) as error:
+            rows = decode.steps(_data(connection, "steps", batch.id), batch.steps, packed=bool(batch.packed))
+        except Damaged as error:
             damage.append(f"{batch.steps} steps of {batch.loader} (batch {batch.id}): {error}")
             continue
         rows["loader"] = loaders.setdefault(batch.loader, len(loaders))
@@ -246,9 +240,8 @@ def _batches(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
     found: list[_Batch] = []
     loaders: set[str] = set()
     left_out = others = 0
-    for row in listed(
-        connection, "steps", "id, loader, n, dropped, packed", f"ORDER BY id DESC LIMIT {BLOCKS}", damage
-    ):
+    newest = f"ORDER BY id DESC LIMIT {BLOCKS}"
+    for row in listed(connection, "steps", "id, loader, n, dropped, packed", newest, damage):
         number, loader, count, dropped, packed = row
         named = isinstance(loader, str) and len(loader) <= NAME
         counted = all(isinstance(value, int) for value in (number, count, dropped, packed))
@@ -266,8 +259,13 @@ def _batches(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
     return found[::-1]
 
 
-def _load(connection: sqlite3.Connection, batch: _Batch) -> npt.NDArray[Any]:
-    row = connection.execute("SELECT data FROM steps WHERE id = ?", (batch.id,)).fetchone()
-    if row is None or not isinstance(row[0], bytes):
+def _data(connection: sqlite3.Connection, table: str, number: int) -> bytes:
+    """The bytes of a row. Raises Damaged."""
+    try:
+        row = connection.execute(f"SELECT data FROM {table} WHERE id = ?", (number,)).fetchone()  # noqa: S608
+    except sqlite3.DatabaseError as error:
+        raise Damaged(str(error)) from error
+    data = None if row is None else row[0]
+    if not isinstance(data, bytes):
         raise Damaged("its bytes are not there")
-    return decode.steps(row[0], batch.steps, packed=bool(batch.packed))
+    return data

@@ -131,7 +131,7 @@ def key(name: str, entries: Sequence[Entry]) -> Pane:
     }
     entry = {"display": "flex", "gap": "4px", "align-items": "center", "min-width": "0", "max-width": "100%"}
     text = {"min-width": "0", "overflow": "hidden", "text-overflow": "ellipsis", "white-space": "nowrap"}
-    shown = []
+    shown: list[Any] = []
     for words, color, stroke in entries:
         swatch = Div(style={"flex": "none", "width": "18px", "border-top": f"2px {stroke} {color}"})
         shown.append(Div(children=[swatch, Span(children=[words], style={**text, "opacity": "0.8"})], style=entry))
