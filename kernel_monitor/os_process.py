@@ -41,7 +41,6 @@ def is_alive(pid: int, start: float) -> bool:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

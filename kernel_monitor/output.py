@@ -25,11 +25,14 @@ _CHUNK = 1 << 16
 _MAX_LINKS = 40  # Linux's limit
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/(?:self|thread-self))/fd/(\d{1,6})")
 _STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
+_REFUSED = {
+    stat.S_IFDIR: "it is a folder. Name a file in it, such as run.html",
+    stat.S_IFSOCK: "it is a socket. Name a file",
+    stat.S_IFBLK: "it is a disk, whose content would be lost. Name a file",
+}
 
 
-class _Target(NamedTuple):
-    """A resolved path."""
-
+class Target(NamedTuple):
     named: Path  # the absolute path as given
     path: Path  # the path with links followed
     facts: os.stat_result | None  # `stat` of the existing file, or None
@@ -37,7 +40,7 @@ class _Target(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], content: str | bytes, *, mode: int = 0o666, durable: bool = True) -> Path:
-    """Write a file.
+    """Write a file; returns its absolute path.
 
     Args:
         path: of the file; `~` is the home folder.
@@ -45,34 +48,53 @@ def write(path: str | os.PathLike[str], content: str | bytes, *, mode: int = 0o6
         mode: permissions of a new file, less the umask; an existing file keeps its own.
         durable: whether to `fsync`.
 
-    Returns:
-        The absolute path.
-
     Raises:
         MonitorError: it cannot or must not be written; the message has cause and remedy. An existing file is then
             unchanged, and no temporary file is left.
     """
-    place = _allowed(path)
+    place = check(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         if place.descriptor is not None:
-            _write_open(place.descriptor, data)
-        elif place.facts is not None and not stat.S_ISREG(place.facts.st_mode):
-            _write_through(place.path, data)
-        else:
+            if place.descriptor in (1, 2) and sys.stdout is not None:
+                sys.stdout.flush()
+            _write_all(place.descriptor, data)
+        elif place.facts is None or stat.S_ISREG(place.facts.st_mode):
             _replace(place, data, mode, durable=durable)
+        else:
+            # O_NONBLOCK: opening a named pipe without a reader would block for ever.
+            number = os.open(place.path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+            try:
+                _write_all(number, data)
+            finally:
+                os.close(number)
     except OSError as error:
         raise MonitorError(f"Cannot write {place.named}: {why(error, place.path)}.") from error
     return place.named
 
 
-def check(path: str | os.PathLike[str]) -> None:
-    """Raise the error that `write` would raise, before a long computation of the content.
-
-    Raises:
-        MonitorError: see `write`.
-    """
-    _allowed(path)
+def check(path: str | os.PathLike[str]) -> Target:
+    """Raise the MonitorError that `write` would raise, before a long computation of the content; else the target."""
+    place = _find(path)
+    if place.descriptor is not None:
+        return place
+    facts = place.facts
+    kind = 0 if facts is None else stat.S_IFMT(facts.st_mode)
+    refusal = _REFUSED.get(kind)
+    try:
+        if facts is None:
+            os.stat(place.path.parent)  # noqa: PTH116 - raises if it is missing
+        elif refusal is None and not os.access(place.path, os.W_OK):
+            if hasattr(os, "statvfs") and os.statvfs(place.path).f_flag & os.ST_RDONLY:
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            refusal = "it is write-protected. Name another file, or change its permissions"
+        if refusal is None and kind in (0, stat.S_IFREG):
+            refusal = _protected(place.path)
+    except OSError as error:
+        refusal = why(error, place.path)
+    if refusal is not None:
+        raise MonitorError(f"Cannot write {place.named}: {refusal}.")
+    return place
 
 
 def descriptor(path: str | os.PathLike[str]) -> int | None:
@@ -119,35 +141,6 @@ def _missing(folder: Path) -> str:
     return f"no file can be made in {folder}"
 
 
-def _allowed(path: str | os.PathLike[str]) -> _Target:
-    """The target of a path that may be written; MonitorError for any other."""
-    place = _find(path)
-    facts = place.facts
-    if place.descriptor is not None:
-        return place
-    refusal = None
-    try:
-        if facts is None:
-            os.stat(place.path.parent)  # noqa: PTH116 - raises if it is missing
-        if facts is not None and stat.S_ISDIR(facts.st_mode):
-            refusal = "it is a folder. Name a file in it, such as run.html"
-        elif facts is not None and stat.S_ISSOCK(facts.st_mode):
-            refusal = "it is a socket. Name a file"
-        elif facts is not None and stat.S_ISBLK(facts.st_mode):
-            refusal = "it is a disk, whose content would be lost. Name a file"
-        elif facts is not None and not os.access(place.path, os.W_OK):
-            if hasattr(os, "statvfs") and os.statvfs(place.path).f_flag & os.ST_RDONLY:
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-            refusal = "it is write-protected. Name another file, or change its permissions"
-        elif facts is None or stat.S_ISREG(facts.st_mode):
-            refusal = _protected(place.path)
-    except OSError as error:
-        refusal = why(error, place.path)
-    if refusal is not None:
-        raise MonitorError(f"Cannot write {place.named}: {refusal}.")
-    return place
-
-
 def _protected(path: Path) -> str | None:
     """Why the file at `path` must not be created or replaced, or None."""
     try:
@@ -158,7 +151,7 @@ def _protected(path: Path) -> str | None:
     return None
 
 
-def _find(path: str | os.PathLike[str]) -> _Target:
+def _find(path: str | os.PathLike[str]) -> Target:
     name = os.fspath(path)
     if not name:
         raise MonitorError("A file without a name cannot be written: name one, such as run.html.")
@@ -168,23 +161,23 @@ def _find(path: str | os.PathLike[str]) -> _Target:
         for _ in range(_MAX_LINKS):
             number = descriptor(here)
             if number is not None:
-                return _Target(named, here, os.fstat(number), number)
+                return Target(named, here, os.fstat(number), number)
             if not here.is_symlink():
                 break
             here = here.parent / here.readlink()
         else:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         try:
-            return _Target(named, here, here.stat())
+            return Target(named, here, here.stat())
         except FileNotFoundError:
-            return _Target(named, here, None)
+            return Target(named, here, None)
     except OSError as error:
         raise MonitorError(f"Cannot write {named}: {why(error, named)}.") from error
     except (RuntimeError, ValueError) as error:  # an unknown user's home, a name with a zero byte
         raise MonitorError(f"Cannot write {name!r}: {error}. Name another file.") from error
 
 
-def _replace(place: _Target, data: bytes, mode: int, *, durable: bool) -> None:
+def _replace(place: Target, data: bytes, mode: int, *, durable: bool) -> None:
     facts = place.facts
     # In the same folder: a rename is atomic only within one file system.
     temporary = place.path.with_name(f".kernel-monitor-{secrets.token_hex(6)}.tmp")
@@ -217,22 +210,6 @@ def _take_over(number: int, facts: os.stat_result) -> None:
             except PermissionError:
                 continue  # only root may change owners, and only members of a group may set it
     os.fchmod(number, stat.S_IMODE(facts.st_mode))
-
-
-def _write_open(number: int, data: bytes) -> None:
-    """Write to an open descriptor, leaving it open and its flags unchanged."""
-    if number in (1, 2) and sys.stdout is not None:
-        sys.stdout.flush()
-    _write_all(number, data)
-
-
-def _write_through(path: Path, data: bytes) -> None:
-    # O_NONBLOCK: opening a named pipe without a reader would block for ever.
-    number = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
-    try:
-        _write_all(number, data)
-    finally:
-        os.close(number)
 
 
 def _write_all(number: int, data: bytes) -> None:

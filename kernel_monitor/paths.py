@@ -68,9 +68,7 @@ def private(text: str, *known: str) -> str:
 def error_text(error: BaseException, *known: str) -> str:
     """An exception's message without folders; may be empty.
 
-    Args:
-        error: the exception; paths in its attributes and in those of its causes are known.
-        known: further paths that its message may contain.
+    Paths in its attributes and in those of its causes are known, and those in `known`.
     """
     return private(str(error).strip(), *known, *_named(error))
 
@@ -171,11 +169,6 @@ def _written(character: str) -> str:
     return f"(?i:{'|'.join(ways)})"
 
 
-@lru_cache(maxsize=1)
-def _fixed_folders() -> tuple[str, ...]:
-    return (sys.prefix, sys.base_prefix, tempfile.gettempdir(), *filter(os.path.isabs, sys.path))
-
-
 def _here() -> tuple[str, str]:
     """The home and the working folder; empty if there is none."""
     home = os.path.expanduser("~")  # noqa: PTH111 - unchanged if there is none
@@ -188,6 +181,7 @@ def _here() -> tuple[str, str]:
 @lru_cache(maxsize=4)
 def _own_folders(home: str, working: str) -> list[tuple[str, str]]:
     """Folders of this process with their replacements, longest first, without those at the root."""
-    found = dict.fromkeys((working, *_fixed_folders()), "…") | {home: "~"}
+    fixed = (sys.prefix, sys.base_prefix, tempfile.gettempdir(), *filter(os.path.isabs, sys.path))
+    found = dict.fromkeys((working, *fixed), "…") | {home: "~"}
     own = [pair for pair in found.items() if pair[0].count("/") + pair[0].count("\\") > 1]
     return sorted(own, key=lambda pair: -len(pair[0]))

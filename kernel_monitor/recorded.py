@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -19,6 +19,9 @@ from .analysis import strip as switch_strip
 from .analysis.results import plain
 from .errors import MonitorError, SessionError
 from .output import check, write
+from .protocol.analysis_states import VerdictState
+from .protocol.message_types import RecordedLabel, SessionEntry
+from .protocol.states import Strip
 from .record import folders, reader
 from .record import sessions as found
 from .record.sessions import moment_text, span_text
@@ -28,13 +31,6 @@ from .stream.chart_documents import Documents
 from .text import shown, shown_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pandas as pd
-
-    from .protocol.analysis_states import VerdictState
-    from .protocol.message_types import RecordedLabel, SessionEntry
-    from .protocol.states import Strip
     from .widgets import Dashboard
 
 KEPT_OPEN = 4  # sessions kept open; others are opened again on request
@@ -42,12 +38,9 @@ KEPT_OPEN = 4  # sessions kept open; others are opened again on request
 
 @contextmanager
 def interpreted(name: object, what: str, *, remote: bool = False) -> Iterator[None]:
-    """Turn any failure over the content of a recording into a SessionError: the file may be of any origin.
+    """Turn any failure to make `what` from the recording `name` into a SessionError: the file may be of any origin.
 
-    Args:
-        name: of the recording.
-        what: is made from it, for the message.
-        remote: the work is done in another process, which reports failures as MonitorError.
+    `remote`: the work is done in another process, which reports failures as MonitorError.
     """
     try:
         # Recorded numbers may be anything; NumPy's warnings about them are not helpful.
@@ -63,29 +56,23 @@ def interpreted(name: object, what: str, *, remote: bool = False) -> Iterator[No
 class RecordedSession:
     """One recorded session, as it was when it was opened; made by `kernel_monitor.open_session`.
 
-    Attributes:
-        session: the reader (`kernel_monitor.record.reader.Session`): `rows`, `events`, `steps`, `facts`, `check`…;
-            its public names read through.
+    The public names of its reader read through: `id`, `rows`, `events`, `steps`, `facts`, `to_pandas`, `check`…
     """
 
     def __init__(self, session: reader.Session) -> None:
         self.session = session
+        self.id = session.id
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.session, name)
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(self.session) if not name.startswith("_"))})
+
     def __repr__(self) -> str:
         return f"<recorded session {self.session.id[:8]}, {self.session.seconds:.0f} s: {self.session.path}>"
-
-    @property
-    def id(self) -> str:
-        return self.session.id
-
-    def to_pandas(self, series: Any = None, **options: Any) -> pd.DataFrame:
-        """The rows as a DataFrame over UTC timestamps, all series or those named; as `reader.Session.to_pandas`."""
-        return self.session.to_pandas(series, **options)
 
     def dashboard(self) -> Dashboard:
         """The session in the dashboard, labelled as recorded; for the output of a cell."""
@@ -94,11 +81,7 @@ class RecordedSession:
         return Dashboard(recorded=self.id)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the session as one HTML file that opens offline.
-
-        Raises:
-            MonitorError: rendering failed, or `path` cannot be written; an existing file is then unchanged.
-        """
+        """Write the session as one HTML file that opens offline; on a MonitorError an existing file is unchanged."""
         check(path)
         return write(path, self.render())
 
@@ -168,19 +151,20 @@ class RecordedSession:
         return shown(f"Recorded session of {when}, {end}: {label['path']}")
 
     def export_name(self) -> str:
-        return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html", time.localtime(self.session.started))
+        return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html", time.localtime(self.session.origin))
 
     def label(self) -> RecordedLabel:
-        """`started`, `ended` (both Unix s; `ended` None while live), `live`, `goodbye`, `seconds`, `bin_s`, `path`."""
-        session, ended = self.session, self.session.ended
+        """`started` and `ended` in Unix s; `ended` is None while live."""
+        session = self.session
+        ended, seconds = session.ended, session.seconds
         binned = self.snapshot.facts.get("recorded", {})
         return {
-            "started": session.started,
-            "ended": None if session.live else session.started + session.seconds,
-            "live": session.live,
-            "goodbye": bool(ended and ended.get("goodbye")),
-            "reason": None if ended is None else ended.get("reason"),
-            "seconds": session.seconds,
+            "started": session.origin,
+            "ended": None if ended is None else session.origin + seconds,
+            "live": ended is None,
+            "goodbye": bool(ended and ended["goodbye"]),
+            "reason": None if ended is None else ended["reason"],
+            "seconds": seconds,
             "bin_s": binned.get("bin_s"),
             "path": str(session.path),
         }
@@ -192,45 +176,33 @@ class Opened:
     def __init__(self) -> None:
         folders.anchor()
         self._lock = threading.Lock()
-        self._sessions: OrderedDict[str, RecordedSession] = OrderedDict()
+        self._sessions: dict[str, RecordedSession] = {}
 
     def open(self, path: str | os.PathLike[str] | None = None) -> RecordedSession:
-        """Open a session: the newest one, or by its path, id or the id's beginning; a live one as it is now.
-
-        Raises:
-            SessionError: there is none, or it cannot be read; the message says why.
-        """
+        """Open a session, a live one as it is now; `path` and errors as for `reader.open_session`."""
         if path is not None and not os.fspath(path):
             raise SessionError(
                 "A session without a name cannot be opened: give its file, its id or the beginning of that."
             )
         try:
-            session = RecordedSession(reader.open_session(None if path is None else os.fspath(path)))
+            session = RecordedSession(reader.open_session(path))
         except OSError as error:
             raise SessionError(f"The session cannot be opened: {error}") from error
         with self._lock:
+            self._sessions.pop(session.id, None)
             self._sessions[session.id] = session
-            self._sessions.move_to_end(session.id)
-            while len(self._sessions) > KEPT_OPEN:
-                self._sessions.popitem(last=False)
+            if len(self._sessions) > KEPT_OPEN:
+                del self._sessions[next(iter(self._sessions))]  # the one that was opened first
         return session
 
     def get(self, recorded: str) -> RecordedSession:
-        """The session with an id; opened if it is not open.
-
-        Raises:
-            SessionError: there is no such session.
-        """
+        """The session with an id; opened if it is not open."""
         with self._lock:
             known = self._sessions.get(recorded)
         return known if known is not None else self.open(recorded)
 
     def listing(self) -> list[SessionEntry]:
-        """The recorded sessions, newest first.
-
-        Each has `path`, `id`, `started` (Unix s), `seconds`, `bytes`, `live`, `goodbye`, `host`, `problem` (why it is
-        unreadable, or None) and `damaged` (unreadable although its version is supported).
-        """
+        """The recorded sessions, newest first; each as `record.sessions.Found`."""
         return [cast("SessionEntry", {**asdict(entry), "path": str(entry.path)}) for entry in found.sessions()]
 
 
@@ -242,16 +214,8 @@ def table(entries: list[SessionEntry]) -> str:
         end = "live" if entry["live"] else "ended" if entry["goodbye"] else "ended without goodbye"
         if (problem := entry["problem"]) is not None:
             end = f"damaged: {problem}" if entry["damaged"] else f"not readable here: {problem}"
-        words = [moment_text(entry["started"]), span_text(entry["seconds"]), _size(entry["bytes"]), end]
-        lines.append((entry["id"][:8], *words, entry["path"]))
-    widths = [max(len(line[k]) for line in lines) for k in range(5)]
-    return shown(
-        "\n".join(
-            "  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[5]])
-            for line in lines
-        )
-    )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
+        size = f"{entry['bytes'] / 1e6:.1f} MB" if entry["bytes"] >= 1e6 else f"{entry['bytes'] / 1e3:.0f} kB"
+        words = [moment_text(entry["started"]), span_text(entry["seconds"]), size, end]
+        lines.append([entry["id"][:8], *words, entry["path"]])
+    widths = [max(len(line[k]) for line in lines) for k in range(5)] + [0]
+    return shown("\n".join("  ".join(map(str.ljust, line, widths)) for line in lines))

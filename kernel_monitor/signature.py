@@ -15,12 +15,9 @@ _BESIDE = ("-wal", "-shm", "-journal")  # suffixes of the files that SQLite keep
 
 
 def is_recording(path: Path) -> bool:
-    """Whether the file at `path` is a recorded session, or SQLite's log of one.
+    """Whether the file at `path` is a recorded session, or SQLite's log of one; an OSError if it cannot be read.
 
     By content or by name, as parts of a damaged recording may still be readable.
-
-    Raises:
-        OSError: it exists and cannot be read.
     """
     for end in _BESIDE:
         # Also if the log does not exist: SQLite would take a file of that name for the log.

@@ -35,27 +35,14 @@ def line(text: str, most: int = NAME_LETTERS) -> str:
 
 
 def given(text: object, what: str, most: int = NAME_LETTERS) -> str:
-    """A user's text as one line that is safe to show.
-
-    Args:
-        text: the text.
-        what: its description for the error, such as `The name of a loader`.
-        most: characters that are kept.
-
-    Raises:
-        MonitorError: it contains half a character, which can be neither shown nor stored.
-    """
+    """A user's text as one line that is safe to show, at most `most` characters long; `what` is as for `check`."""
     words = str(text)
     check(words, what)
     return line(words, most)
 
 
 def check(text: str, what: str) -> None:
-    """Refuse text that cannot be encoded.
-
-    Raises:
-        MonitorError: it contains half a character.
-    """
+    """Raise a MonitorError for text with half a character, which cannot be encoded; `what` describes it there."""
     half = _SURROGATE.search(text)
     if half is not None:
         raise MonitorError(f"{what} has half a character in it ({half[0]!r}, a lone surrogate): leave that out.")

@@ -10,22 +10,17 @@ import gc
 import queue
 import sys
 import time
-from itertools import chain
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import MonitorError
 from .report.embedded import draw, report_schema
 from .sample.sampler_client import SamplerClient
-from .store import Store
-from .store.charts import DEFAULT_CHARTS, PHASED_CHARTS, available
+from .store import Schema, Store
+from .store.charts import DEFAULT_CHARTS, PHASED_CHARTS, Kind, available
 from .stream.chart_documents import Documents, cache_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from .store import Schema
-    from .store.charts import Kind
 
 FIRST_S = 20.0  # how long to wait for the sampler
 SETTLE_S = 1.0  # how long to wait for a second hello: GPUs are found a moment after the first
@@ -34,28 +29,19 @@ LOADERS: tuple[tuple[bool, ...], ...] = ((False,), (), (True,), (False, False), 
 KINDS: tuple[Kind, ...] = ("live", "report")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0."""
-    given = sys.argv[1:] if arguments is None else arguments
+def main() -> None:
     gc.disable()  # collections would take a tenth of this short process's time
-    warm(Path(given[0]) if given else cache_folder())
-    return 0
+    warm(Path(sys.argv[1]) if len(sys.argv) > 1 else cache_folder())
 
 
 def warm(folder: Path) -> int:
-    """Make this machine's missing documents; returns their number.
-
-    Raises:
-        MonitorError: the machine's sampler does not start.
-        OSError: the folder cannot be written to.
-    """
+    """Make this machine's missing documents; returns their number. A MonitorError if its sampler does not start."""
     documents = Documents(folder)
 
     def wanted() -> Iterator[tuple[Schema, Kind]]:
-        hellos = _hellos()
-        first = next(hellos)
-        documents.keep_hello(first)
-        for hello in chain([first], hellos):
+        for number, hello in enumerate(_hellos()):
+            if number == 0:
+                documents.keep_hello(hello)
             for kind in KINDS:
                 yield from ((schema, kind) for schema in _usual(hello, kind))
 
@@ -81,13 +67,8 @@ def _usual(hello: dict[str, Any], kind: Kind) -> list[Schema]:
 def _hellos() -> Iterator[dict[str, Any]]:
     """The sampler's first hello, and those within a second after it."""
     heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    client = SamplerClient(
-        0.1,
-        on_hello=heard.put,
-        on_frame=lambda *_: None,
-        on_notice=lambda _: None,
-        on_exit=lambda _: None,
-    )
+    ignored = lambda *_: None  # noqa: E731
+    client = SamplerClient(0.1, on_hello=heard.put, on_frame=ignored, on_notice=ignored, on_exit=ignored)
     client.start()
     try:
         from . import views  # noqa: F401 - import Bokeh while the sampler starts
@@ -97,14 +78,12 @@ def _hellos() -> Iterator[dict[str, Any]]:
         except queue.Empty:
             raise MonitorError(f"The sampler did not start within {FIRST_S:g} s.") from None
         until = time.monotonic() + SETTLE_S
-        while True:
-            try:
+        with suppress(queue.Empty):
+            while True:
                 yield heard.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                return
     finally:
         client.stop()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterable
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -25,8 +25,6 @@ from kernel_monitor.output import why, write
 from . import scene
 
 MARKER = ".kernel-monitor-demo.json"  # the file at the root that records what the set is made of
-
-_WORKER = "kernel_monitor.demo.worker"
 _STALE = 60.0  # seconds after which a temporary file belongs to no living process
 
 
@@ -104,11 +102,7 @@ def demo_data(
 
 
 def read_recipe(root: Path) -> Recipe | None:
-    """The recipe of the set in `root`; None where there is no marker file.
-
-    Raises:
-        MonitorError: if the marker cannot be understood.
-    """
+    """The recipe of the set in `root`; None where there is no marker file; a MonitorError if that is damaged."""
     try:
         text = (root / MARKER).read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -126,13 +120,11 @@ def _claim(root: Path, recipe: Recipe) -> None:
         return
     if present is None and any(root.iterdir()):
         raise MonitorError(f"{root} is not empty and holds no demo set: name a new folder")
-    if present is not None:
-        same = (present.version, present.classes, present.seed) == (recipe.version, recipe.classes, recipe.seed)
-        if not same or present.images > recipe.images:
-            raise MonitorError(
-                f"{root} holds a demo set of {present.images} images, {present.classes} classes, seed {present.seed}, "
-                f"format {present.version}: delete it or name another folder"
-            )
+    if present is not None and (present.images > recipe.images or replace(present, images=recipe.images) != recipe):
+        raise MonitorError(
+            f"{root} holds a demo set of {present.images} images, {present.classes} classes, seed {present.seed}, "
+            f"format {present.version}: delete it or name another folder"
+        )
     write(root / MARKER, json.dumps(asdict(recipe)) + "\n")
 
 
@@ -146,23 +138,20 @@ def _make_folder(folder: Path) -> None:
 
 def _missing(root: Path, recipe: Recipe) -> list[int]:
     """Numbers of the pictures that are not there, or not of a size that this package writes (a lost disk cache)."""
-    sizes: dict[str, int] = {}
-    for folder in {recipe.place(index).split("/")[0] for index in range(recipe.classes)}:
-        if (root / folder).is_dir():
-            with os.scandir(root / folder) as entries:
-                sizes |= {f"{folder}/{entry.name}": entry.stat().st_size for entry in entries}
-    whole = {place for place, size in sizes.items() if scene.SMALLEST <= size <= scene.LARGEST}
+    whole = {
+        f"{path.parent.name}/{path.name}"
+        for path in root.glob("*/*.jpg")
+        if scene.SMALLEST <= path.stat().st_size <= scene.LARGEST
+    }
     return [index for index in range(recipe.images) if recipe.place(index) not in whole]
 
 
 def _sweep(root: Path) -> None:
     """Removes temporary files that a killed run left."""
     for left in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
-        try:
+        with suppress(FileNotFoundError):  # its own process may be quicker
             if time.time() - left.stat().st_mtime > _STALE:
                 left.unlink()
-        except FileNotFoundError:
-            continue  # its own process was quicker
 
 
 def _fill(root: Path, recipe: Recipe, missing: list[int], progress: bool) -> None:
@@ -170,9 +159,9 @@ def _fill(root: Path, recipe: Recipe, missing: list[int], progress: bool) -> Non
     made = _alone(root, recipe, missing) if workers < 2 else _together(root, recipe, missing, workers)
     try:
         # closed at once on an interrupt: a kept traceback must not keep the workers
-        with closing(made), _Bar(len(missing), progress) as bar:
-            for _ in made:
-                bar.advance()
+        with closing(made), closing(_counted(made, len(missing)) if progress else made) as counted:
+            for _ in counted:
+                pass
     except (MonitorError, OSError, RuntimeError) as error:
         raise MonitorError(f"the demo set in {root} is incomplete: {error}") from error
 
@@ -217,7 +206,8 @@ def _together(root: Path, recipe: Recipe, missing: list[int], workers: int) -> G
 
 def _start(order: dict[str, Any], writing: int) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", _WORKER],  # -P: a notebook's folder may hold a random.py of its own
+        # -P: a notebook's folder may hold a random.py of its own
+        [sys.executable, "-P", "-m", "kernel_monitor.demo.worker"],
         stdin=subprocess.PIPE,
         stdout=writing,
         stderr=subprocess.STDOUT,
@@ -233,31 +223,16 @@ def _start(order: dict[str, Any], writing: int) -> subprocess.Popen[str]:
     return process
 
 
-class _Bar:
-    """A progress bar: tqdm's, or where that is not installed a line that is rewritten at every per cent."""
-
-    def __init__(self, total: int, shown: bool) -> None:
-        self._total, self._done, self._shown = total, 0, shown
-        self._tqdm: Any = None
-        if shown:
-            try:
-                from tqdm.auto import tqdm
-            except ImportError:
-                return
-            self._tqdm = tqdm(total=total, desc="demo images", unit="image", disable=None)  # no bar in a log file
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def advance(self) -> None:
-        self._done += 1
-        if self._tqdm is not None:
-            self._tqdm.update()
-        elif self._shown and self._done * 100 // self._total > (self._done - 1) * 100 // self._total:
-            end = "\n" if self._done == self._total else "\r"
-            sys.stderr.write(f"demo images: {self._done:,} of {self._total:,}{end}")
-            sys.stderr.flush()
-
-    def __exit__(self, *error: object) -> None:
-        if self._tqdm is not None:
-            self._tqdm.close()
+def _counted(made: Iterable[int], total: int) -> Generator[int]:
+    """The pictures as they are made, with tqdm's bar or, where that is not installed, a line that is rewritten."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        for done, index in enumerate(made, 1):
+            yield index
+            if done * 100 // total > (done - 1) * 100 // total:
+                end = "\n" if done == total else "\r"
+                sys.stderr.write(f"demo images: {done:,} of {total:,}{end}")
+                sys.stderr.flush()
+    else:
+        yield from tqdm(made, total=total, desc="demo images", unit="image", disable=None)  # no bar in a log file

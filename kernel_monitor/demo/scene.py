@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import colorsys
 import io
+from bisect import bisect_left
 from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
@@ -41,11 +42,8 @@ def class_name(label: int) -> str:
 def jpeg(seed: int, index: int, label: int) -> bytes:
     """Picture number `index` of a set, of class `label`, as a JPEG file.
 
-    Long side 400 to 600 pixels, landscape or portrait, SMALLEST to LARGEST bytes, 4:4:4 or 4:2:0 chroma.
-
-    Raises:
-        ValueError: for a label that is out of range.
-        RuntimeError: if no quality brings the file into the bounds.
+    Long side 400 to 600 pixels, landscape or portrait, SMALLEST to LARGEST bytes, 4:4:4 or 4:2:0 chroma. A RuntimeError
+    if no quality brings the file into these bounds.
     """
     if not 0 <= label < MOST_CLASSES:
         raise ValueError(f"label {label} is not one of 0 to {MOST_CLASSES - 1}")
@@ -70,26 +68,18 @@ def jpeg(seed: int, index: int, label: int) -> bytes:
 
 
 def _compress(pixels: Field, wanted: float, subsampling: int) -> bytes:
-    """The JPEG nearest to `wanted` bytes, one within the bounds before all others.
-
-    Size grows with quality, so bisection tries the neighbours on either side of `wanted`; they are 10 % apart.
-    """
+    """The JPEG nearest to `wanted` bytes, one within the bounds before all others. Size grows with quality."""
     picture = _image(pixels)
-    low, high = 0, len(_QUALITIES) - 1
-    best, least = b"", (True, np.inf)
-    while low <= high:
-        middle = (low + high) // 2
+
+    @cache
+    def saved(quality: int) -> bytes:
         buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=_QUALITIES[middle], subsampling=subsampling)
-        tried = buffer.getvalue()
-        off = (not SMALLEST <= len(tried) <= LARGEST, abs(len(tried) - wanted))
-        if off < least:
-            best, least = tried, off
-        if len(tried) < wanted:
-            low = middle + 1
-        else:
-            high = middle - 1
-    return best
+        picture.save(buffer, "JPEG", quality=quality, subsampling=subsampling)
+        return buffer.getvalue()
+
+    place = bisect_left(_QUALITIES, wanted, key=lambda quality: len(saved(quality)))
+    nearest = [saved(quality) for quality in _QUALITIES[max(place - 1, 0) : place + 1]]
+    return min(nearest, key=lambda data: (not SMALLEST <= len(data) <= LARGEST, abs(len(data) - wanted)))
 
 
 def _image(pixels: Field) -> Image.Image:

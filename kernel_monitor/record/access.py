@@ -13,7 +13,6 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_monitor.errors import SessionError
@@ -37,34 +36,39 @@ class OtherFormat(SessionError):
     """The session was written by another version of this package: it is intact, but cannot be read here."""
 
 
-@dataclass(frozen=True)
 class Access:
-    """How a session's file can be read here.
+    """How a session's file can be read here; a SessionError if it is missing, no session, empty or damaged."""
 
-    Attributes:
-        copy: the folder of a temporary copy, where reading in place is not possible; it goes with this object.
-    """
-
-    path: Path  # the session's file
-    copy: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.copy is not None:
-            weakref.finalize(self, shutil.rmtree, self.copy, ignore_errors=True)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._place = path
+        self._is_copy = False
+        with _named(path):
+            if not path.is_file():
+                if path.exists():
+                    raise SessionError(f"{path} is not a recorded session: it is no file.")
+                raise SessionError(f"There is no session at {path}.")
+            try:
+                self._open().close()
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith(_UNREACHABLE):
+                    raise
+                self._copy()
+                self._open().close()
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection within a read transaction: all reads see the same state.
-
-        Raises:
-            SessionError: the file cannot be read, and why.
-        """
+        """A connection within a read transaction: all reads see the same state; what fails in it is a SessionError."""
         with _named(self.path), closing(self._open()) as connection:
             connection.execute("BEGIN")
             yield connection
 
     def _open(self) -> sqlite3.Connection:
-        uri = self._uri()
+        place = self._place.resolve()
+        written = any(place.with_name(place.name + end).exists() for end in ("-wal", "-journal"))
+        # A file without a log has no writer, and is opened without any file beside it.
+        mode = "rw" if self._is_copy else "ro" if written else "ro&immutable=1"
+        uri = f"{place.as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
         try:
             restrain(connection, SCHEMA_INSTRUCTIONS)
@@ -76,51 +80,17 @@ class Access:
             raise
         return connection
 
-    def _uri(self) -> str:
-        if self.copy is not None:
-            return f"{Path(self.copy, self.path.name).as_uri()}?mode=rw"
-        return _in_place(self.path)
+    def _copy(self) -> None:
+        """Read a temporary copy, which goes with this object.
 
-
-def access(path: Path) -> Access:
-    """Check that a file is a session, and find out how it can be read.
-
-    Raises:
-        SessionError: the file is missing, no session, of another format, empty or damaged.
-    """
-    with _named(path):
-        if not path.is_file():
-            if path.exists():
-                raise SessionError(f"{path} is not a recorded session: it is no file.")
-            raise SessionError(f"There is no session at {path}.")
-        found = Access(path)
-        try:
-            found._open().close()
-        except sqlite3.OperationalError as error:
-            if not error.sqlite_errorname.startswith(_UNREACHABLE):
-                raise
-            found = _elsewhere(path)
-            found._open().close()
-    return found
-
-
-def _in_place(path: Path) -> str:
-    """The URI for SQLite: a file without a log has no writer, and is opened without any file beside it."""
-    place = path.resolve()
-    written = any(place.with_name(place.name + end).exists() for end in ("-wal", "-journal"))
-    return f"{place.as_uri()}?mode=ro" if written else f"{place.as_uri()}?mode=ro&immutable=1"
-
-
-def _elsewhere(path: Path) -> Access:
-    """A temporary copy: on a read-only or full medium SQLite cannot make the files that reading a log needs."""
-    place = path.resolve()
-    found = Access(path, tempfile.mkdtemp(prefix="kernel_monitor-"))
-    assert found.copy is not None  # noqa: S101 - for the type checker
-    target = Path(found.copy, path.name)
-    shutil.copyfile(place, target)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.copyfile(wal_of(place), wal_of(target))
-    return found
+        On a read-only or full medium SQLite cannot make the files that reading a log needs.
+        """
+        folder = tempfile.mkdtemp(prefix="kernel_monitor-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        place, self._place, self._is_copy = self._place.resolve(), Path(folder, self.path.name), True
+        shutil.copyfile(place, self._place)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(wal_of(place), wal_of(self._place))
 
 
 def restrain(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -> None:
@@ -141,11 +111,7 @@ def restrain(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -
 
 
 def _examine(connection: sqlite3.Connection, path: Path) -> None:
-    """Check that this is a session of this format, with its tables and nothing else.
-
-    Raises:
-        SessionError: it is not.
-    """
+    """Raise a SessionError if this is no session of this format, with its tables and nothing else."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application == 0:
         raise SessionError(f"{path} is not a recorded session, or nothing was recorded in it.")
@@ -170,7 +136,7 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
+        name = getattr(error, "sqlite_errorname", "")
         if name == "SQLITE_NOTADB":
             raise SessionError(f"{path} is not a recorded session.") from error
         if name.startswith("SQLITE_CORRUPT"):

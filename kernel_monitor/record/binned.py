@@ -28,11 +28,7 @@ MOST_SLOTS = 2_000_000  # intervals that the rows of a snapshot may cover togeth
 
 
 class Bins:
-    """Takes rows in the order of their times, and gives the means of each bin that has some.
-
-    Args:
-        width: seconds; bin k is [k·width, (k + 1)·width).
-    """
+    """Takes rows in the order of their times, and gives the means of each bin [k·width, (k + 1)·width) s with some."""
 
     def __init__(self, width: float) -> None:
         self._width = width

@@ -29,9 +29,8 @@ TABLE_LIMIT = 4096  # different values of a family, beyond which a table is not 
 _HELD = 0.5  # a family that changes in fewer of its rows is stored by its changes
 
 
-def planes(data: bytes | memoryview, width: int) -> list[bytes]:
+def planes(data: bytes, width: int) -> list[bytes]:
     """The lowest bytes of all numbers of `width` bytes, then the next ones."""
-    data = bytes(data)
     return [data[place::width] for place in range(width)]
 
 
@@ -45,16 +44,9 @@ def families(names: Sequence[str]) -> list[list[int]]:
 
 
 def encode(names: Sequence[str], times: bytes, missed: bytes, values: bytes) -> Generator[None, None, bytes]:
-    """Encode rows in pieces: a generator, between whose pieces the caller may do other work.
+    """Encode rows in pieces: a generator that returns the chunk, between whose pieces the caller may do other work.
 
-    Args:
-        names: the series of the m columns.
-        times: float64[n], seconds.
-        missed: uint32[n].
-        values: float32[n, m], row after row.
-
-    Returns:
-        The chunk, as the generator's return value.
+    Of the m columns of `names`: times, float64[n], s; missed, uint32[n]; values, float32[n, m], row after row.
     """
     rows, width = len(times) // 8, len(names)
     cells = array("I")

@@ -30,20 +30,13 @@ class Damaged(ValueError):
 
 
 class Chunk:
-    """Packed rows.
+    """Packed rows: `times`, float64[n], session seconds; `missed`, uint32[n]. Raises Damaged if they are not whole.
 
     Args:
         data: as the recorder packed them.
         rows: how many, by the file's list of them.
         width: columns of their layout.
         families: of those columns, as the recorder makes them.
-
-    Attributes:
-        times: float64[n], session seconds.
-        missed: uint32[n].
-
-    Raises:
-        Damaged: it is not whole.
     """
 
     def __init__(self, data: bytes, rows: int, width: int, families: int) -> None:
@@ -71,8 +64,7 @@ class Chunk:
     def fill(self, out: Floats, places: npt.NDArray[np.intp]) -> None:
         """Put the values into `out`, float32[k, n]: column c of the layout into row `places[c]`, none where that is -1.
 
-        Raises:
-            Damaged: the values are not whole.
+        Raises Damaged if they are not whole.
         """
         try:
             for columns, values in self._values(places):
@@ -132,16 +124,7 @@ class Tail:
 
 
 def steps(data: bytes, rows: int, *, packed: bool) -> npt.NDArray[Any]:
-    """Steps as an array of `store.STEP`, with 0 for the loader.
-
-    Args:
-        data: as the recorder wrote them.
-        rows: how many.
-        packed: whether they were packed.
-
-    Raises:
-        Damaged: they are not whole.
-    """
+    """So many steps as an array of `store.STEP`, with 0 for the loader. Raises Damaged if they are not whole."""
     try:
         if rows > STEPS_BLOCK:
             raise ValueError("more than any block has")
@@ -163,11 +146,7 @@ def steps(data: bytes, rows: int, *, packed: bool) -> npt.NDArray[Any]:
 
 
 def inflate(data: bytes, most: int) -> bytes:
-    """Unpack a zlib stream of at most `most` bytes.
-
-    Raises:
-        ValueError, zlib.error: it is not whole, or there is more.
-    """
+    """Unpack a zlib stream; a ValueError or zlib.error if it is not whole, or more than `most` bytes."""
     unpacker = zlib.decompressobj()
     text = unpacker.decompress(data, most + 1)
     if len(text) > most:

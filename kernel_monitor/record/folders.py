@@ -36,10 +36,8 @@ class Place(NamedTuple):
 def directory(wanted: Path | None = None) -> Place:
     """The folder for sessions: `wanted`, else `KERNEL_MONITOR_SESSIONS`, else the user's state directory.
 
-    Where that cannot be written or is on a network, local temporary space. What is missing is made, for the owner only.
-
-    Raises:
-        SessionError: there is no folder at all that can be recorded into.
+    Where that cannot be written or is on a network, local temporary space; a SessionError where that cannot be, either.
+    What is missing is made, for the owner only.
     """
     chosen = Path(wanted).expanduser().absolute() if wanted is not None else usual()
     problem = _problem(chosen)
@@ -52,15 +50,14 @@ def directory(wanted: Path | None = None) -> Place:
             f"Sessions cannot be recorded: {chosen} {problem}, and {spare} {other}. "
             f"Name a local folder that you may write: {OVERRIDE}=FOLDER."
         )
-    return Place(
-        spare,
+    message = (
         f"{chosen} {problem}: the session is recorded in {spare}, which may be emptied at a restart. "
-        f"{OVERRIDE} can name another local folder.",
+        f"{OVERRIDE} can name another local folder."
     )
+    return Place(spare, message)
 
 
 def usual() -> Path:
-    """The folder for sessions by default."""
     anchor()
     if named := os.environ.get(OVERRIDE):
         return Path(named)
@@ -88,10 +85,7 @@ def known() -> list[Path]:
 
 
 def new_file(place: Place | Path, session: str, origin: float) -> Path:
-    """The file of a session that began at `origin` (Unix s): `2026-11-21-193000-1a2b3c4d.kmsession`, local time.
-
-    The same session has the same name, always; nothing is made.
-    """
+    """The file of a session that began at `origin` (Unix s): `2026-11-21-193000-1a2b3c4d.kmsession`, local time."""
     folder = place.path if isinstance(place, Place) else place
     return folder / f"{time.strftime('%Y-%m-%d-%H%M%S', time.localtime(origin))}-{session[:8]}.kmsession"
 
@@ -99,8 +93,7 @@ def new_file(place: Place | Path, session: str, origin: float) -> Path:
 def remote(path: Path, mounts: Iterable[tuple[str, str]]) -> str | None:
     """The kind of network file system that `path` (absolute, without links) is on; None if it is local.
 
-    Args:
-        mounts: (mount point, kind) of every file system, in the order of mounting.
+    `mounts` has the mount point and the kind of every file system, in the order of mounting.
     """
     depth, kind = -1, ""
     for point, name in mounts:
@@ -130,19 +123,13 @@ def _problem(folder: Path, *, private: bool = False) -> str | None:
 
 def _make(folder: Path) -> None:
     """Make a folder and those above it, each for its owner only."""
-    if folder.is_dir():
-        return
-    if not folder.parent.is_dir():
+    if not folder.is_dir():
         _make(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _claim(folder: Path) -> None:
-    """Make a folder in shared space private to this user.
-
-    Raises:
-        PermissionError: another user made it.
-    """
+    """Make a folder in shared space private to this user; a PermissionError if another user made it."""
     if sys.platform == "win32":
         return  # temporary space is the user's own there
     facts = folder.lstat()

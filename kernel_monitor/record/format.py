@@ -19,6 +19,7 @@ import os
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,8 @@ CREATE TABLE steps (
 def packed_step(row: Sequence[Any]) -> tuple[float, bytes]:
     """The end and the bytes of a step that the kernel sent: the fields of `Step`, its end in session s.
 
-    Phases and flags may be left out; None or NaN where nothing was measured.
-
-    Raises:
-        ValueError, TypeError, OverflowError, struct.error: it is no step.
+    Phases and flags may be left out; None or NaN where nothing was measured. What is no step raises ValueError,
+    TypeError, OverflowError or struct.error.
     """
     end, epoch, batch, images, *rest = row
     if not math.isfinite(end):
@@ -87,36 +86,37 @@ def is_live(writer: dict[str, Any] | None, path: Path) -> bool:
         return False
     if writer.get("namespace") == here["namespace"]:
         return is_alive(int(writer["pid"]), float(writer["start"]))
-    return any(_age(file) < 10 for file in (path, wal_of(path)))
+    changed = 0.0
+    for file in (path, wal_of(path)):
+        with suppress(OSError):
+            changed = max(changed, file.stat().st_mtime)
+    return time.time() - changed < 10
 
 
 def wal_of(path: Path) -> Path:
-    """SQLite's log beside a database."""
     return path.with_name(path.name + "-wal")
+
+
+def size_of_log(path: Path) -> int:
+    """Bytes of a database's log; 0 without one."""
+    try:
+        return wal_of(path).stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def size_of(path: Path) -> int:
     """Bytes of a session on disk, with SQLite's files beside it; files deleted meanwhile count 0."""
-    return sum(_size(file) for file in files_of(path))
+    total = 0
+    for file in files_of(path):
+        with suppress(OSError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
 
 
 def files_of(path: Path) -> list[Path]:
     """The session's file and those that SQLite keeps beside it, as far as they exist."""
     return [file for end in ("", "-wal", "-shm", "-journal") if (file := path.with_name(path.name + end)).exists()]
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size if file.is_file() else 0
-    except OSError:
-        return 0
-
-
-def _age(file: Path) -> float:
-    try:
-        return time.time() - file.stat().st_mtime
-    except OSError:
-        return float("inf")
 
 
 @cache

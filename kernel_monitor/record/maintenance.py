@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from .format import files_of, wal_of
+from .format import files_of, size_of_log
 from .sessions import sessions
 
 MAX_BYTES = 2 << 30
@@ -29,12 +29,7 @@ def prune(directory: Path, max_bytes: int = MAX_BYTES, max_age_days: float = MAX
 
     A file that cannot be read as a session is as old as its last change. Left alone are sessions that are being
     recorded, unreadable files that changed within the last day, folders, and files without a session's suffix.
-
-    Returns:
-        The deleted files.
-
-    Raises:
-        OSError: a file could not be deleted; the others were.
+    Returns the deleted files; an OSError is raised at the end if one could not be deleted.
     """
     kept = 0
     gone: list[Path] = []
@@ -71,24 +66,23 @@ class Upkeep:
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """End it, wait `timeout` seconds at most."""
         self._ended.set()
         self._thread.join(timeout)
 
     def _run(self) -> None:
+        folder = self.path.parent
         try:
-            prune(self.path.parent)
+            prune(folder)
         except OSError as error:
-            self.complain(f"Old sessions in {self.path.parent} could not be deleted: {error.strerror}.")
+            self.complain(f"Old sessions in {folder} could not be deleted: {error.strerror}.")
         except Exception as error:  # noqa: BLE001 - the checkpoints below must go on, or the log would grow for ever
-            what = f"{type(error).__name__}: {error}"
-            self.complain(f"Old sessions in {self.path.parent} could not be looked through ({what}).")
+            self.complain(f"Old sessions in {folder} could not be looked through ({type(error).__name__}: {error}).")
         try:
             with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = NORMAL")
                 connection.execute("PRAGMA cache_size = -64")
                 while not self._ended.wait(PERIOD_S):
-                    if self._size() > ENOUGH:
+                    if size_of_log(self.path) > ENOUGH:
                         # The second writes back what was committed during the first: only an empty log is begun again
                         # from its start by the next commit.
                         for _ in range(2):
@@ -96,9 +90,3 @@ class Upkeep:
         except sqlite3.Error as error:
             # The recorder meets the same error when it writes, reports it and stops.
             self.complain(f"The log of {self.path} is not written back: {error}.")
-
-    def _size(self) -> int:
-        try:
-            return wal_of(self.path).stat().st_size
-        except FileNotFoundError:
-            return 0

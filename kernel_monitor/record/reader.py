@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import time
 import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.store import LoaderInfo, Rows, Schema, Series, Snapshot
 from kernel_monitor.store.schema import gpus_from_json
 
-from . import step_table
-from .access import Access, access, restrain
+from .access import Access, restrain
 from .binned import bin_seconds, binned, drawable
-from .chunk_index import ends
 from .decode import STEP_FIELDS
 from .file_limits import LOADERS as LOADERS_READ
 from .file_limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
 from .format import HOST, LOADERS, SUFFIX, is_live
-from .row_table import RowTable
-from .session_facts import read_events, read_meta, shown_events, states
+from .row_table import MOST_STEPS, RowTable, count_steps, read_steps
+from .session_facts import ends, read_events, read_meta, shown_events, states
 from .sessions import find, identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
     import pandas as pd
 
 
@@ -53,29 +51,23 @@ def open_session(path: str | os.PathLike[str] | None = None) -> Session:
 class Session:
     """A recorded session; each answer is of the moment of the call. Thread-safe.
 
-    Damaged parts are left out, with a warning; `check` lists them.
-
-    Attributes:
-        path: its file.
-        id: the session's id.
-        origin: Unix s at session time 0, when the monitor was started.
-        started: the same.
+    Damaged parts are left out, with a warning; `check` lists them. `path` is its file, `id` the session's id, `origin`
+    the Unix time of session time 0, when the monitor was started.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._access: Access = access(path)
+        self._access = Access(path)
         damage: list[str] = []
         with self._access.connect() as connection:
             meta = read_meta(connection, damage)
             first, _ = ends(connection)
         self.id, self.origin = identity(path, meta, damage)
-        self.started = self.origin
         if first != first:
             raise SessionError(f"{path} is empty: nothing was measured yet.")
 
     def __repr__(self) -> str:
-        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.started))
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.origin))
         return f"<Session {self.id[:8]}, {began}, {self.seconds:.0f} s, {self.path}>"
 
     @property
@@ -88,7 +80,7 @@ class Session:
     @property
     def live(self) -> bool:
         """Whether it is being recorded."""
-        return self._is_live(self._meta())
+        return self.ended is None
 
     @property
     def ended(self) -> dict[str, Any] | None:
@@ -98,7 +90,7 @@ class Session:
             _, last = ends(connection)
         if "ended" in meta:
             return dict(meta["ended"])
-        if self._is_live(meta):
+        if "copied" not in meta and is_live(meta.get("writer"), self.path):
             return None
         reason = "this is a copy of a live session" if "copied" in meta else "the sampler was killed"
         return {"reason": reason, "time": last, "goodbye": False}
@@ -134,10 +126,10 @@ class Session:
             most: with more steps a SessionError is raised before any is read; None: no limit.
         """
         with self._reading() as (connection, damage):
-            count = 0 if most is None else step_table.count(connection)
+            count = 0 if most is None else count_steps(connection)
             if most is not None and count > most:
                 raise SessionError(f"{self.path} has {count:,} steps, more than {most:,}: steps(most=None) reads them.")
-            found = step_table.read(connection, damage)
+            found = read_steps(connection, damage)
         names = np.array(found.loaders or ("",))
         return {"loader": names[found.rows["loader"]], **{key: found.rows[key] for key in STEP_FIELDS}}
 
@@ -157,13 +149,14 @@ class Session:
         """
         with self._table() as table:
             schema = self._chosen(self._schema(table), series)
-            cost = 0 if most is None else table.cost(len(schema.series), start, end)
+            span = -math.inf if start is None else start, math.inf if end is None else end
+            cost = 0 if most is None else table.cost(len(schema.series), *span)
             if most is not None and cost > most:
                 raise SessionError(
                     f"{self.path} has {cost:,} values to unpack, more than {most:,}: name series or a range of time, "
                     "or pass most=None."
                 )
-            numbers, times, values = table.rows(schema.names, start, end)
+            numbers, times, values = table.rows(schema.names, *span)
             gone = read_meta(table.connection, []).get("dropped", {"rows": 0})["rows"]
         return Rows(schema=schema, seq=numbers + gone + 1, time=times, values=values.T)
 
@@ -189,12 +182,13 @@ class Session:
                 bin_s = bin_seconds(table, schema.interval, max_rows, one_in)
                 times, values = binned(table, schema.names, bin_s)
                 schema = replace(schema, interval=bin_s)
-            steps = step_table.read(table.connection, table.damage, most=step_table.MOST)
+            steps = read_steps(table.connection, table.damage, most=MOST_STEPS)
             meta = read_meta(table.connection, table.damage)
             loaders = states(meta, table.damage)
             known = {*steps.loaders, *(loader.id for loader in schema.loaders), *(state["id"] for state in loaders)}
             events = shown_events(read_events(table.connection, table.damage), known, table.damage)
-        label: dict[str, Any] = {"started": self.started, "ended": self.ended, "live": self.live}
+        ended = self.ended
+        label: dict[str, Any] = {"started": self.origin, "ended": ended, "live": ended is None}
         label |= {"bin_s": bin_s, "rows": recorded, "one_in": one_in, "damaged": _first(table.damage)}
         facts = {**meta.get("facts", {}), "session": self.id, "interval": schema.interval, "recorded": label}
         return Snapshot(
@@ -211,9 +205,7 @@ class Session:
     def to_pandas(self, series: Iterable[str] | None = None, *, most: int | None = VALUES) -> pd.DataFrame:
         """The rows as a DataFrame: UTC timestamps down, series across, float32, NaN missing; arguments as for `rows`.
 
-        Raises:
-            MonitorError: pandas is not installed.
-            SessionError: there are more values than `most`.
+        A MonitorError without pandas.
         """
         try:
             import pandas as pd
@@ -243,14 +235,13 @@ class Session:
                     if (np.diff(times, prepend=latest) < 0).any():
                         found.append(f"rows of the {kind} go back in time at {times[0]:.1f} s")
                     latest = max(latest, float(times[-1]))
-            step_table.read(connection, found, most=step_table.MOST)
+            read_steps(connection, found, most=MOST_STEPS)
         return found
 
     def copy(self, destination: str | os.PathLike[str]) -> Path:
         """Write a copy, at any moment, to a new file or into a folder; returns the file.
 
-        Raises:
-            SessionError: the file exists, or cannot be written.
+        A SessionError if the file exists, or cannot be written.
         """
         target = Path(destination).expanduser()
         if target.is_dir():
@@ -280,9 +271,6 @@ class Session:
     def _meta(self) -> dict[str, Any]:
         with self._access.connect() as connection:
             return read_meta(connection, [])
-
-    def _is_live(self, meta: dict[str, Any]) -> bool:
-        return "ended" not in meta and "copied" not in meta and is_live(meta.get("writer"), self.path)
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[sqlite3.Connection, list[str]]]:
@@ -330,7 +318,7 @@ class Session:
     def _chosen(self, schema: Schema, series: Iterable[str] | None) -> Schema:
         if series is None:
             return schema
-        wanted: Sequence[str] = list(series)
+        wanted = list(series)
         unknown = [name for name in wanted if name not in schema.columns]
         if unknown:
             raise SessionError(f"The session has no series {', '.join(unknown)}.")

@@ -30,11 +30,9 @@ class RecorderStatus:
         self._lost_at = float("-inf")
 
     def report(self, state: str, level: str, message: str) -> None:
-        """Report a state, with a sentence for people."""
         with contextlib.suppress(Exception):  # the reader may have gone with its kernel; the recording goes on
-            self.on_state(
-                {"kind": "recorder", "level": level, "state": state, "path": str(self.path), "message": message}
-            )
+            said = {"level": level, "state": state, "path": str(self.path), "message": message}
+            self.on_state({"kind": "recorder", **said})
 
     def complain(self, kind: str, message: str) -> None:
         """Report, once for each kind, a problem that does not end the recording."""

@@ -1,72 +1,64 @@
-"""The rows of a session's file as one table over all its layouts."""
+"""The rows of a session's file as one table over all its layouts, and its steps as another."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .chunk_index import Stored, stored
+from kernel_monitor.store import STEP, StepTable
+
+from . import decode
 from .codec import families
 from .decode import Chunk, Damaged, Floats, Tail
-from .file_limits import MAGNITUDE, SESSION_S
+from .file_limits import BLOCKS, EPOCHS, INTEGER, MAGNITUDE, NAME, SESSION_S, STEPS, STEPS_BLOCK
+from .file_limits import LOADERS as MOST_LOADERS
 from .format import HOST, LOADERS
-from .session_facts import read_hello, read_layouts
+from .session_facts import Stored, listed, read_hello, read_layouts, stored
 
+MOST_STEPS = 500_000  # that are read for a report; of more, evenly chosen ones
 _SLACK_S = 1e-6
 
 
-@dataclass
 class Layouts:
-    """The series of all layouts, the newest hello's first, then those that went, then the loaders'."""
+    """The series of all layouts of a session; unreadable parts are described in `damage`.
 
-    kinds: dict[int, str] = field(default_factory=dict)  # what each layout is for
-    names: dict[int, list[str]] = field(default_factory=dict)  # its series
-    families: dict[int, int] = field(default_factory=dict)  # how many families they make (`codec`)
-    units: dict[str, str] = field(default_factory=dict)  # of every series
-    order: list[str] = field(default_factory=list)  # all series, once each
-    hello: dict[str, Any] = field(default_factory=dict)  # the newest, without its series
+    Attributes:
+        kinds, names, families: of each layout what it is for, its series, and how many families (`codec`) they make.
+        units: of every series.
+        order: all series, once each: the newest hello's first, then those that went, then the loaders'.
+        hello: the newest, without its series.
+    """
 
-    @classmethod
-    def read(cls, connection: sqlite3.Connection, damage: list[str]) -> Layouts:
-        """Of the session that `connection` has open; unreadable parts are described in `damage`."""
-        found = cls()
+    def __init__(self, connection: sqlite3.Connection, damage: list[str]) -> None:
+        self.kinds: dict[int, str] = {}
+        self.names: dict[int, list[str]] = {}
+        self.families: dict[int, int] = {}
+        self.units: dict[str, str] = {}
         for number, kind, series in read_layouts(connection, damage):
-            found.kinds[number] = kind
-            found.names[number] = [name for name, _ in series]
-            found.families[number] = len(families(found.names[number]))
-            found.units.update(series)
-        current, found.hello = read_hello(connection, damage)
-        newest = [current] if current is not None and current in found.kinds else []
-        older = sorted(found.kinds.keys() - set(newest), reverse=True)
-        hosts = [number for number in older if found.kinds[number] == HOST]
-        loaders = sorted(found.kinds.keys() - set(hosts) - set(newest))
-        found.order = list(
-            dict.fromkeys(name for number in [*newest, *hosts, *loaders] for name in found.names[number])
-        )
-        return found
-
-    def places(self, layout: int, where: dict[str, int]) -> npt.NDArray[np.intp]:
-        """For each column of a layout its place, -1 where it is not wanted."""
-        return np.array([where.get(name, -1) for name in self.names[layout]], dtype=np.intp)
+            self.kinds[number] = kind
+            self.names[number] = [name for name, _ in series]
+            self.families[number] = len(families(self.names[number]))
+            self.units.update(series)
+        current, self.hello = read_hello(connection, damage)
+        newest = [current] if current is not None and current in self.kinds else []
+        others = sorted(self.kinds.keys() - set(newest))
+        hosts = [number for number in reversed(others) if self.kinds[number] == HOST]
+        loaders = [number for number in others if self.kinds[number] != HOST]
+        self.order = list(dict.fromkeys(name for number in [*newest, *hosts, *loaders] for name in self.names[number]))
 
 
 class RowTable:
-    """The rows of a session within one read transaction.
-
-    Args:
-        connection: in a transaction.
-        damage: gets a description of each part that cannot be read, which is missing from the results.
-    """
+    """The rows of a session within one read transaction; `damage` gets a description of each part that is missing."""
 
     def __init__(self, connection: sqlite3.Connection, damage: list[str]) -> None:
         self.connection = connection
         self.damage = damage
-        self.layouts = Layouts.read(connection, damage)
+        self.layouts = Layouts(connection, damage)
         every = stored(connection, damage)
         self._runs = [run for run in every if run.layout in self.layouts.kinds]
         if len(self._runs) < len(every):
@@ -75,50 +67,31 @@ class RowTable:
         self._where: dict[str, int] = {}
         self._places: dict[int, npt.NDArray[np.intp]] = {}
 
-    def stored(self, kind: str, start: float | None = None, end: float | None = None) -> list[Stored]:
+    def stored(self, kind: str, start: float = -math.inf, end: float = math.inf) -> list[Stored]:
         """The runs of a kind's rows that touch [start, end], by their times."""
-        low = float("-inf") if start is None else start
-        high = float("inf") if end is None else end
-        return [
-            run
-            for run in self._runs
-            if self.layouts.kinds[run.layout] == kind and run.last >= low and run.first <= high
-        ]
+        kinds = self.layouts.kinds
+        return [run for run in self._runs if kinds[run.layout] == kind and run.last >= start and run.first <= end]
 
-    def cost(self, wanted: int, start: float | None = None, end: float | None = None) -> int:
-        """The cost of decoding `wanted` series of all runs that touch [start, end], in values (`file_limits`)."""
+    def cost(self, wanted: int, start: float = -math.inf, end: float = math.inf) -> int:
+        """The cost of decoding `wanted` series of all runs that touch [start, end], in values."""
         runs = [*self.stored(HOST, start, end), *self.stored(LOADERS, start, end)]
         names, families = self.layouts.names, self.layouts.families
         return sum(run.cost(len(names[run.layout]), families[run.layout], wanted) for run in runs)
 
     def thin(self, most: int) -> int:
-        """Keep evenly chosen runs only, so that decoding all takes no more than `most`.
-
-        Returns:
-            One in how many was kept.
-        """
+        """Keep one run in n, evenly chosen, so that decoding all takes no more than `most`; returns n."""
         stride = max(1, -(-self.cost(len(self.layouts.order)) // most))
         if stride > 1:
             self._runs = [run for kind in (HOST, LOADERS) for run in self.stored(kind)[::stride]]
         return stride
 
     def load(self, run: Stored) -> Chunk | Tail:
-        """One run.
-
-        Raises:
-            Damaged: it cannot be read.
-        """
-        try:
-            row = self.connection.execute(f"SELECT data FROM {run.table} WHERE id = ?", (run.id,)).fetchone()  # noqa: S608
-        except sqlite3.DatabaseError as error:
-            raise Damaged(str(error)) from error
-        if row is None or not isinstance(row[0], bytes):
-            raise Damaged("its bytes are not there")
-        width = len(self.layouts.names[run.layout])
+        """One run. Raises Damaged."""
+        data, width = _data(self.connection, run.table, run.id), len(self.layouts.names[run.layout])
         if run.table == "tail":
-            found: Chunk | Tail = Tail(row[0], run.rows, width)
+            found: Chunk | Tail = Tail(data, run.rows, width)
         else:
-            found = Chunk(row[0], run.rows, width, self.layouts.families[run.layout])
+            found = Chunk(data, run.rows, width, self.layouts.families[run.layout])
         times = found.times
         # Written so that NaN is refused, too.
         if not (times.min() >= run.first - _SLACK_S and times.max() <= run.last + _SLACK_S and run.last <= SESSION_S):
@@ -126,18 +99,18 @@ class RowTable:
         return found
 
     def blocks(
-        self, kind: str, series: Sequence[str], start: float | None = None, end: float | None = None
+        self, kind: str, series: Sequence[str], start: float = -math.inf, end: float = math.inf
     ) -> Iterator[tuple[npt.NDArray[np.float64], Floats]]:
         """Rows, run by run: times[n], values[len(series), n], NaN where a series did not exist."""
         for run in self.stored(kind, start, end):
             values = np.full((len(series), run.rows), np.nan, dtype=np.float32)
             times = self._fill(run, series, values)
             if times is not None:
-                keep = _within(times, start, end)
-                yield (times, values) if keep is None else (times[keep], values[:, keep])
+                keep = (times >= start) & (times <= end)
+                yield (times, values) if keep.all() else (times[keep], values[:, keep])
 
     def rows(
-        self, series: Sequence[str], start: float | None = None, end: float | None = None
+        self, series: Sequence[str], start: float = -math.inf, end: float = math.inf
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], Floats]:
         """The host's rows with the loaders' values beside them: numbers[n] from 0, times[n], values[len(series), n]."""
         runs = self.stored(HOST, start, end)
@@ -146,7 +119,7 @@ class RowTable:
         times = np.full(total, np.nan)
         values = np.full((len(series), total), np.nan, dtype=np.float32)
         at = 0
-        before = 0 if start is None else sum(run.rows for run in self.stored(HOST) if run.last < start)
+        before = sum(run.rows for run in self.stored(HOST) if run.last < start)
         for run in runs:
             found = self._fill(run, series, values[:, at : at + run.rows])
             if found is not None:
@@ -159,8 +132,8 @@ class RowTable:
             order = np.argsort(times, kind="stable")
             numbers, times, values = numbers[order], times[order], values[:, order]
             self.damage.append("the order of the rows: they go back in time, and are given by their times")
-        keep = _within(times, start, end)
-        if keep is not None:
+        keep = (times >= start) & (times <= end)
+        if not keep.all():
             numbers, times, values = numbers[keep], times[keep], values[:, keep]
         self._join_loaders(series, times, values)
         return numbers, times, values
@@ -195,20 +168,104 @@ class RowTable:
         return found.times
 
     def _place(self, layout: int, series: Sequence[str]) -> npt.NDArray[np.intp]:
-        """`Layouts.places`, cached for the last series."""
+        """For each column of a layout its place in `series`, -1 where it is not wanted; cached for one `series`."""
         if self._series is not series:
             self._series, self._places = series, {}
             self._where = {name: place for place, name in enumerate(series)}
         if layout not in self._places:
-            self._places[layout] = self.layouts.places(layout, self._where)
+            names = self.layouts.names[layout]
+            self._places[layout] = np.array([self._where.get(name, -1) for name in names], dtype=np.intp)
         return self._places[layout]
 
 
-def _within(times: npt.NDArray[np.float64], start: float | None, end: float | None) -> npt.NDArray[np.bool_] | None:
-    """Which rows are in [start, end]; None for all."""
-    keep = np.ones(len(times), dtype=bool)
-    if start is not None:
-        keep &= times >= start
-    if end is not None:
-        keep &= times <= end
-    return None if keep.all() else keep
+def read_steps(connection: sqlite3.Connection, damage: list[str], most: int | None = None) -> StepTable:
+    """All steps by their ends; what cannot be read is left out and described in `damage`.
+
+    Of more than `most` steps, as many evenly chosen ones are given; the others count as dropped.
+    """
+    batches = _batches(connection, damage)
+    # First whole batches are left out, to bound the time that a long session takes; then steps.
+    stride = 1 if most is None else max(1, -(-sum(batch.steps for batch in batches) // STEPS))
+    loaders: dict[str, int] = {}
+    found: list[npt.NDArray[Any]] = []
+    dropped = sum(batch.dropped for batch in batches)
+    for place, batch in enumerate(batches):
+        if place % stride:
+            dropped += batch.steps
+            continue
+        try:
+            rows = decode.steps(_data(connection, "steps", batch.id), batch.steps, packed=bool(batch.packed))
+        except Damaged as error:
+            damage.append(f"{batch.steps} steps of {batch.loader} (batch {batch.id}): {error}")
+            continue
+        rows["loader"] = loaders.setdefault(batch.loader, len(loaders))
+        found.append(rows)
+    whole = np.concatenate(found) if found else np.empty(0, dtype=STEP)
+    placed = np.isfinite(whole["end"])
+    if not placed.all():
+        damage.append(f"{int((~placed).sum())} steps without a time")
+        whole = whole[placed]
+    whole = whole[np.argsort(whole["end"], kind="stable")]
+    if most is not None and len(whole) > most:
+        dropped += len(whole) - most
+        whole = whole[np.arange(most) * len(whole) // most]
+    if most is not None:
+        epochs, which = np.unique(whole["loader"].astype(np.int64) << 32 | whole["epoch"], return_inverse=True)
+        if len(epochs) > EPOCHS:
+            last = np.zeros(len(epochs))
+            last[which] = whole["end"]  # the steps are in the order of their ends: the last assignment stays
+            kept = np.isin(which, np.argsort(last)[-EPOCHS:])
+            damage.append(f"the steps of all but the newest {EPOCHS:,} epochs")
+            dropped += int((~kept).sum())
+            whole = whole[kept]
+    return StepTable(loaders=tuple(loaders), rows=whole, dropped=dropped)
+
+
+def count_steps(connection: sqlite3.Connection) -> int:
+    return sum(batch.steps for batch in _batches(connection, []))
+
+
+class _Batch(NamedTuple):
+    """A row of the file's table `steps`: `dropped` steps before these were not kept; `packed`: see `decode.steps`."""
+
+    id: int
+    loader: str
+    steps: int
+    dropped: int
+    packed: int
+
+
+def _batches(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
+    """The batches of the newest loaders, in their order; malformed ones are left out."""
+    found: list[_Batch] = []
+    loaders: set[str] = set()
+    left_out = others = 0
+    newest = f"ORDER BY id DESC LIMIT {BLOCKS}"
+    for row in listed(connection, "steps", "id, loader, n, dropped, packed", newest, damage):
+        number, loader, count, dropped, packed = row
+        named = isinstance(loader, str) and len(loader) <= NAME
+        counted = all(isinstance(value, int) for value in (number, count, dropped, packed))
+        if not named or not counted or not (0 <= count <= STEPS_BLOCK and 0 <= dropped <= INTEGER):
+            left_out += 1
+        elif loader not in loaders and len(loaders) >= MOST_LOADERS:
+            others += 1
+        else:
+            loaders.add(loader)
+            found.append(_Batch(*row))
+    if left_out:
+        damage.append(f"{left_out} batches of steps whose counts are impossible")
+    if others:
+        damage.append(f"the steps of all but the newest {MOST_LOADERS} loaders")
+    return found[::-1]
+
+
+def _data(connection: sqlite3.Connection, table: str, number: int) -> bytes:
+    """The bytes of a row. Raises Damaged."""
+    try:
+        row = connection.execute(f"SELECT data FROM {table} WHERE id = ?", (number,)).fetchone()  # noqa: S608
+    except sqlite3.DatabaseError as error:
+        raise Damaged(str(error)) from error
+    data = None if row is None else row[0]
+    if not isinstance(data, bytes):
+        raise Damaged("its bytes are not there")
+    return data

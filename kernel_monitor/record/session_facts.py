@@ -1,18 +1,33 @@
-"""Reads the JSON of a session's file: facts, loaders' states, events, layouts, hellos. Malformed parts are left out.
+"""Reads what a session's file says of itself: facts, loaders' states, events, layouts, hellos, and the list of rows.
 
-Each function appends a description of each part that it left out to the list `damage`.
+Malformed parts are left out: each function appends a description of each to the list `damage`.
 """
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import validation
-from .file_limits import EPOCHS, EVENTS, EVENTS_SHOWN, LAYOUTS, LOADERS, SEGMENTS, SERIES
-from .json_text import Budget, parse
+from .file_limits import (
+    BLOCK_COST,
+    BLOCK_ROWS,
+    BLOCKS,
+    EPOCHS,
+    EVENTS,
+    EVENTS_SHOWN,
+    FAMILY_COST,
+    LAYOUTS,
+    LOADERS,
+    SEGMENTS,
+    SERIES,
+    SESSION_S,
+)
+from .format import HOST
+from .validation import Budget, parse
 
 _CHANGES = ("switch", "knobs", "mark")
 NO_HELLO: dict[str, Any] = {
@@ -72,12 +87,7 @@ def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[
 
 
 def shown_events(events: list[dict[str, Any]], loaders: set[str], damage: list[str]) -> list[dict[str, Any]]:
-    """The newest events, as many as charts can show and be analysed.
-
-    Args:
-        events: oldest first.
-        loaders: ids of the loaders of states and steps.
-    """
+    """The newest of `events` (oldest first), as many as can be shown; `loaders` are the ids in states and steps."""
     kept: list[dict[str, Any]] = []
     kinds: Counter[str] = Counter()
     known = set(loaders)
@@ -137,21 +147,71 @@ def _texts(
     """The newest well-formed values of a column of JSON texts, and the numbers of their rows; the newest first."""
     budget = Budget()
     left_out, why = 0, ""
-    try:
-        for number, text in connection.execute(
-            f"SELECT id, {column} FROM {table} ORDER BY id DESC LIMIT ?",  # noqa: S608
-            (most,),
-        ):
-            try:
-                value = shape(parse(text, budget))
-            except ValueError as error:
-                left_out, why = left_out + 1, why or str(error)
-                if budget.spent:
-                    why = f"the older rows: {error}"
-                    break
-            else:
-                yield number, value
-    except sqlite3.DatabaseError as error:
-        damage.append(f"the list of {table}: {error}")
+    for number, text in listed(connection, table, f"id, {column}", f"ORDER BY id DESC LIMIT {most}", damage):
+        try:
+            value = shape(parse(text, budget))
+        except ValueError as error:
+            left_out, why = left_out + 1, why or str(error)
+            if budget.spent:
+                why = f"the older rows: {error}"
+                break
+        else:
+            yield number, value
     if left_out:
         damage.append(f"{left_out} of the {table} ({why})")
+
+
+def listed(
+    connection: sqlite3.Connection, table: str, columns: str, rest: str, damage: list[str]
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table up to the first that cannot be read."""
+    try:
+        yield from connection.execute(f"SELECT {columns} FROM {table} {rest}")  # noqa: S608
+    except sqlite3.DatabaseError as error:
+        damage.append(f"the list of {table}: {error}")
+
+
+class Stored(NamedTuple):
+    """A run of rows in the file: a row of its `table` (`chunks` or `tail`), from session time `first` to `last`."""
+
+    table: str
+    id: int
+    layout: int
+    first: float
+    last: float
+    rows: int
+
+    def cost(self, width: int, families: int, wanted: int) -> int:
+        """The cost of decoding it, in values (`file_limits`).
+
+        `width` series of its layout and `families` of them (`codec`) are unpacked; the result has the `wanted` ones.
+        """
+        return self.rows * (wanted + width // 4 + 4) + FAMILY_COST * families + BLOCK_COST
+
+
+def stored(connection: sqlite3.Connection, damage: list[str]) -> list[Stored]:
+    """All runs of a session's file, by their times; malformed ones are described in `damage` and left out."""
+    found: list[Stored] = []
+    for table in ("chunks", "tail"):
+        left_out = 0
+        for row in listed(connection, table, "id, layout, first, last, n", f"ORDER BY id LIMIT {BLOCKS + 1}", damage):
+            number, layout, first, last, rows = row
+            counted = all(isinstance(value, int) for value in (number, layout, rows)) and 0 < rows <= BLOCK_ROWS
+            timed = isinstance(first, int | float) and isinstance(last, int | float)
+            if counted and timed and -SESSION_S <= first <= last <= SESSION_S:
+                found.append(Stored(table, number, layout, float(first), float(last), rows))
+            else:
+                left_out += 1
+        if left_out:
+            damage.append(f"{left_out} {table} whose times or counts are impossible")
+    if len(found) > BLOCKS:
+        damage.append(f"the blocks after the first {BLOCKS:,}")
+        del found[BLOCKS:]
+    return sorted(found, key=lambda run: (run.first, run.id))
+
+
+def ends(connection: sqlite3.Connection) -> tuple[float, float]:
+    """Session times of the oldest and the newest of the host's rows; NaN where there is none."""
+    hosts = {number for number, kind in connection.execute("SELECT id, kind FROM layouts LIMIT 100000") if kind == HOST}
+    runs = [run for run in stored(connection, []) if run.layout in hosts]
+    return (runs[0].first, max(run.last for run in runs)) if runs else (math.nan, math.nan)

@@ -9,11 +9,12 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import codec
-from .format import APPLICATION_ID, FORMAT, HOST, LOADERS, STEP, TABLES, wal_of, writer_here
+from .format import APPLICATION_ID, FORMAT, HOST, LOADERS, STEP, TABLES, size_of_log, writer_here
 
 CHUNK_ROWS = 600
 CHUNK_BYTES = 2 << 20  # of rows as they came: what packing holds in memory
@@ -25,15 +26,6 @@ _SLACK = 8 << 20  # bytes of free pages that a file may keep for its next tail
 _LOG_LIMIT = 64 << 20  # a log beyond this is written back at once, by the writing thread
 
 
-class Batch(NamedTuple):
-    """Rows of a layout, not written yet."""
-
-    layout: int
-    times: list[float]
-    missed: list[int]
-    values: list[bytes]
-
-
 class OtherFile(Exception):
     """The file belongs to another session, or to none."""
 
@@ -41,15 +33,8 @@ class OtherFile(Exception):
 class SessionFile:
     """A connection to a session's file, to be used by one thread at a time. Every method may raise sqlite3.Error.
 
-    Args:
-        path: the file; that of the same session is continued.
-        session: the session's id.
-        origin: Unix s at session time 0.
-        max_bytes: beyond it, the oldest rows go.
-
-    Raises:
-        OtherFile: the file holds something else.
-        OSError: it cannot be made.
+    The file of the same session is continued, anything else in it an OtherFile. `origin` is the Unix time of session
+    time 0. Beyond `max_bytes` the oldest rows go.
     """
 
     def __init__(self, path: Path, *, session: str, origin: float, max_bytes: int) -> None:
@@ -61,7 +46,7 @@ class SessionFile:
         try:
             if hasattr(os, "fchmod"):
                 os.fchmod(fd, 0o600)
-            self._place = _place(os.fstat(fd))
+            self._facts = os.fstat(fd)
         finally:
             os.close(fd)
         self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
@@ -73,22 +58,21 @@ class SessionFile:
 
     def _open(self, session: str, origin: float) -> None:
         db = self._db
-        application = db.execute("PRAGMA application_id").fetchone()[0]
+        application = self._pragma("application_id")
         tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if application == 0 and tables == 0:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
-            db.execute("BEGIN IMMEDIATE")
-            for statement in TABLES.split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {FORMAT}")
-            self.note("session", session)
-            self.note("origin", origin)
-            self.note("created", time.time())
-            self.note("writer", writer_here())
-            db.execute("COMMIT")
-        elif application != APPLICATION_ID or db.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
+            with self.transaction():
+                for statement in TABLES.split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                db.execute(f"PRAGMA user_version = {FORMAT}")
+                self.note("session", session)
+                self.note("origin", origin)
+                self.note("created", time.time())
+                self.note("writer", writer_here())
+        elif application != APPLICATION_ID or self._pragma("user_version") != FORMAT:
             raise OtherFile(f"{self.path} is no session of this version")
         else:
             if self._read("session") != session:
@@ -101,11 +85,9 @@ class SessionFile:
         db.execute("PRAGMA cache_size = -1024")
         known = db.execute("SELECT id, kind, series FROM layouts").fetchall()
         self._layouts: dict[tuple[str, str], int] = {(kind, series): number for number, kind, series in known}
-        self._names: dict[int, list[str]] = {
-            number: [name for name, _ in json.loads(series)] for number, _, series in known
-        }
-        self._current: dict[str, int] = {}
-        self._loader_names: dict[str, str] = {}
+        self._names = {number: [name for name, _ in json.loads(series)] for number, _, series in known}
+        self._current: dict[str, int] = {}  # the newest layout of each kind
+        self._loader_units: dict[str, str] = {}
 
     def close(self) -> None:
         """Leave a plain file, or one with its log if another process has it open."""
@@ -117,20 +99,18 @@ class SessionFile:
             self._db.close()
 
     def abandon(self) -> None:
-        """Close without writing anything more."""
         self._db.close()
 
     def is_there(self) -> bool:
         """Whether the file is still where it was: SQLite would go on writing to one that was deleted."""
         try:
-            return _place(self.path.stat()) == self._place
+            return os.path.samestat(self.path.stat(), self._facts)
         except OSError:
             return False
 
     # -- facts, hellos and rows ---------------------------------------------------------------------------------------
 
     def note(self, key: str, value: object) -> None:
-        """Set a fact; JSON-able."""
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
     def _read(self, key: str) -> Any:
@@ -138,70 +118,59 @@ class SessionFile:
         return None if row is None else json.loads(row[0])
 
     def prove_room(self) -> None:
-        """Write and remove as much as the first rows need: even a nearly full disk takes the small facts above.
-
-        Raises:
-            sqlite3.Error: it cannot be written.
-        """
+        """Write and remove as much as the first rows need: even a nearly full disk takes the small facts above."""
         self.note("room", "0" * ROOM)
         self._db.execute("DELETE FROM meta WHERE key = 'room'")
 
-    def begin(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def commit(self) -> None:
-        self._db.execute("COMMIT")
-
-    def roll_back(self) -> None:
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All is written, or nothing: an interrupt, too, must leave no open transaction."""
+        with self._db:  # commits or rolls back
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
 
     def add_hello(self, moment: float, hello: Mapping[str, Any]) -> int:
         """Note the sampler's hello; returns the layout of its frames."""
         rest = {key: value for key, value in hello.items() if key != "series"}
         layout = self._layout(HOST, [(entry["name"], entry["unit"]) for entry in hello["series"]])
-        self._db.execute(
-            "INSERT INTO hellos (time, layout, hello) VALUES (?, ?, ?)", (moment, layout, json.dumps(rest))
-        )
+        self._insert("hellos", time=moment, layout=layout, hello=json.dumps(rest))
         return layout
 
     def loader_layout(self, units: Mapping[str, str]) -> tuple[int, list[str]]:
         """The layout for values of at least these loaders' series (name to unit), and its names."""
-        if not units.keys() <= self._loader_names.keys():
-            self._loader_names = {**self._loader_names, **units}
-        layout = self._layout(LOADERS, list(self._loader_names.items()))
+        self._loader_units |= {name: unit for name, unit in units.items() if name not in self._loader_units}
+        layout = self._layout(LOADERS, list(self._loader_units.items()))
         return layout, self._names[layout]
 
     def _layout(self, kind: str, series: list[tuple[str, str]]) -> int:
         text = json.dumps(series)
         number = self._layouts.get((kind, text))
         if number is None:
-            number = self._db.execute("INSERT INTO layouts (kind, series) VALUES (?, ?)", (kind, text)).lastrowid
-            assert number is not None  # noqa: S101 - for the type checker
+            number = self._insert("layouts", kind=kind, series=text)
             self._layouts[kind, text] = number
             self._names[number] = [name for name, _ in series]
         self._current[kind] = number
         return number
 
-    def add_rows(self, batch: Batch) -> None:
-        count = len(batch.times)
-        data = struct.pack(f"<{count}d{count}I", *batch.times, *batch.missed) + b"".join(batch.values)
-        self._db.execute(
-            "INSERT INTO tail (layout, first, last, n, data) VALUES (?, ?, ?, ?, ?)",
-            (batch.layout, min(batch.times), max(batch.times), count, data),
-        )
+    def add_rows(self, layout: int, rows: Sequence[tuple[float, int, bytes]]) -> None:
+        """Note rows of a layout, each with its time, the deadlines missed before it, and its values."""
+        times, missed, values = zip(*rows, strict=True)
+        data = struct.pack(f"<{len(rows)}d{len(rows)}I", *times, *missed) + b"".join(values)
+        self._insert("tail", layout=layout, first=min(times), last=max(times), n=len(rows), data=data)
 
     def add_event(self, moment: float, event: Mapping[str, Any]) -> None:
-        self._db.execute("INSERT INTO events (time, event) VALUES (?, ?)", (moment, json.dumps(event)))
+        self._insert("events", time=moment, event=json.dumps(event))
 
     def add_steps(self, loader: str, rows: Sequence[tuple[float, bytes]], dropped: int) -> None:
         """Note steps: the end (session s) of each and the step as `packed_step` gives it."""
         data = b"".join(step for _, step in rows)
         last = max((end for end, _ in rows), default=0.0)
-        self._db.execute(
-            "INSERT INTO steps (loader, last, n, dropped, packed, data) VALUES (?, ?, ?, ?, 0, ?)",
-            (loader, last, len(rows), dropped, data),
-        )
+        self._insert("steps", loader=loader, last=last, n=len(rows), dropped=dropped, packed=0, data=data)
+
+    def _insert(self, table: str, **row: object) -> int:
+        columns, marks = ", ".join(row), ", ".join("?" * len(row))
+        done = self._db.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))  # noqa: S608
+        return int(done.lastrowid or 0)
 
     # -- packing ------------------------------------------------------------------------------------------------------
 
@@ -250,13 +219,9 @@ class SessionFile:
             values.append(data[12 * count :])
             yield
         chunk = yield from codec.encode(names, b"".join(times), b"".join(missed), b"".join(values))
-        self.begin()
-        self._db.execute(
-            "INSERT INTO chunks (layout, first, last, n, data) VALUES (?, ?, ?, ?, ?)",
-            (layout, first, last, rows, chunk),
-        )
-        self._db.executemany("DELETE FROM tail WHERE id = ?", [(number,) for number in ids])
-        self.commit()
+        with self.transaction():
+            self._insert("chunks", layout=layout, first=first, last=last, n=rows, data=chunk)
+            self._db.executemany("DELETE FROM tail WHERE id = ?", [(number,) for number in ids])
         yield
         self._bound()
 
@@ -270,66 +235,45 @@ class SessionFile:
             yield
             data = zlib.compress(b"".join(codec.planes(b"".join(row[4] for row in found), STEP.size)), codec.LEVEL)
             yield
-            self.begin()
-            self._db.executemany("DELETE FROM steps WHERE id = ?", [row[:1] for row in found])
-            self._db.execute(
-                "INSERT INTO steps (id, loader, last, n, dropped, packed, data) VALUES (?, ?, ?, ?, ?, 1, ?)",
-                (
-                    found[0][0],
-                    loader,
-                    max(row[1] for row in found),
-                    sum(row[2] for row in found),
-                    sum(row[3] for row in found),
-                    data,
-                ),
-            )
-            self.commit()
+            numbers, lasts, counts, drops, _ = zip(*found, strict=True)
+            with self.transaction():
+                self._db.executemany("DELETE FROM steps WHERE id = ?", [(number,) for number in numbers])
+                counted = {"last": max(lasts), "n": sum(counts), "dropped": sum(drops)}
+                self._insert("steps", id=numbers[0], loader=loader, **counted, packed=1, data=data)
             yield
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 
     def _bound(self) -> None:
-        """Delete the oldest chunks beyond `max_bytes`, and give unused pages back to the file system."""
-        while self._used() > self.max_bytes:
-            oldest = self._db.execute("SELECT id, layout, last, n FROM chunks ORDER BY first LIMIT 1").fetchone()
+        """Delete the oldest chunks beyond `max_bytes`, and give unused pages back."""
+        page = self._pragma("page_size")
+        while (self._pragma("page_count") - self._pragma("freelist_count")) * page > self.max_bytes:
+            oldest = self._db.execute(
+                "SELECT chunks.id, last, n, kind FROM chunks JOIN layouts ON layouts.id = layout ORDER BY first LIMIT 1"
+            ).fetchone()
             if oldest is None:
                 break
-            number, layout, last, rows = oldest
-            before = self._read("dropped") or {"until": 0.0, "rows": 0}
-            host = any(kind == HOST and found == layout for (kind, _), found in self._layouts.items())
-            self.begin()
-            self._db.execute("DELETE FROM chunks WHERE id = ?", (number,))
-            self._db.execute("DELETE FROM steps WHERE last <= ?", (last,))
-            until = max(before["until"], last) if host else before["until"]
-            self.note("dropped", {"until": until, "rows": before["rows"] + (rows if host else 0)})
-            self.commit()
-        free = self._pragma("freelist_count") * self._pragma("page_size") - _SLACK
-        if free > 0:
-            self._give_back(free // self._pragma("page_size"))
-
-    def _used(self) -> int:
-        return (self._pragma("page_count") - self._pragma("freelist_count")) * self._pragma("page_size")
+            number, last, rows, kind = oldest
+            dropped = self._read("dropped") or {"until": 0.0, "rows": 0}
+            if kind == HOST:
+                dropped = {"until": max(dropped["until"], last), "rows": dropped["rows"] + rows}
+            with self.transaction():
+                self._db.execute("DELETE FROM chunks WHERE id = ?", (number,))
+                self._db.execute("DELETE FROM steps WHERE last <= ?", (last,))
+                self.note("dropped", dropped)
+        spare = self._pragma("freelist_count") - _SLACK // page
+        if spare > 0:
+            self.give_back(spare)
 
     def _pragma(self, name: str) -> int:
         return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
 
-    def shrink(self) -> None:
-        self._give_back(0)
-
-    def _give_back(self, pages: int) -> None:
-        """Give back so many free pages, all for 0."""
+    def give_back(self, pages: int = 0) -> None:
+        """Give so many free pages back to the file system, all for 0."""
         # The pragma frees one page per step, and `execute` makes only one step where there is nothing to fetch.
         self._db.executescript(f"PRAGMA incremental_vacuum({pages})")
 
     def keep_log_short(self) -> None:
         """Write the log back if it has grown too long: a reader or a slow disk kept `maintenance` from it."""
-        try:
-            size = wal_of(self.path).stat().st_size
-        except FileNotFoundError:
-            return
-        if size > _LOG_LIMIT:
+        if size_of_log(self.path) > _LOG_LIMIT:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
-def _place(facts: os.stat_result) -> tuple[int, int]:
-    return facts.st_dev, facts.st_ino

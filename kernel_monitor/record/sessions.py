@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ from typing import Any
 from kernel_monitor.errors import SessionError
 
 from . import folders
-from .access import OtherFormat, access, restrain
-from .chunk_index import ends
+from .access import Access, OtherFormat, restrain
 from .format import SUFFIX, is_live, size_of
-from .session_facts import read_hello, read_meta
+from .session_facts import ends, read_hello, read_meta
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def sessions(directory: Path | None = None) -> list[Found]:
 def look(path: Path) -> Found:
     """A session's facts, without its rows; never an error."""
     try:
-        with access(path).connect() as connection:
+        with Access(path).connect() as connection:
             damage: list[str] = []
             meta = read_meta(connection, damage)
             first, last = ends(connection)
@@ -60,8 +59,10 @@ def look(path: Path) -> Found:
         # The list has the file's name beside it.
         problem = str(error).removeprefix(f"{path} ").removeprefix("is ").removeprefix("damaged: ")
         damaged = not isinstance(error, OtherFormat)
-        size, began = size_of(path), _changed(path)
-        return Found(path, "", began, 0.0, size, False, False, "", problem=problem, damaged=damaged)
+        changed = 0.0
+        with suppress(OSError):
+            changed = path.lstat().st_mtime
+        return Found(path, "", changed, 0.0, size_of(path), False, False, "", problem=problem, damaged=damaged)
     ended = meta.get("ended")
     return Found(
         path=path,
@@ -77,11 +78,7 @@ def look(path: Path) -> Found:
 
 
 def identity(path: Path, meta: dict[str, Any], damage: list[str]) -> tuple[str, float]:
-    """The id of a session and when it began (Unix s).
-
-    Raises:
-        SessionError: its file lacks them.
-    """
+    """The id of a session and when it began (Unix s); a SessionError if its file lacks them."""
     if "session" in meta and "origin" in meta:
         return meta["session"], float(meta["origin"])
     why = next((part for part in damage if part.startswith(("session:", "origin:"))), "it is not there")
@@ -89,31 +86,25 @@ def identity(path: Path, meta: dict[str, Any], damage: list[str]) -> tuple[str, 
 
 
 def find(path: str | os.PathLike[str] | None) -> Path:
-    """The file that `path` names: a file, a folder's newest session, the beginning of an id or name; None: the newest.
-
-    Raises:
-        SessionError: there is none, or several begin like that.
-    """
+    """The file that `path` names, as for `reader.open_session`; a SessionError if there is none, or several."""
+    if path is None:
+        return _newest(None)
     try:
-        place = None if path is None else _absolute(Path(path).expanduser())
-        if place is not None and place.is_file():
+        place = Path(path).expanduser()
+        with suppress(FileNotFoundError):  # the working directory is gone
+            place = place.absolute()  # a notebook may change the working directory while the session is open
+        if place.is_file():
             return place
-        folder = place is not None and place.is_dir()
+        is_folder = place.is_dir()
     except (OSError, RuntimeError, ValueError) as error:
         raise SessionError(f"{str(path)[:200]!r} is no name of a file: {error}.") from error
-    if place is None or folder:
-        listed = sessions(place)
-        found = [session for session in listed if session.problem is None]
-        if not found:
-            where = "" if place is None else f" in {place}"
-            unreadable = f" that can be read; {len(listed)} cannot: kernel-monitor sessions" if listed else ""
-            raise SessionError(f"There is no recorded session{where}{unreadable}.")
-        return found[0].path
-    beginning = os.fspath(path) if path is not None else ""
+    if is_folder:
+        return _newest(place)
+    beginning = os.fspath(path)
     fitting = [
         session.path
         for session in sessions()
-        if beginning and any(name.startswith(beginning) for name in (session.id, session.path.name))
+        if beginning and (session.id.startswith(beginning) or session.path.name.startswith(beginning))
     ]
     if len(fitting) > 1:
         raise SessionError(f"Several sessions begin with {beginning!r}: {', '.join(file.name for file in fitting)}.")
@@ -125,12 +116,14 @@ def find(path: str | os.PathLike[str] | None) -> Path:
     return fitting[0]
 
 
-def _absolute(path: Path) -> Path:
-    """An absolute path: a notebook may change the working directory while the session is open."""
-    try:
-        return path.absolute()
-    except FileNotFoundError:  # the working directory is gone
-        return path
+def _newest(folder: Path | None) -> Path:
+    listed = sessions(folder)
+    for session in listed:
+        if session.problem is None:
+            return session.path
+    where = "" if folder is None else f" in {folder}"
+    unreadable = f" that can be read; {len(listed)} cannot: kernel-monitor sessions" if listed else ""
+    raise SessionError(f"There is no recorded session{where}{unreadable}.")
 
 
 def left_without_goodbye(directory: Path | None = None) -> Found | None:
@@ -143,11 +136,7 @@ def left_without_goodbye(directory: Path | None = None) -> Found | None:
 
 
 def mark_told(found: Found) -> None:
-    """Note in the session's file that a user was told how it ended.
-
-    Raises:
-        SessionError: the file cannot be written; a user will be told again.
-    """
+    """Note in the session's file that a user was told how it ended; a SessionError if it cannot be written."""
     try:
         with closing(sqlite3.connect(found.path, isolation_level=None, timeout=2.0)) as connection:
             restrain(connection)
@@ -162,14 +151,6 @@ def _host(hello: dict[str, Any]) -> str:
     names = [gpu["name"] for gpu in hello["gpus"]]
     parts += [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
     return ", ".join(parts)
-
-
-def _changed(path: Path) -> float:
-    """When a file changed last, in Unix s."""
-    try:
-        return path.lstat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def moment_text(unix: float) -> str:

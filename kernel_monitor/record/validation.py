@@ -1,17 +1,80 @@
-"""The shapes of the JSON values in a session's file, and the check of a value against its shape.
+"""Reads JSON from a file of unknown origin: bounded, with finite numbers, in UTF-8, and of the shape that it must have.
 
-A shape is a type or tuple of types; a predicate; `[shape]`, a list of such values; or `{key: shape}`, an object, where
-a key that ends in `?` may be missing and is left out if its value does not fit.
+A shape is a type or tuple of types; a predicate; `[shape]`, a list of such values; `{...: shape}`, an object of such
+values; or `{key: shape}`, an object, where a key that ends in `?` may be missing and is left out if its value does not
+fit.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
-from .file_limits import CPUS, GPUS, INTERVAL_S, NAME, ORIGIN_S, SERIES, SESSION_S
+from .file_limits import (
+    CPUS,
+    GPUS,
+    INTEGER,
+    INTERVAL_S,
+    NAME,
+    ORIGIN_S,
+    SERIES,
+    SESSION_S,
+    TEXT_BYTES,
+    TEXT_DEPTH,
+    TEXT_VALUES,
+)
 
 Shape = Any
+
+
+class Budget:
+    """The characters and values that several texts may have together; `spent` once a text did not fit."""
+
+    def __init__(self) -> None:
+        self._bytes, self._values = TEXT_BYTES, TEXT_VALUES
+        self.spent = False
+
+    def take(self, text: str) -> None:
+        """Count a text. Raises ValueError if it is too much."""
+        self._bytes -= len(text)
+        # A text has at most one value more than commas and opening brackets.
+        self._values -= text.count(",") + text.count("[") + text.count("{") + 1
+        if self._bytes < 0 or self._values < 0:
+            self.spent = True
+            raise ValueError("it holds more than any recording")
+
+
+def parse(text: object, budget: Budget | None = None) -> Any:
+    """The value of a JSON text: numbers that are not finite are None, lone surrogates are replaced.
+
+    A ValueError if it is no JSON, or larger or deeper than the recorder writes. `budget` is shared with other texts.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"{type(text).__name__} in place of text")
+    (budget or Budget()).take(text)
+    try:
+        value = json.loads(text, parse_constant=lambda _name: None)
+    except RecursionError as error:
+        raise ValueError("its lists are too deep") from error
+    return _tidy(value, TEXT_DEPTH)
+
+
+def _tidy(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        # Python spells odd file names with lone surrogates, which no message or page can hold.
+        return value.encode("utf-8", errors="surrogatepass").decode("utf-8", errors="replace")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int) and not -INTEGER <= value <= INTEGER:
+        raise ValueError("it has a number of too many digits")
+    if not isinstance(value, list | dict):
+        return value
+    if depth == 0:
+        raise ValueError("its lists are too deep")
+    if isinstance(value, list):
+        return [_tidy(entry, depth - 1) for entry in value]
+    return {_tidy(key, 0): _tidy(entry, depth - 1) for key, entry in value.items()}
 
 
 class Misfit(ValueError):
@@ -19,63 +82,44 @@ class Misfit(ValueError):
 
 
 def fitted(value: Any, shape: Shape, place: str = "") -> Any:
-    """The value, without optional parts that do not fit.
-
-    Raises:
-        Misfit: it has not this shape.
-    """
-    if isinstance(shape, dict):
-        if not isinstance(value, dict):
-            raise Misfit(f"{place or 'it'} is no object")
-        return _object(value, shape, place)
+    """The value, without optional parts that do not fit; a Misfit if it has not this shape."""
+    if isinstance(shape, dict | list) and not isinstance(value, type(shape)):
+        raise Misfit(f"{place or 'it'} is no {'object' if isinstance(shape, dict) else 'list'}")
     if isinstance(shape, list):
-        if not isinstance(value, list):
-            raise Misfit(f"{place or 'it'} is no list")
         return [fitted(entry, shape[0], f"{place}[{k}]") for k, entry in enumerate(value)]
-    fits = isinstance(value, shape) if isinstance(shape, type | tuple) else shape(value)
-    # To Python a bool is an int; to readers of the file it is not.
-    if not fits or (isinstance(value, bool) and isinstance(shape, type | tuple) and not _of(bool, shape)):
+    if isinstance(shape, dict):
+        if ... in shape:
+            return {key: fitted(entry, shape[...], f"{place}.{key}") for key, entry in value.items()}
+        found = dict(value)
+        for name, inner in shape.items():
+            key = name.removesuffix("?")
+            if key not in value and key == name:
+                raise Misfit(f"{place or 'it'} has no {key}")
+            try:
+                if key in value:
+                    found[key] = fitted(value[key], inner, f"{place}.{key}".lstrip("."))
+            except Misfit:
+                if key == name:
+                    raise
+                del found[key]
+        return found
+    if isinstance(shape, type | tuple):
+        kinds = shape if isinstance(shape, tuple) else (shape,)
+        # To Python a bool is an int; to readers of the file it is not.
+        fits = bool in kinds if isinstance(value, bool) else isinstance(value, kinds)
+    else:
+        fits = shape(value)
+    if not fits:
         raise Misfit(f"{place or 'it'} is {value!r:.40}")
     return value
 
 
-def _object(value: dict[str, Any], shape: dict[str, Shape], place: str) -> dict[str, Any]:
-    found = dict(value)
-    for name, inner in shape.items():
-        key = name.removesuffix("?")
-        if key not in value:
-            if key == name:
-                raise Misfit(f"{place or 'it'} has no {key}")
-            continue
-        try:
-            found[key] = fitted(value[key], inner, f"{place}.{key}".lstrip("."))
-        except Misfit:
-            if key == name:
-                raise
-            del found[key]
-    return found
-
-
-def _of(kind: type, shape: type | tuple[Any, ...]) -> bool:
-    return kind in shape if isinstance(shape, tuple) else shape is kind
-
-
-def moment(value: Any) -> bool:
-    """Whether this is a session time, s."""
+def _moment(value: Any) -> bool:  # session time, s
     return isinstance(value, int | float) and abs(value) <= SESSION_S
-
-
-def origin(value: Any) -> bool:
-    """Whether this is a Unix time that a session may begin at."""
-    return isinstance(value, int | float) and 0 <= value <= ORIGIN_S
 
 
 def _name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= NAME
-
-
-def _interval(value: Any) -> bool:
-    return isinstance(value, int | float) and INTERVAL_S[0] <= value <= INTERVAL_S[1]
 
 
 def _count(value: Any) -> bool:
@@ -84,14 +128,6 @@ def _count(value: Any) -> bool:
 
 def _maybe_count(value: Any) -> bool:
     return value is None or _count(value)
-
-
-def _counts(value: Any) -> bool:
-    return isinstance(value, dict) and all(_maybe_count(entry) for entry in value.values())
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values())
 
 
 def _cpus(value: Any) -> bool:
@@ -105,20 +141,22 @@ def _amount(value: Any) -> bool:
 NUMBER = (int, float)
 MAYBE_NUMBER = (int, float, type(None))
 MAYBE_TEXT = (str, type(None))
+_TEXTS = {...: str}
+_COUNTS = {...: _maybe_count}
 
 META: dict[str, Shape] = {
     "session": _name,
-    "origin": origin,
+    "origin": lambda value: isinstance(value, int | float) and 0 <= value <= ORIGIN_S,
     "writer": {"pid": _count, "start?": MAYBE_NUMBER, "boot?": str, "namespace?": str},
-    "ended": {"reason": str, "time": moment, "goodbye": bool},
+    "ended": {"reason": str, "time": _moment, "goodbye": bool},
     "facts": {
-        "versions?": _texts,
+        "versions?": _TEXTS,
         "price?": MAYBE_NUMBER,
         "currency?": MAYBE_TEXT,
         "world_size?": _count,
         "rank?": _count,
     },
-    "dropped": {"until": moment, "rows": _count},
+    "dropped": {"until": _moment, "rows": _count},
     "loaders": list,
     "epochs": dict,
     "told": NUMBER,
@@ -133,26 +171,9 @@ COUNTS: dict[str, Shape] = {
     "planned?": _maybe_count,
     "finished?": bool,
     **{f"{key}?": _maybe_count for key in ("lost", "doubled", "skipped", "replaced")},
-    "decoded?": _counts,
+    "decoded?": _COUNTS,
 }
-"""The counts of an epoch."""
-_CALIBRATION = {
-    "state": str,
-    "files": _count,
-    "seconds": MAYBE_NUMBER,
-    "error": MAYBE_NUMBER,
-    "reason": MAYBE_TEXT,
-}
-
-
-def _calibrations(value: Any) -> bool:
-    try:
-        return isinstance(value, dict) and all(fitted(one, _CALIBRATION) for one in value.values())
-    except Misfit:
-        return False
-
-
-_SKIP = {"index": int, "path": str, "reason": str}
+_CALIBRATION = {"state": str, "files": _count, "seconds": MAYBE_NUMBER, "error": MAYBE_NUMBER, "reason": MAYBE_TEXT}
 STATE: dict[str, Shape] = {
     "id": _name,
     "name": str,
@@ -160,12 +181,12 @@ STATE: dict[str, Shape] = {
     "status?": str,
     "wanted?": MAYBE_TEXT,
     "backends?": [{"name": str, "available?": bool, "reason?": MAYBE_TEXT, "confirm?": MAYBE_TEXT}],
-    "knobs?": _counts,
-    "calibration?": _calibrations,
-    "skips?": [_SKIP],
+    "knobs?": _COUNTS,
+    "calibration?": {...: _CALIBRATION},
+    "skips?": [{"index": int, "path": str, "reason": str}],
     "ended?": bool,
     "batch?": _count,
-    **{(key if key.endswith("?") else f"{key}?"): shape for key, shape in COUNTS.items()},
+    **{f"{key.removesuffix('?')}?": shape for key, shape in COUNTS.items()},
 }
 """A loader's state (`docs/messages.md`, *LoaderState*)."""
 
@@ -179,15 +200,15 @@ _RUN = {
 }
 _DIAGNOSIS = {
     "runs": [_RUN],
-    "began?": moment,
+    "began?": _moment,
     "measured?": [_GAIN],
     "predicted?": [_GAIN],
     "cannot?": [str],
 }
 _OPERATOR = {"name": str, "share": NUMBER, "self_ms": NUMBER, "count": _count}
 _KERNEL = {"name": str, "share": NUMBER, "ms": NUMBER, "launches": _count}
-_PROFILE = {"cpu": [_OPERATOR], "gpu": [_KERNEL], "began?": moment, "wall_ms?": NUMBER, "trace?": MAYBE_TEXT}
-EVENT: dict[str, Shape] = {"kind": _name, "time": moment, "first?": moment, "asked?": moment, "loader?": MAYBE_TEXT}
+_PROFILE = {"cpu": [_OPERATOR], "gpu": [_KERNEL], "began?": _moment, "wall_ms?": NUMBER, "trace?": MAYBE_TEXT}
+EVENT: dict[str, Shape] = {"kind": _name, "time": _moment, "first?": _moment, "asked?": _moment, "loader?": MAYBE_TEXT}
 """The shape of every event."""
 EVENTS: dict[str, dict[str, Shape]] = {
     "switch": {"loader": _name, "source": str, "target": str, "epoch?": _count, "batch?": _count},
@@ -197,56 +218,49 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "prediction": {"loader": _name, "target": str, "gains": [_GAIN]},
     "diagnosis": {"result?": _DIAGNOSIS},
     "profile": {"result?": _PROFILE},
-    "cell": {"label": str, "began": moment, "ended": moment},
+    "cell": {"label": str, "began": _moment, "ended": _moment},
 }
 """The further shape of the events of a kind."""
 
-LAYOUT: Shape = [lambda pair: isinstance(pair, list) and len(pair) == 2 and _name(pair[0]) and isinstance(pair[1], str)]
-"""The series of a layout: names and units."""
-
-_LIMITS = {"cpus?": _cpus, "cpu_quota?": _amount, "memory?": _amount, "source?": MAYBE_TEXT}
-_TOPOLOGY = {"sockets?": [_cpus], "numa?": [_cpus]}
 _HOST: dict[str, Shape] = {
     "cpu_model?": MAYBE_TEXT,
     "platform?": MAYBE_TEXT,
     "logical_cpus?": _count,
     "memory_total?": _amount,
-    "limits?": _LIMITS,
-    "topology?": _TOPOLOGY,
-    "reasons?": _texts,
+    "limits?": {"cpus?": _cpus, "cpu_quota?": _amount, "memory?": _amount, "source?": MAYBE_TEXT},
+    "topology?": {"sockets?": [_cpus], "numa?": [_cpus]},
+    "reasons?": _TEXTS,
 }
 _GPU = {
     "index": _count,
     "name": str,
     "memory_total": MAYBE_NUMBER,
-    "reasons?": _texts,
+    "reasons?": _TEXTS,
     "mig?": [{"index": _count, "name": str, "memory_total": MAYBE_NUMBER}],
     "throttle?": [str],
+}
+_HELLO = {
+    "interval": lambda value: isinstance(value, int | float) and INTERVAL_S[0] <= value <= INTERVAL_S[1],
+    "cpus": _cpus,
+    "gpus": [_GPU],
+    "gpu_reason": MAYBE_TEXT,
+    "host": _HOST,
 }
 
 
 def hello(value: Any) -> dict[str, Any]:
-    """A sampler's hello, checked.
-
-    Raises:
-        Misfit: it has not this shape.
-    """
-    shape = {"interval": _interval, "cpus": _cpus, "gpus": [_GPU], "gpu_reason": MAYBE_TEXT, "host": _HOST}
-    found: dict[str, Any] = fitted(value, shape)
-    for key, most in (("cpus", CPUS), ("gpus", GPUS)):
-        if len(found[key]) > most:
-            raise Misfit(f"it has {len(found[key]):,} {key}")
+    """A sampler's hello, checked. Raises Misfit."""
+    found: dict[str, Any] = fitted(value, _HELLO)
+    if len(found["gpus"]) > GPUS:
+        raise Misfit(f"it has {len(found['gpus']):,} gpus")
     found["cpus"] = list(dict.fromkeys(found["cpus"]))
     return found
 
 
 def layout(value: Any) -> list[tuple[str, str]]:
-    """The series of a layout, checked.
-
-    Raises:
-        Misfit: it has not this shape, or a name twice.
-    """
-    pairs = fitted(value, LAYOUT)
+    """The series of a layout, names and units, checked. Raises Misfit."""
+    fits = lambda pair: isinstance(pair, list) and len(pair) == 2 and _name(pair[0]) and isinstance(pair[1], str)  # noqa: E731
+    pairs = fitted(value, [fits])
     if len(pairs) > SERIES:
         raise Misfit(f"it has {len(pairs):,} series")
     if len({name for name, _ in pairs}) != len(pairs):
@@ -255,10 +269,6 @@ def layout(value: Any) -> list[tuple[str, str]]:
 
 
 def event(value: Any) -> dict[str, Any]:
-    """An event, checked.
-
-    Raises:
-        Misfit: it has not the shape of its kind.
-    """
-    found: dict[str, Any] = fitted(value, EVENT)
-    return _object(found, EVENTS.get(found["kind"], {}), "")
+    """An event, checked. Raises Misfit."""
+    found = fitted(value, EVENT)
+    return dict(fitted(found, EVENTS.get(found["kind"], {})))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sqlite3
 import struct
-import sys
 import threading
 import time
-from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from kernel_monitor.steps.measured_step import PHASES
 from .format import packed_step
 from .maintenance import Upkeep
 from .recorder_status import RecorderStatus, stop_message
-from .session_file import Batch, OtherFile, SessionFile
+from .session_file import OtherFile, SessionFile
 
 MAX_BYTES = 256 << 20
 COMMIT_S = 0.4  # how often the queue is written: what a kill of the sampler can cost
 QUEUE_BYTES = 4 << 20  # of frames that may wait for the disk
 QUEUE_COMMANDS = 10_000
-BATCH_ROWS = 100
+BATCH_ROWS = 100  # rows in one row of the file at most: what is packed in a piece
 PACK_S = 5.0  # how often is checked whether there is enough to pack
 PIECES, PAUSE_S = 4, 0.0002
 """Without a real-time priority, pieces packed between two pauses: a thread that sleeps often is run when it asks."""
@@ -44,9 +43,8 @@ lets them write in turn."""
 class Recorder:
     """Records one session; started once.
 
-    No method raises or waits for the disk; a failure ends the recording and nothing else. The interpreter's end waits
-    until `close` is done, a second or so. A file of the same session is continued; beside a damaged file, or another
-    session's, a new file is made.
+    No method raises or waits for the disk; a failure ends the recording and nothing else. A file of the same session is
+    continued; beside a damaged file, or another session's, a new file is made.
 
     `on_state` is called on the recorder's thread with `{"kind": "recorder", "level", "state", "path", "message"}`;
     `state` is `recording`, `moved` (to another file), `stopped` (it failed) or `off` (it was closed).
@@ -70,12 +68,12 @@ class Recorder:
         self._closing = threading.Event()
         self._goodbye: str | None = None
         self._reason = ""
-        # No daemon: the interpreter's end waits for it.
+        # No daemon: the interpreter's end waits for it, a second or so.
         self._thread = threading.Thread(target=self._run, name="kernel-monitor-record")
         # Used by the thread alone:
         self._punctual = False
         self._layout: int | None = None
-        self._batches: list[Batch] = []
+        self._rows: defaultdict[int, list[tuple[float, int, bytes]]] = defaultdict(list)  # of each layout
         self._last = 0.0
         self._steps: dict[str, tuple[list[tuple[float, bytes]], int]] = {}
 
@@ -90,18 +88,10 @@ class Recorder:
         self._interval = float(hello.get("interval", self._interval))
         self._put(self._take_hello, moment, dict(hello))
 
-    def frame(self, moment: float, missed: int, values: Sequence[float] | bytes) -> None:
-        """Take a frame: its session time (s), deadlines missed before it, a float32 per series of the last hello.
-
-        Bytes are taken as they are (little-endian); any other sequence may be used again by the caller.
-        """
+    def frame(self, moment: float, missed: int, values: bytes) -> None:
+        """Take a frame: its session time (s), deadlines missed before it, a `<f4` per series of the last hello."""
         if not self._accepting:
             return
-        if not isinstance(values, bytes):
-            cells = array("f", values)
-            if sys.byteorder == "big":
-                cells.byteswap()
-            values = cells.tobytes()
         if len(self._queue) * (len(values) + 100) > QUEUE_BYTES:
             self._lost += 1
             self._lost_in_all += 1
@@ -117,20 +107,17 @@ class Recorder:
         else:
             self._put(self._take_command, dict(command))
 
-    def close(self, reason: str, *, goodbye: bool | None = None) -> None:
+    def close(self, reason: str, *, goodbye: bool = False) -> None:
         """End the recording; `join` waits until it is done.
 
-        Args:
-            reason: why, unless the kernel said goodbye with a reason of its own.
-            goodbye: whether it ended properly; by default, whether the kernel said goodbye.
+        The `reason` holds unless the kernel said goodbye with its own; `goodbye`: it ended properly even without.
         """
-        if self._closing.is_set():
-            return
-        if goodbye and self._goodbye is None:
-            self._goodbye = reason
-        self._reason = reason
-        self._accepting = False
-        self._closing.set()
+        if not self._closing.is_set():
+            if goodbye and self._goodbye is None:
+                self._goodbye = reason
+            self._reason = reason
+            self._accepting = False
+            self._closing.set()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the recording has ended, for `timeout` seconds at most; whether it has."""
@@ -180,17 +167,15 @@ class Recorder:
                 file = SessionFile(self.path, session=self.session, origin=self.origin, max_bytes=self.max_bytes)
                 file.prove_room()
             except (OtherFile, sqlite3.DatabaseError) as error:
-                damaged = getattr(error, "sqlite_errorname", "SQLITE_NOTADB").split("_")[1] in ("NOTADB", "CORRUPT")
-                if not damaged:
+                if getattr(error, "sqlite_errorname", "SQLITE_NOTADB").split("_")[1] not in ("NOTADB", "CORRUPT"):
                     raise
                 self.path = self._status.path = wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}")
                 continue
             if self.path == wanted:
                 self._status.report("recording", "info", "")
             else:
-                self._status.report(
-                    "moved", "warning", f"{wanted} is damaged or another session's: recorded in {self.path}."
-                )
+                message = f"{wanted} is damaged or another session's: recorded in {self.path}."
+                self._status.report("moved", "warning", message)
             return file
         raise OtherFile(f"there are a hundred files like {wanted}, and none is this session's")
 
@@ -210,10 +195,10 @@ class Recorder:
             if packing is None and now >= pack_due:
                 pack_due = now + PACK_S
                 packing = file.pack()
-            pause = due - now
+            pause, since_frame = due - now, now - self._framed
             # Packing goes on in small pieces, in the first half of the time between two frames: a thread that holds
             # the GIL when a frame is due, and is not run, delays the clock.
-            if packing is not None and not self._is_quiet(now):
+            if packing is not None and 0.5 * self._interval <= since_frame <= 2 * self._interval:
                 pause = NOT_QUIET_S
             elif packing is not None:
                 if next(packing, self) is self:
@@ -224,22 +209,16 @@ class Recorder:
                 pause = PAUSE_S
             self._closing.wait(max(0.0, min(pause, due - now)))
 
-    def _is_quiet(self, now: float) -> bool:
-        since = now - self._framed
-        return since < 0.5 * self._interval or since > 2 * self._interval
-
     def _finish(self, file: SessionFile) -> None:
         until = time.monotonic() + LAST_S
         self._write(file)
-        file.begin()
         goodbye = self._goodbye
         file.note("ended", {"reason": goodbye or self._reason, "time": self._last, "goodbye": goodbye is not None})
-        file.commit()
         for _ in file.pack(everything=True):
             if time.monotonic() > until:
                 break  # unpacked rows can be read, too
         else:
-            file.shrink()
+            file.give_back()
         file.close()
 
     def _write(self, file: SessionFile) -> None:
@@ -247,20 +226,16 @@ class Recorder:
             raise FileNotFoundError(2, "removed", str(file.path))
         if not self._queue:
             return
-        file.begin()
-        try:
+        with file.transaction():
             for _ in range(len(self._queue)):
                 take, *what = self._queue.popleft()
                 take(file, *what)
-            for batch in self._batches:
-                file.add_rows(batch)
-            for loader, (rows, dropped) in self._steps.items():
-                file.add_steps(loader, rows, dropped)
-            file.commit()
-        except BaseException:  # an interrupt, too, must leave no open transaction
-            file.roll_back()
-            raise
-        self._batches.clear()
+            for layout, rows in self._rows.items():
+                for start in range(0, len(rows), BATCH_ROWS):
+                    file.add_rows(layout, rows[start : start + BATCH_ROWS])
+            for loader, (steps, dropped) in self._steps.items():
+                file.add_steps(loader, steps, dropped)
+        self._rows.clear()
         self._steps.clear()
         self._status.lost(self._lost_in_all)
 
@@ -268,20 +243,11 @@ class Recorder:
         self._layout = file.add_hello(moment, hello)
 
     def _take_frame(self, _file: SessionFile, moment: float, missed: int, values: bytes) -> None:
-        if self._layout is None:
-            return  # before the hello the values have no names
-        self._add(self._layout, moment, missed, values)
+        if self._layout is not None:  # before the hello the values have no names
+            self._add(self._layout, moment, missed, values)
 
     def _add(self, layout: int, moment: float, missed: int, values: bytes) -> None:
-        for batch in self._batches:
-            if batch.layout == layout and len(batch.times) < BATCH_ROWS:
-                break
-        else:
-            batch = Batch(layout, [], [], [])
-            self._batches.append(batch)
-        batch.times.append(moment)
-        batch.missed.append(missed)
-        batch.values.append(values)
+        self._rows[layout].append((moment, missed, values))
         self._last = max(self._last, moment)
 
     def _take_command(self, file: SessionFile, command: dict[str, Any]) -> None:
@@ -292,20 +258,16 @@ class Recorder:
             elif do == "values":
                 self._take_values(file, command["rows"])
             elif do == "steps":
-                rows, dropped = self._steps.get(command["loader"], ([], 0))
-                self._steps[command["loader"]] = (
-                    rows + [packed_step(row) for row in command["rows"]],
-                    dropped + int(command.get("dropped", 0)),
-                )
+                steps, dropped = self._steps.get(command["loader"], ([], 0))
+                steps = steps + [packed_step(row) for row in command["rows"]]
+                self._steps[command["loader"]] = steps, dropped + int(command.get("dropped", 0))
             elif do in ("loaders", "epochs", "facts"):
                 file.note(do, command[do])
             else:
                 self._status.complain(str(do), f"The recorder knows no such message: {do!r:.80}.")
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, struct.error) as error:
-            what = command.get("do")
-            self._status.complain(
-                str(what), f"Not recorded: {what!r:.80} from the kernel ({type(error).__name__}: {error})."
-            )
+            what, why = command.get("do"), f"{type(error).__name__}: {error}"
+            self._status.complain(str(what), f"Not recorded: {what!r:.80} from the kernel ({why}).")
 
     def _take_values(self, file: SessionFile, rows: list[Any]) -> None:
         units = {name: LOADER_UNITS.get(name.rpartition("/")[2], "1") for _, values in rows for name in values}
@@ -313,7 +275,5 @@ class Recorder:
             return
         layout, names = file.loader_layout(units)
         for moment, values in rows:
-            cells = array("f", [float("nan") if (value := values.get(name)) is None else value for name in names])
-            if sys.byteorder == "big":
-                cells.byteswap()
-            self._add(layout, float(moment), 0, cells.tobytes())
+            cells = [math.nan if (value := values.get(name)) is None else value for name in names]
+            self._add(layout, float(moment), 0, struct.pack(f"<{len(cells)}f", *cells))

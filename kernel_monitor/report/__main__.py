@@ -14,8 +14,7 @@ def main() -> int:
     # Hundreds of thousands of models and strings, none of them garbage before the process ends.
     gc.disable()
     # What takes longest comes before the bytes are there: whoever sends them is still reading the session.
-    from .page import render
-    from .sections import compile_templates
+    from .page import compile_templates, render
 
     compile_templates()
 

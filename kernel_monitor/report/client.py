@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from ..store import Snapshot
 from ..stream.render_process import TIMEOUT_S, run_module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..store import Snapshot
 
 
 def render_in_process(snapshot: Snapshot | Callable[[], Snapshot], timeout: float = TIMEOUT_S) -> str:
     """The session as the text of one HTML file, made by `python -m kernel_monitor.report`.
 
-    Args:
-        snapshot: it, or what reads it while the process starts.
-        timeout: seconds that the process may take from when it has the snapshot.
-
-    Raises:
-        MonitorError: the process failed or took longer than `timeout` seconds.
+    `snapshot` may be what reads it while the process starts. A MonitorError is raised if the process fails, or takes
+    longer than `timeout` seconds from when it has the snapshot.
     """
 
     def content() -> bytes:

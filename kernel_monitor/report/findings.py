@@ -1,17 +1,17 @@
-"""What the templates show of what was found: rules, diagnoses, profiles, and what it all costs."""
+"""What the templates show of what was found: verdict, last change, rules, diagnoses, profiles, cost."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from ..analysis import strip
+from ..analysis.results import Finding, Segment
 from ..analysis.rules import RULES
-from .formats import is_known, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ..analysis.results import Finding
-    from .subject import Subject
+from ..protocol.states import StripRow
+from .formats import duration, is_known, plural
+from .segments_section import legend, stack
+from .subject import Subject, statistic
 
 SEVERITIES = ("critical", "warning", "note")
 MOST_EVIDENCE = 4  # pieces of evidence of one finding that are listed; how many more there are is said
@@ -23,26 +23,84 @@ OPERATORS = (
 """Of a profile: the key, the heading, the field of its time, that of its count, and what a person calls the count."""
 
 
+def verdict(subject: Subject) -> dict[str, Any]:
+    """Where a step's time goes, of both sides of the change or of the one segment."""
+    judged = [(segment, found) for segment in subject.pair if (found := subject.verdicts.get(segment.key))]
+    bars = [(segment, found, stack(found.shares)) for segment, found in judged if found.shares]
+    return {"bars": bars, "legend": legend([found.shares for _, found, _ in bars])}
+
+
+def verdicts(subject: Subject) -> dict[str, Any] | None:
+    segments = [segment.key for segment in subject.analysis.segments]
+    judged = [(key, subject.verdicts[key]) for key in segments if key in subject.verdicts]
+    return {"judged": judged} if len(judged) > 1 else None
+
+
+def cannot(subject: Subject) -> dict[str, Any] | None:
+    """What the session does not tell, a sentence each; damage of its file among it."""
+    damaged = subject.recorded.get("damaged") or ()
+    lines = [
+        *subject.analysis.cannot,
+        *(f"The recording is damaged and was read around it: {piece}" for piece in damaged),
+    ]
+    return {"lines": dict.fromkeys(lines)} if lines else None
+
+
+def change(subject: Subject) -> dict[str, Any]:
+    """What the newest change brought, in figures: those of the last switch, or of the segments of another change."""
+    snapshot = subject.snapshot
+    found = strip(snapshot, snapshot.events, snapshot.loaders)
+    if found is not None:
+        title, sides, text = "What the switch changed:", f"{found['source']} → {found['target']}", found["text"]
+        rows = [row for row in found["rows"] if row["label"] not in ("samples", "counted over")]
+    elif len(subject.pair) == 2:
+        before, after = subject.pair
+        title, sides = "What changed:", f"{subject.called(before.key)} → {subject.called(after.key)}"
+        counts = " → ".join(f"{side.samples:,} in {duration(side.seconds)}" for side in subject.pair)
+        text, rows = f"Images: {counts}.", list(_rows(before, after))
+    else:
+        # Nothing was changed: the rate alone.
+        return {"rated": next((segment for segment in subject.pair if is_known(segment.rate)), None)}
+    shown = [{**dict(row), "last": row["unit"] != "images/s"} for row in rows]
+    return {"title": title, "sides": sides, "rows": shown, "text": text}
+
+
+def _rows(before: Segment, after: Segment) -> Iterator[StripRow]:
+    """The strip's rows from two segments."""
+    yield {"label": "images/s", "unit": "images/s", "before": before.rate, "after": after.rate}
+    for label, metric, quantile in (("CPU p95", "cpu", "p95"), ("GPU p50", "gpu", "p50")):
+        sides = [found for side in (before, after) if (found := statistic(side, metric)) is not None]
+        if len(sides) == 2:
+            low, high = (getattr(side.values, quantile) for side in sides)
+            yield {"label": label, "unit": "%", "before": low, "after": high}
+    yield {"label": "data wait per step", "unit": "ms", "before": before.wait, "after": after.wait}
+
+
 def rules(subject: Subject) -> dict[str, Any] | None:
     """What every rule says: those that fired with evidence and advice, the quiet and those that lacked a signal."""
     found = subject.analysis.findings
     if not found:
         return None
     fired, quiet, abstained = (
-        _by_rule(finding for finding in found if finding.state == state) for state in ("fired", "quiet", "abstained")
+        _grouped((finding for finding in found if finding.state == state), lambda finding: finding.rule)
+        for state in ("fired", "quiet", "abstained")
     )
     names = {finding.rule for finding in found}
     note = (
         f"Of {plural(len(names), 'rule')} {len(fired)} fired; {len(quiet.keys() - fired.keys())} looked and did not; "
         f"{len(names - fired.keys() - quiet.keys())} lacked a signal."
     )
-
     return {
         "note": note,
-        "fired": sorted(fired.values(), key=lambda findings: _rank(severity(findings))),
+        "fired": sorted(fired.values(), key=lambda findings: SEVERITIES.index(severity(findings))),
         "quiet": list(quiet.values()),
         "abstained": len(abstained),
-        "lacking": [pair for findings in abstained.values() for pair in _by_missing(findings)],
+        # The same words of several segments once.
+        "lacking": [
+            (those, missing)
+            for findings in abstained.values()
+            for missing, those in _grouped(findings, lambda finding: "; ".join(finding.missing) or "-").items()
+        ],
         "explained": RULES,
         "most_evidence": MOST_EVIDENCE,
         "most_keys": MOST_KEYS,
@@ -52,27 +110,15 @@ def rules(subject: Subject) -> dict[str, Any] | None:
     }
 
 
-def _by_rule(found: Iterable[Finding]) -> dict[str, list[Finding]]:
+def _grouped(found: Iterable[Finding], key: Callable[[Finding], str]) -> dict[str, list[Finding]]:
     grouped: dict[str, list[Finding]] = {}
     for finding in found:
-        grouped.setdefault(finding.rule, []).append(finding)
+        grouped.setdefault(key(finding), []).append(finding)
     return grouped
 
 
-def _by_missing(findings: list[Finding]) -> list[tuple[list[Finding], str]]:
-    """What a rule lacked; the same words of several segments once."""
-    grouped: dict[str, list[Finding]] = {}
-    for finding in findings:
-        grouped.setdefault("; ".join(finding.missing) or "-", []).append(finding)
-    return [(those, missing) for missing, those in grouped.items()]
-
-
-def _rank(name: str) -> int:
-    return SEVERITIES.index(name) if name in SEVERITIES else len(SEVERITIES)
-
-
 def severity(findings: Sequence[Finding]) -> str:
-    return min((finding.severity for finding in findings), key=_rank)
+    return min((finding.severity for finding in findings), key=SEVERITIES.index)
 
 
 def _advised(findings: list[Finding]) -> list[str]:

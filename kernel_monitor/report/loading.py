@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .subject import Subject
+from .subject import Subject
 
 HAPPENED = (
     "switch", "knobs", "mark", "switch-failed", "switch-superseded", "switch-cancelled", "sampler-restarted",

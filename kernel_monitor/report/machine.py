@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..analysis import allowed_cores
 from ..steps.measured_step import ON_DEVICE
+from ..store import Snapshot
 from ..store.charts import PROCESS_ROLES
 from .formats import amount, moment, ranges, size
+from .subject import Subject
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from ..store import Snapshot
-    from .subject import Subject
-
-    Figure = Callable[[str, str, str], str]
+Figure = Callable[[str, str, str], str]
 
 STATISTICS: dict[str, Callable[[npt.NDArray[np.float64]], Any]] = {
     "mean": np.mean,

@@ -10,35 +10,58 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
+from ..analysis.results import Analysis
 from ..analysis.session_analysis import analyse
 from ..analysis.switches import REPLAYS, switches
+from ..store import Snapshot
 from ..stream import bokehjs
-from . import machine, verdict_section
+from . import findings, loading, machine, segments_section
 from .embedded import embed
-from .formats import zone
+from .formats import FILTERS, zone
 from .privacy import clean
-from .sections import SECTIONS, fill, section
-from .subject import Subject
-
-if TYPE_CHECKING:
-    from ..analysis.results import Analysis
-    from ..store import Snapshot
+from .subject import Subject, statistic
 
 STYLE = Path(__file__).with_name("page.css")
 STATIC = Path(__file__).parents[1] / "static"  # what npm builds of `widgets/`
+TEMPLATES = Path(__file__).parent / "templates"
+Context = dict[str, Any]
+
+SECTIONS: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
+    "phases": ("Phases", segments_section.phases),
+    "histograms": ("GPU utilisation", segments_section.histograms),
+    "segments": ("Segments", segments_section.table),
+    "percentiles": ("Percentiles", segments_section.percentiles),
+    "rules": ("Rules", findings.rules),
+    "verdicts": ("Verdicts", findings.verdicts),
+    "diagnoses": ("Diagnose", findings.diagnoses),
+    "operators": ("Operators", findings.operators),
+    "cost": ("Cost", findings.cost),
+    "epochs": ("Epochs", loading.epochs),
+    "loading": ("Data loading", loading.loading),
+    "cannot": ("What it cannot say", findings.cannot),
+    "machine": ("Machine", machine.facts),
+    "gpus": ("GPUs", machine.gpus),
+    "processes": ("Processes", machine.processes),
+    "limits": ("Limits", machine.limits),
+    "method": ("Method", machine.method),
+}
+"""What stands behind the charts, in this order: by its id, which is its template's name, the name in the contents and
+what it shows; None where the session has none of it."""
 
 
 def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     """The session as the text of one HTML file, to be written as UTF-8 with line feeds as they are.
 
-    Args:
-        snapshot: of a live or a recorded session; one without rows gives a page that says so.
-        analysis: of the snapshot as `privacy.clean` leaves it; made here if not given.
+    In a process that trains use `client.render_in_process`. A snapshot without rows gives a page that says so. The
+    `analysis`, made here if not given, is of the snapshot as `privacy.clean` leaves it.
     """
     snapshot = clean(snapshot)
     where = zone(snapshot.schema.origin)
@@ -52,8 +75,8 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
         policy=policy([bokeh, script]),
         version=str(snapshot.facts.get("versions", {}).get("kernel-monitor", "")),
         style=_code(_read(STATIC / "report.css") + _read(STYLE)),
-        verdict=fill("verdict", subject=subject, **verdict_section.verdict(subject)),
-        change=fill("change", subject=subject, **verdict_section.change(subject)),
+        verdict=fill("verdict", subject=subject, **findings.verdict(subject)),
+        change=fill("change", subject=subject, **findings.change(subject)),
         sections=parts,
         replayed=any(event["target"] == REPLAYS for event in switches(snapshot.events)),
         bin_s=bin_s,
@@ -63,6 +86,42 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
         script=_code(script),
         **machine.header(subject),
     )
+
+
+@cache
+def environment() -> Environment:
+    """Every template escapes what it is given."""
+    made = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    # In a chart document the first mention of a model defines it: what comes first must stay first.
+    made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    made.filters.update(FILTERS)
+    made.globals.update(statistic=statistic)
+    return made
+
+
+def compile_templates() -> None:
+    """Load every template, which costs a tenth of a report's time, before the session is there."""
+    for name in environment().list_templates():
+        environment().get_template(name)
+
+
+def fill(template: str, **context: Any) -> Markup:
+    return Markup(environment().get_template(f"{template}.html").render(context))  # noqa: S704 - it escapes all it holds
+
+
+def section(subject: Subject, key: str) -> Markup | None:
+    """A part of the page by its id.
+
+    A recording may be of any origin: what cannot be shown of it gives a sentence, not an error.
+    """
+    name, make = SECTIONS[key]
+    try:
+        context = make(subject)
+        return None if context is None else fill(key, subject=subject, **context)
+    except Exception as error:
+        if "recorded" not in subject.snapshot.facts:
+            raise
+        return fill("failed", key=key, name=name, reason=f"{type(error).__name__}: {error}")
 
 
 def policy(scripts: list[str]) -> str:

@@ -9,16 +9,12 @@ reduced here once more, and what looks like one is searched for.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..paths import last_part, private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..store import Snapshot
+from ..store import Snapshot
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -27,8 +23,12 @@ def clean(snapshot: Snapshot) -> Snapshot:
     """The snapshot with every string that came from outside made printable and freed of absolute paths."""
     schema = snapshot.schema
     skips = [skip for state in snapshot.loaders for skip in state.get("skips") or ()]
-    known = {path for skip in skips if isinstance(path := skip.get("path"), str) and path != last_part(path)}
-    text = partial(_text, known=tuple(sorted(known)))
+    known = sorted({path for skip in skips if isinstance(path := skip.get("path"), str) and path != last_part(path)})
+
+    def text(found: str) -> str:
+        # Before anything is replaced in it: a known path may have unprintable characters.
+        return _UNPRINTABLE.sub("�", private(found, *known))
+
     gpus = tuple(replace(gpu, name=text(gpu.name), reasons=_clean(dict(gpu.reasons), text)) for gpu in schema.gpus)
     loaders = tuple(replace(loader, name=text(loader.name)) for loader in schema.loaders)
     return replace(
@@ -44,11 +44,6 @@ def clean(snapshot: Snapshot) -> Snapshot:
         loaders=_clean(snapshot.loaders, text),
         facts=_clean(dict(snapshot.facts), text),
     )
-
-
-def _text(text: str, known: tuple[str, ...] = ()) -> str:
-    # Before anything is replaced in it: a known path may have unprintable characters.
-    return _UNPRINTABLE.sub("�", private(text, *known))
 
 
 def _clean(value: Any, text: Callable[[str], str]) -> Any:

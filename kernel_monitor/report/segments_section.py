@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..analysis import allowed_cores, measure
-from ..analysis.results import Statistic
+from ..analysis.results import Segment, Statistic
 from ..analysis.statistics import quantiles
 from .formats import is_known, percent
-from .subject import statistic
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..analysis.results import Segment
-    from .subject import Subject
+from .subject import Subject, statistic
 
 PARTS = {
     "wait": "data wait",
@@ -68,16 +63,12 @@ def table(subject: Subject) -> dict[str, Any] | None:
 
 
 def phases(subject: Subject) -> dict[str, Any] | None:
-    """Where a step's time went, segment by segment."""
     shown = [segment for segment in subject.analysis.segments if segment.phases and segment.step > 0]
     if not shown:
         return None
     times = [{"wait": segment.wait, **segment.phases} for segment in shown]
-    shares = []
-    for parts in times:
-        known = {part: value for part, value in parts.items() if is_known(value)}
-        whole = sum(known.values()) or 1.0
-        shares.append({part: value / whole for part, value in known.items()})
+    known = [{part: value for part, value in parts.items() if is_known(value)} for parts in times]
+    shares = [{part: value / (sum(parts.values()) or 1.0) for part, value in parts.items()} for parts in known]
     return {
         "shown": [(segment, *rest) for segment, *rest in zip(shown, times, map(stack, shares), strict=True)],
         "names": {part: name for part, name in PARTS.items() if any(part in parts for parts in times)},
@@ -91,6 +82,16 @@ def histograms(subject: Subject) -> dict[str, Any] | None:
     if not shown:
         return None
     drawn = [segment for segment in subject.pair if segment.gpu_histogram] or shown[-1:]
+
+    def samples(segment: Segment) -> int:
+        found = statistic(segment, "gpu")
+        return found.values.count if found else 0
+
+    def mode(segment: Segment) -> str:
+        tenths = _tenths(segment)
+        k = tenths.index(max(tenths))
+        return f"{10 * k} to {10 * k + 10} % ({percent(tenths[k])} of the samples)"
+
     top = max(max(segment.gpu_histogram) for segment in drawn) or 1.0
     distance = subject.change.histogram_distance if subject.change is not None and len(drawn) == 2 else math.nan
     return {
@@ -98,14 +99,14 @@ def histograms(subject: Subject) -> dict[str, Any] | None:
         "sides": [
             {
                 "name": subject.called(segment.key),
-                "mode": _mode(segment),
-                "samples": _gpu_samples(segment),
+                "mode": mode(segment),
+                "samples": samples(segment),
                 "outline": outline(segment.gpu_histogram, top),
             }
             for segment in drawn
         ],
         "top": top,
-        "rows": [(subject.called(segment.key), _gpu_samples(segment), _tenths(segment)) for segment in shown],
+        "rows": [(subject.called(segment.key), samples(segment), _tenths(segment)) for segment in shown],
     }
 
 
@@ -116,21 +117,9 @@ def outline(shares: Sequence[float], top: float) -> str:
     return "".join(f"V{BASE - share * high:.1f}H{LEFT + (k + 1) * wide:.1f}" for k, share in enumerate(shares))
 
 
-def _gpu_samples(segment: Segment) -> int:
-    found = statistic(segment, "gpu")
-    return found.values.count if found else 0
-
-
 def _tenths(segment: Segment) -> list[float]:
-    """The histogram in bins of 10 %."""
     each = max(len(segment.gpu_histogram) // TENTHS, 1)
     return [sum(segment.gpu_histogram[k * each : (k + 1) * each]) for k in range(TENTHS)]
-
-
-def _mode(segment: Segment) -> str:
-    tenths = _tenths(segment)
-    k = max(range(len(tenths)), key=tenths.__getitem__)
-    return f"{10 * k} to {10 * k + 10} % ({percent(tenths[k])} of the samples)"
 
 
 def percentiles(subject: Subject) -> dict[str, Any] | None:
@@ -150,7 +139,7 @@ def percentiles(subject: Subject) -> dict[str, Any] | None:
         "label": label,
         "folded": rest[-MOST_FOLDED:],
         "segments": bool(pair or rest),
-        "metrics": by_metric,
+        "metrics": _by_metric,
         "quantiles": QUANTILES,
         "bin_s": subject.bin_s,
         "allowed": len(allowed_cores(schema)),
@@ -158,7 +147,7 @@ def percentiles(subject: Subject) -> dict[str, Any] | None:
     }
 
 
-def by_metric(sides: Sides) -> list[list[tuple[str, Statistic]]]:
+def _by_metric(sides: Sides) -> list[list[tuple[str, Statistic]]]:
     """For each metric, in the order of the first side, the sides that have it."""
     metrics = dict.fromkeys(found.metric for _, statistics in sides for found in statistics)
     return [

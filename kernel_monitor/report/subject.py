@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timezone
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..analysis.loops import beside, of_segments
+from ..analysis.results import Analysis, Change, Segment, Statistic, Verdict
+from ..store import Snapshot
 from .formats import clock
-
-if TYPE_CHECKING:
-    from datetime import timezone
-
-    from ..analysis.results import Analysis, Change, Segment, Statistic, Verdict
-    from ..store import Snapshot
 
 
 @dataclass(frozen=True, eq=False)

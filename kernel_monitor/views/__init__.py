@@ -8,24 +8,20 @@ Bokeh is never imported in a process that trains; `python -m kernel_monitor.view
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bokeh.embed import json_item
 from bokeh.layouts import column
-from bokeh.models import ColumnDataSource
+from bokeh.models import Column, ColumnDataSource
 from bokeh.models.ui import UIElement
 
 from ..store import Schema
 from ..store.charts import DEFAULT_CHARTS, Kind
-from .cpu_chart import cpu
 from .gpu_charts import gpu, gpu_bus, gpu_clocks, gpu_counters, gpu_engines
 from .heatmap import color_scale
-from .host_charts import io, memory, pressure, processes
+from .host_charts import cpu, io, memory, pressure, processes
 from .loader_charts import images, phases, wait
-from .style import Page, new_page, share_axis
-
-if TYPE_CHECKING:
-    from bokeh.models import Column
+from .style import Page, show_time
 
 Chart = Callable[[Schema, Page], "list[UIElement]"]
 CHARTS: dict[str, Chart] = {
@@ -54,12 +50,11 @@ def layout(schema: Schema, kind: Kind = "live") -> Column:
         kind: all but "live" have tools to pan and zoom. In a "report" every chart has a time axis of its own, as they
             may stand on several sheets of paper; else the last one has it for all.
     """
-    page = new_page(schema, interactive=kind != "live")
-    parts: list[UIElement] = []
-    for chart in schema.charts or DEFAULT_CHARTS:
-        parts += CHARTS[chart](schema, page)
-    if kind != "report":
-        share_axis(page)
+    page = Page(schema, interactive=kind != "live")
+    drawn = [CHARTS[chart](schema, page) for chart in schema.charts or DEFAULT_CHARTS]
+    parts = [part for chart in drawn for part in chart]
+    for sharing in drawn if kind == "report" else [parts]:
+        show_time(sharing)
     if page.scale:
         parts.insert(0, color_scale())
     return column(*parts, sizing_mode="stretch_width", spacing=3, name="charts")
@@ -74,6 +69,3 @@ def document(schema: Schema, kind: Kind = "live") -> dict[str, Any]:
     tags: list[Any] = [model.tags[0] for model in charts.references() if isinstance(model, ColumnDataSource)]
     lines = sorted({name for tag in tags for name in tag.get("columns", {}).values()})
     return {**json_item(charts), "lines": lines}
-
-
-__all__ = ["CHARTS", "Chart", "document", "layout"]

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bokeh.models import BasicTicker, ColumnDataSource, DataRange1d, Line, NumeralTickFormatter, Range1d, Scatter
 from bokeh.models.dom import Div, Span
+from bokeh.models.renderers import GlyphRenderer
+from bokeh.models.ui import UIElement
 from bokeh.models.ui.panes import Pane
+from bokeh.plotting import figure
 
-from .markers import FONT, add_bands, add_markers
-from .style import LEFT, RIGHT, hover, new_figure
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bokeh.models.renderers import GlyphRenderer
-    from bokeh.plotting import figure
-
-    from .style import Page
+from .style import FONT, LEFT, RIGHT, Page, add_marks, heading, hover, new_figure
 
 SECONDS = 2.0  # seconds of a mean: a frame's window holds one batch or none
 HEIGHT = 96
@@ -29,12 +24,12 @@ CURVE_COLORS = (
 """Distinct in hue and lightness for the common kinds of colour blindness, and on white as on black."""
 FORMATS = {"B": "0.[0] d", "B/s": "0.[0] d", "ms": "0,0.0"}
 """How Bokeh writes a value of the unit, where that is not as a whole number; `d` has it write bytes in kB, MB, GB."""
+Entry = tuple[str, str, str]
+"""Of a legend: words, colour, and stroke as CSS names it."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line."""
-
     series: str  # its series
     label: str  # in the legend and the hover
     unit: str  # of the series
@@ -43,29 +38,44 @@ class Curve:
     also: tuple[str, str] | None = None  # a second series and its unit, shown by the hover beside the first
 
 
+def chart(
+    page: Page,
+    name: str,
+    title: str,
+    lines: Sequence[Curve],
+    *,
+    note: str | None = None,
+    entries: Sequence[Entry] | None = None,
+    **drawn: Any,
+) -> list[UIElement]:
+    """The heading, the legend and the figure (`curves`) of some lines; nothing without lines.
+
+    The legend has an entry for each line, or those of `entries`; without any there is no legend.
+    """
+    if not lines:
+        return []
+    if entries is None:
+        entries = [(line.label, line.color, line.dash) for line in lines]
+    legend = [key(f"{name}-legend", entries)] if entries else []
+    return [heading(name, title, note), *legend, curves(page, name, lines, **drawn)]
+
+
 def curves(
     page: Page,
-    *,
     name: str,
     lines: Sequence[Curve],
+    *,
     height: int = HEIGHT,
     end: float | None = None,
     means: bool = False,
-    axis: bool = True,
 ) -> figure:
-    """A chart of lines from 0 up, without data.
+    """A figure of lines of one unit from 0 up to `end`, or as high as what is visible, without data.
 
-    Args:
-        page: the document that it becomes part of.
-        name: of the figure; its source is called `<name>-lines`, and `<name>-means` where there are means.
-        lines: all of the same unit.
-        height: pixels of the plotting area.
-        end: of the y axis; None for as high as what is visible.
-        means: draw the values as dots and their mean of two seconds as the line.
-        axis: whether it shows the time axis.
+    Its source is called `<name>-lines`. With `means` the values are dots, and the lines their means of two seconds,
+    from the source `<name>-means`.
     """
     y_range = Range1d(start=0, end=end) if end is not None else DataRange1d(start=0, range_padding=0.12, default_span=1)
-    p = new_figure(page, name=name, inner_height=height, y_range=y_range, axis=axis)
+    p = new_figure(page, name, height, y_range)
     # A first step of many seconds must not flatten the chart once it has left it.
     p.window_axis = "x"
     unit = lines[0].unit
@@ -86,36 +96,31 @@ def curves(
         dash: str | list[int] = {"dashed": [6, 3], "dotted": [2, 3]}.get(line.dash, "solid")
         stroke = Line(x="time", y=f"y{k}", line_color=line.color, line_width=2 if means else 1.5, line_dash=dash)
         drawn.append(p.add_glyph(source, stroke))
-    few = len(lines) <= 4
+    # Each line in the hover: label, column, unit, and the column and unit of its second series.
+    readings = [
+        [line.label or "mean", f"y{k}", line.unit, *([f"z{k}", line.also[1]] if line.also else [])]
+        for k, line in enumerate(lines)
+    ]
     p.add_tools(
         hover(
             drawn,
             [(lines[0].label or "mean", f"@y0{{{FORMATS.get(unit, '0,0')}}} {'' if unit == 'B' else unit}")],
-            {
-                "kind": "hover-lines",
-                "values": [_reading(k, line) for k, line in enumerate(lines)],
-            },
+            {"kind": "hover-lines", "values": readings},
             # Of many lines only the nearest is named.
-            mode="vline" if few else "mouse",
+            mode="vline" if len(lines) <= 4 else "mouse",
             line_policy="nearest",
             attachment="horizontal",
         )
     )
-    add_bands(page.bands, p, over=False, labels=True)
-    add_markers(page.markers, p)
+    add_marks(page, p, labels=True)
     if isinstance(p.y_range, DataRange1d):
         # Only they decide how high the chart is.
         p.y_range.update(renderers=[*dots, *drawn])
-    page.top = False
     return p
 
 
-def legend(name: str, lines: Sequence[Curve]) -> Pane:
-    return key(name, [(line.label, line.color, line.dash) for line in lines])
-
-
-def key(name: str, entries: Sequence[tuple[str, str, str]]) -> Pane:
-    """A legend of (words, colour, stroke). As DOM, so that long names of users wrap and are cut short."""
+def key(name: str, entries: Sequence[Entry]) -> Pane:
+    """A legend. As DOM, so that long names of users wrap and are cut short."""
     line = {
         "display": "flex",
         "flex-wrap": "wrap",
@@ -124,25 +129,18 @@ def key(name: str, entries: Sequence[tuple[str, str, str]]) -> Pane:
         "font": f"10.5px {FONT}",
         "color": "inherit",
     }
-    return Pane(elements=[Div(children=[_entry(*entry) for entry in entries], style=line)], name=name)
+    entry = {"display": "flex", "gap": "4px", "align-items": "center", "min-width": "0", "max-width": "100%"}
+    text = {"min-width": "0", "overflow": "hidden", "text-overflow": "ellipsis", "white-space": "nowrap"}
+    shown: list[Any] = []
+    for words, color, stroke in entries:
+        swatch = Div(style={"flex": "none", "width": "18px", "border-top": f"2px {stroke} {color}"})
+        shown.append(Div(children=[swatch, Span(children=[words], style={**text, "opacity": "0.8"})], style=entry))
+    return Pane(elements=[Div(children=shown, style=line)], name=name)
 
 
 def curve_color(k: int) -> str:
     """The k-th colour; they repeat."""
     return CURVE_COLORS[k % len(CURVE_COLORS)]
-
-
-def _entry(name: str, color: str, stroke: str) -> Div:
-    swatch = Div(style={"flex": "none", "width": "18px", "border-top": f"2px {stroke} {color}"})
-    text = {"min-width": "0", "overflow": "hidden", "text-overflow": "ellipsis", "white-space": "nowrap"}
-    style = {"display": "flex", "gap": "4px", "align-items": "center", "min-width": "0", "max-width": "100%"}
-    return Div(children=[swatch, Span(children=[name], style={**text, "opacity": "0.8"})], style=style)
-
-
-def _reading(k: int, line: Curve) -> list[str]:
-    """A line in the hover: label, column, unit, and the column and unit of its second series."""
-    second = [f"z{k}", line.also[1]] if line.also else []
-    return [line.label or "mean", f"y{k}", line.unit, *second]
 
 
 def _source(name: str, tag: dict[str, Any], columns: dict[str, str]) -> ColumnDataSource:

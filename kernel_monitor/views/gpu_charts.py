@@ -7,27 +7,20 @@ so that a GPU that differs from the others stands out. Lines have one colour per
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bokeh.models import Range1d
 from bokeh.models.annotations import BoxAnnotation, Label
+from bokeh.models.ui import UIElement
+from bokeh.plotting import figure
 
+from ..store import Schema
 from ..store.charts import chart_series
-from .curves import LOW, Curve, curve_color, curves, key
-from .heatmap import heatmap
-from .markers import FONT, GRID, add_bands, add_markers
-from .rows import Group, Row, row_height
-from .style import NEUTRAL, Page, heading, missing, new_figure
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bokeh.models.ui import UIElement
-    from bokeh.plotting import figure
-
-    from ..store import Schema
-    from ..store.schema import Gpu
+from ..store.schema import Gpu
+from .curves import LOW, Curve, Entry, chart, curve_color
+from .heatmap import Group, Row, heatmap, row_height
+from .style import FONT, GRID, NEUTRAL, Page, add_marks, heading, missing, new_figure
 
 
 @dataclass(frozen=True)
@@ -40,6 +33,7 @@ class Metric:
 
 
 LOAD = (Metric("utilisation", "busy", "busy"), Metric("memory", "memory", "memory"), Metric("power", "power", "power"))
+THROTTLED = Metric("throttled", "throttled", "thrott.")
 ENGINES = (
     Metric("encoder", "encoder", "encode"),
     Metric("decoder", "decoder", "decode"),
@@ -61,7 +55,9 @@ def gpu(schema: Schema, page: Page) -> list[UIElement]:
     """
     if schema.gpus:
         mig = [_mig(schema, name) for name in chart_series(schema, "gpu") if "/mig/" in name]
-        title = heading("gpu", "GPU, % of maximum", products(schema))
+        names = list(dict.fromkeys(gpu.name for gpu in schema.gpus))
+        times = f"{len(schema.gpus)} × " if len(schema.gpus) > 1 and len(names) == 1 else ""
+        title = heading("gpu", "GPU, % of maximum", f"{times}{', '.join(names)}")
         return [title, _rows(schema, page, "gpu", LOAD, mig, keep=True)]
     if schema.gpu_reason:
         return [heading("gpu", "GPU"), _reason(schema.gpu_reason, page)]
@@ -80,55 +76,29 @@ def gpu_counters(schema: Schema, page: Page) -> list[UIElement]:
 
 def gpu_clocks(schema: Schema, page: Page) -> list[UIElement]:
     """SM clock (MHz), temperature (°C), and when a clock was held down for power, heat or a fault."""
-    title = "SM clock, MHz"
-    if not chart_series(schema, "gpu-clocks"):
-        return missing(schema, "gpu-clocks", title)
-    clocks = _curves(schema, "clock_sm", "MHz")
-    heat = _curves(schema, "temperature", "°C")
-    rows = metric_rows(schema, Metric("throttled", "throttled", "thrott."))
-    parts: list[UIElement] = []
-    if clocks:
-        parts += [heading("gpu-clocks", title), *_legend(schema, "gpu-clocks")]
-        parts.append(curves(page, name="gpu-clocks", lines=clocks, height=LOW, axis=not heat and not rows))
-    if heat:
-        parts += [heading("gpu-heat", "GPU temperature, °C"), *([] if clocks else _legend(schema, "gpu-heat"))]
-        parts.append(curves(page, name="gpu-heat", lines=heat, height=LOW, axis=not rows))
-    if rows:
+    entries = _entries(schema) if len(schema.gpus) > 1 else []
+    clocks, heat = _curves(schema, "clock_sm", "MHz"), _curves(schema, "temperature", "°C")
+    parts = chart(page, "gpu-clocks", "SM clock, MHz", clocks, entries=entries, height=LOW)
+    parts += chart(page, "gpu-heat", "GPU temperature, °C", heat, entries=[] if parts else entries, height=LOW)
+    # The last GPU at the bottom.
+    throttled = [gpu for gpu in reversed(schema.gpus) if _series(gpu, THROTTLED) in schema.columns]
+    if throttled:
+        rows = [_row(schema, gpu, THROTTLED, f"GPU {gpu.index}") for gpu in throttled]
         parts.append(heading("gpu-throttled", "GPU throttled, % of the time", "power cap, heat or hardware slowdown"))
-        parts.append(heatmap(page, name="gpu-throttled", rows=rows, pixels=14 if len(rows) <= 4 else 8, from_top=True))
-    return parts
+        parts.append(heatmap(page, "gpu-throttled", rows, pixels=14 if len(rows) <= 4 else 8, from_top=True))
+    return parts or missing(schema, "gpu-clocks", "SM clock, MHz")
 
 
 def gpu_bus(schema: Schema, page: Page) -> list[UIElement]:
     """What each GPU receives and sends over PCIe and over NVLink, in bytes per second."""
-    if not chart_series(schema, "gpu-bus"):
-        return missing(schema, "gpu-bus", "PCIe and NVLink, bytes per second")
+    entries = [*_entries(schema), ("received", NEUTRAL, "solid"), ("sent", NEUTRAL, "dotted")]
     parts: list[UIElement] = []
-    found = [
-        (name, word, [*_curves(schema, f"{name}_received", "B/s"), *_curves(schema, f"{name}_sent", "B/s", "dotted")])
-        for name, word in (("pcie", "PCIe"), ("nvlink", "NVLink"))
-    ]
-    shown = [entry for entry in found if entry[2]]
-    for name, word, lines in shown:
-        parts.append(heading(f"gpu-{name}", f"{word}, bytes per second"))
-        if name == shown[0][0]:
-            strokes = [("received", NEUTRAL, "solid"), ("sent", NEUTRAL, "dotted")]
-            parts.append(key("gpu-bus-legend", [*_entries(schema), *strokes]))
-        parts.append(curves(page, name=f"gpu-{name}", lines=lines, height=LOW, axis=name == shown[-1][0]))
-    return parts
-
-
-def products(schema: Schema) -> str | None:
-    """`8 × NVIDIA H200`."""
-    names = list(dict.fromkeys(gpu.name for gpu in schema.gpus))
-    what = f"{len(schema.gpus)} × " if len(schema.gpus) > 1 and len(names) == 1 else ""
-    return f"{what}{', '.join(names)}" or None
-
-
-def metric_rows(schema: Schema, metric: Metric) -> list[Row]:
-    """A row for each GPU that has the metric, the last GPU at the bottom."""
-    found = [gpu for gpu in reversed(schema.gpus) if _series(gpu, metric) in schema.columns]
-    return [_row(schema, gpu, metric, f"GPU {gpu.index}") for gpu in found]
+    for name, word in (("pcie", "PCIe"), ("nvlink", "NVLink")):
+        lines = _curves(schema, f"{name}_received", "B/s", ", received")
+        lines += _curves(schema, f"{name}_sent", "B/s", ", sent", "dotted")
+        title = f"{word}, bytes per second"
+        parts += chart(page, f"gpu-{name}", title, lines, entries=[] if parts else entries, height=LOW)
+    return parts or missing(schema, "gpu-bus", "PCIe and NVLink, bytes per second")
 
 
 def _detail(schema: Schema, page: Page, name: str, title: str, metrics: Sequence[Metric]) -> list[UIElement]:
@@ -146,7 +116,9 @@ def _rows(
     # From the bottom row up, so that the first metric of the first GPU stands on top.
     rows = list(extra)
     groups = [Group("MIG", "MIG", 0, len(rows))] if rows else []
-    pixels = _pixels(len(rows) + len(shown) * len(schema.gpus))
+    count = len(rows) + len(shown) * len(schema.gpus)
+    # Rows of GPUs are few enough that each has a name.
+    pixels = 14 if 8 < count <= 24 else 11 if 24 < count <= 40 else row_height(count)
     upright = not single and len(schema.gpus) * pixels >= 48
     for metric in reversed(shown):
         groups.append(Group(metric.short, metric.short, len(rows), len(rows) + len(schema.gpus)))
@@ -156,12 +128,7 @@ def _rows(
             else:
                 short = str(gpu.index) if upright else f"{metric.short} {gpu.index}"
             rows.append(_row(schema, gpu, metric, short))
-    return heatmap(page, name=name, rows=rows, levels=[groups] if upright else [], pixels=pixels, from_top=True)
-
-
-def _pixels(count: int) -> int:
-    """Rows of GPUs are few enough that each has a name."""
-    return 14 if 8 < count <= 24 else 11 if 24 < count <= 40 else row_height(count)
+    return heatmap(page, name, rows, levels=[groups] if upright else [], pixels=pixels, from_top=True)
 
 
 def _series(gpu: Gpu, metric: Metric) -> str:
@@ -188,7 +155,7 @@ def _mig(schema: Schema, series: str) -> Row:
 def _reason(reason: str, page: Page) -> figure:
     # A label on a canvas does not wrap by itself; 22 characters fit beside the axis of a 260 px sidebar.
     lines = textwrap.wrap(f"No GPU: {reason}", 22) or ["No GPU"]
-    p = new_figure(page, name="gpu", inner_height=14 * len(lines) + 8, y_range=Range1d(start=0, end=1), axis=False)
+    p = new_figure(page, "gpu", 14 * len(lines) + 8, Range1d(start=0, end=1))
     p.yaxis.ticker = []
     p.ygrid.grid_line_color = None
     p.add_layout(
@@ -217,14 +184,11 @@ def _reason(reason: str, page: Page) -> figure:
             name="gpu-reason",
         )
     )
-    add_bands(page.bands, p, over=False)
-    add_markers(page.markers, p)
-    page.top = False
+    add_marks(page, p)
     return p
 
 
-def _curves(schema: Schema, part: str, unit: str, dash: str = "solid") -> list[Curve]:
-    word = {"received": ", received", "sent": ", sent"}.get(part.rpartition("_")[2], "")
+def _curves(schema: Schema, part: str, unit: str, word: str = "", dash: str = "solid") -> list[Curve]:
     return [
         Curve(f"gpu/{gpu.index}/{part}", f"GPU {gpu.index}{word}", unit, curve_color(k), dash)
         for k, gpu in enumerate(schema.gpus)
@@ -232,9 +196,5 @@ def _curves(schema: Schema, part: str, unit: str, dash: str = "solid") -> list[C
     ]
 
 
-def _entries(schema: Schema) -> list[tuple[str, str, str]]:
+def _entries(schema: Schema) -> list[Entry]:
     return [(f"GPU {gpu.index}", curve_color(k), "solid") for k, gpu in enumerate(schema.gpus)]
-
-
-def _legend(schema: Schema, name: str) -> list[UIElement]:
-    return [key(f"{name}-legend", _entries(schema))] if len(schema.gpus) > 1 else []

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bokeh.models.ui import UIElement
 
+from ..store import Schema
 from ..store.schema import PHASE_SERIES
-from .curves import SECONDS, Curve, curve_color, curves, key, legend
-from .style import NEUTRAL, heading, missing
-
-if TYPE_CHECKING:
-    from bokeh.models.ui import UIElement
-
-    from ..store import Schema
-    from .style import Page
+from .curves import SECONDS, Curve, chart, curve_color, curves, key
+from .style import NEUTRAL, Page, heading, missing
 
 PHASE_STROKES = {"copy": "dotted", "forward": "solid", "backward": "dashed", "optimizer": "solid", "other": "dotted"}
 
@@ -33,22 +28,18 @@ def images(schema: Schema, page: Page) -> list[UIElement]:
         entries = [(loader.name, curve_color(k), "solid") for k, loader in enumerate(schema.loaders)]
         strokes = [("waiting for data", NEUTRAL, "solid"), ("whole step", NEUTRAL, "dotted")]
         parts.append(key("legend", [*entries, *strokes]))
-    return [*parts, curves(page, name="images", lines=lines, means=True)]
+    return [*parts, curves(page, "images", lines, means=True)]
 
 
 def wait(schema: Schema, page: Page) -> list[UIElement]:
     """How long a step waits for its data, and how long the whole step takes, in ms; nothing without a loader."""
-    if not schema.loaders:
-        return []
     lines = []
     for k, loader in enumerate(schema.loaders):
         series, color = f"loader/{loader.id}", curve_color(k)
         lines.append(Curve(f"{series}/wait", _label(schema, k, "waiting for data"), "ms", color))
         lines.append(Curve(f"{series}/step", _label(schema, k, "whole step"), "ms", color, "dotted"))
-    parts: list[UIElement] = [heading("wait", "Time per training step, ms")]
-    if len(schema.loaders) == 1:
-        parts.append(legend("wait-legend", lines))
-    return [*parts, curves(page, name="wait", lines=lines, means=True)]
+    entries = None if len(schema.loaders) == 1 else ()
+    return chart(page, "wait", "Time per training step, ms", lines, entries=entries, means=True)
 
 
 def phases(schema: Schema, page: Page) -> list[UIElement]:
@@ -58,8 +49,6 @@ def phases(schema: Schema, page: Page) -> list[UIElement]:
     """
     title = "Phases of a step, ms"
     phased = [loader for loader in schema.loaders if f"loader/{loader.id}/other" in schema.columns]
-    if not phased:
-        return missing(schema, "phases", title)
     parts: list[UIElement] = []
     for loader in phased:
         name = "phases" if len(phased) == 1 else f"phases-{loader.id}"
@@ -68,12 +57,8 @@ def phases(schema: Schema, page: Page) -> list[UIElement]:
             for k, (phase, _) in enumerate(PHASE_SERIES)
         ]
         note = loader.name if len(schema.loaders) > 1 else None
-        parts += [
-            heading(name, f"{title}, mean of {SECONDS:g} s", note),
-            legend(f"{name}-legend", lines),
-            curves(page, name=name, lines=lines, means=True),
-        ]
-    return parts
+        parts += chart(page, name, f"{title}, mean of {SECONDS:g} s", lines, note=note, means=True)
+    return parts or missing(schema, "phases", title)
 
 
 def _label(schema: Schema, k: int, what: str) -> str:

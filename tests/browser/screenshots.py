@@ -20,7 +20,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page
 
-from kernel_monitor.report import render, write
+from kernel_monitor.output import write
+from kernel_monitor.report.page import render
 
 from .lab import CELL, SIDEBAR, Lab, Server, chromium, server
 from .reported import reported

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from kernel_monitor.report import write
+from kernel_monitor.output import write
 from kernel_monitor.report.page import render
 from tests.browser.accessibility import serious
 from tests.browser.scenes import machine, run

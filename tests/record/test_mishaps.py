@@ -133,6 +133,7 @@ def test_a_full_disk_is_told_and_recording_goes_on_when_there_is_room(tmp_path: 
 
 LIMITED = """
 import resource, sys, time
+from array import array
 from pathlib import Path
 from kernel_monitor.record.writer import Recorder
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
@@ -142,7 +143,7 @@ one.start()
 one.hello(0.0, {"interval": 0.1, "series": [{"name": f"gpu/{n}/power", "unit": "%"} for n in range(100)], "cpus": [],
            "gpus": [], "gpu_reason": None, "host": {}})
 for number in range(20_000):
-    one.frame(number / 10, 0, [float(number * n % 7919) for n in range(100)])
+    one.frame(number / 10, 0, array("f", [number * n % 7919 for n in range(100)]).tobytes())
     time.sleep(0.001)
     if told and told[-1]["state"] == "stopped":
         break

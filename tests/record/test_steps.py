@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.record import step_table
 from kernel_monitor.record.format import FORMAT
 from kernel_monitor.record.reader import Session, open_session
+from kernel_monitor.record.row_table import read_steps
 from kernel_monitor.record.session_file import STEPS_PACKED, OtherFile, SessionFile
 from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP, Step
 from kernel_monitor.store import Snapshot
@@ -119,7 +119,7 @@ def test_of_very_many_steps_a_report_is_given_some_evenly(tmp_path: Path) -> Non
     found = recorded(tmp_path / "a.kmsession", {"a": steps[::2], "b": steps[1::2]}, dropped=1)
     damage: list[str] = []
     with found._table() as table:
-        some = step_table.read(table.connection, damage, most=100)
+        some = read_steps(table.connection, damage, most=100)
     assert damage == []
     assert len(some) == 100
     assert some.dropped == 10 + 900

@@ -22,6 +22,7 @@ from kernel_monitor.demo.generate import Recipe
 from kernel_monitor.errors import MonitorError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 IMAGES, CLASSES = 120, 6
@@ -205,12 +206,13 @@ def test_a_worker_that_fails_is_an_error_with_its_cause(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(bar: object) -> None:
+    def interrupted(made: Iterator[int], _total: int) -> Iterator[int]:
+        yield next(made)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(generate._Bar, "advance", interrupted)
+    monkeypatch.setattr(generate, "_counted", interrupted)
     with pytest.raises(KeyboardInterrupt) as kept:  # and the traceback with it, as a notebook does
-        demo_data(tmp_path / "set", images=200, progress=False)
+        demo_data(tmp_path / "set", images=200)
     assert kept.traceback
     assert not psutil.Process().children(recursive=True)
     assert len(pictures(tmp_path / "set")) < 100

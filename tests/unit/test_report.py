@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_monitor.report import render
+from kernel_monitor.report.page import render
 from kernel_monitor.steps.measured_step import NO_GRADIENTS
 from kernel_monitor.store import LoaderInfo, Snapshot, Store
 from tests.unit.pages import Page

@@ -13,7 +13,7 @@ import pytest
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.recorded import Opened
-from kernel_monitor.report import render
+from kernel_monitor.report.page import render
 from kernel_monitor.store import Snapshot, Store
 from tests.unit.pages import Page
 from tests.unit.sessions import Run, build

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kernel_monitor.errors import MonitorError, SessionError
-from kernel_monitor.report import render
 from kernel_monitor.report.client import render_in_process
+from kernel_monitor.report.page import render
 from kernel_monitor.store import Snapshot
 from tests.unit.test_diagnose import session
 

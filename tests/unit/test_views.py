@@ -28,7 +28,7 @@ from bokeh.models.text import PlainText
 
 from kernel_monitor.store import LoaderInfo, Schema
 from kernel_monitor.views import document, layout
-from kernel_monitor.views.rows import row_height
+from kernel_monitor.views.heatmap import row_height
 from tests.unit.test_diagnose import session
 
 HOSTILE = "</script><img src=x onerror=alert(1)> $$x^2$$ \\[y\\] @{y0}"

@@ -37,7 +37,7 @@ const OFFSET = 5;
 /** Of a mark's words beside its line. */
 const MOST_LETTERS = 40;
 
-/** Name of the renderers that draw the labels (kernel_monitor/views/markers.py). */
+/** Name of the renderers that draw the labels (kernel_monitor/views/style.py). */
 export const MARKER_LABELS = 'marker-labels';
 
 export class Markers {
