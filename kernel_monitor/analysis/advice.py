@@ -228,9 +228,9 @@ def _names(of: Sequence[Outlook]) -> str:
 
 def _saves(gain: Gain) -> str:
     if gain.by == "switch":
-        return f"it saved {_percent(gain.measured)} of the step time when it was in use"
+        return f"it saved {percent(gain.measured)} of the step time when it was in use"
     if math.isfinite(gain.measured):
-        return f"Diagnose measured {_percent(gain.measured)} of the step time saved"
+        return f"Diagnose measured {percent(gain.measured)} of the step time saved"
     return f"that should save {100 * gain.low:.0f} to {100 * gain.high:.0f} % of the step time"
 
 
@@ -249,8 +249,9 @@ def _costs(gain: Gain) -> str:
 def _steps(saved: float) -> str:
     if abs(saved) < 0.005:
         return "steps as long as now"
-    return f"steps {_percent(abs(saved))} {'longer' if saved < 0 else 'shorter'}"
+    return f"steps {percent(abs(saved))} {'longer' if saved < 0 else 'shorter'}"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share in words."""
     return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "less than 1 %"

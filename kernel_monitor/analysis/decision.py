@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .cost import cpu_per_image, rate_without_wait
 from .results import Gain, Kind, Stance
 
 if TYPE_CHECKING:
@@ -152,3 +151,25 @@ def _stance(gain: Gain | None, kind: Kind) -> Stance:
     if gain.low >= CLEAR:
         return "for"
     return "against" if gain.high < CLEAR else "neutral"
+
+
+def cpu_per_image(segment: Segment) -> float:
+    """CPU seconds that loading one image took; NaN where they are not separable from the rest.
+
+    They are the workers' (`process/workers/cpu`) over the samples delivered; where the loop's own thread loads (no
+    workers), its wait is that work. What DALI's threads take is not told apart from the kernel's own work.
+    """
+    if segment.samples == 0 or segment.backend.startswith("dali") or segment.synthetic:
+        return math.nan
+    if segment.knobs.get("workers") == 0:
+        return segment.wait / 1e3 * segment.batches / segment.samples
+    return segment.workers_cpu_seconds / segment.samples
+
+
+def rate_without_wait(segment: Segment) -> float:
+    """Images per second if there were always a batch; NaN where a step is nothing but waiting."""
+    each = segment.samples / segment.batches if segment.batches else math.nan
+    busy = segment.step - segment.wait
+    if segment.on_device:  # the GPU's own time passes in the loop's waits, too
+        busy = max(busy, sum(time for phase, time in segment.phases.items() if phase != "other"))
+    return 1e3 * each / busy if busy > 0 else math.nan

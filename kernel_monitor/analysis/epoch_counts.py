@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .frames import loader_names
 from .results import EpochCount
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ MISSING = {"skipped": "skipped as unreadable", "replaced": "replaced by replayed
 
 def epoch_counts(snapshot: Snapshot) -> tuple[EpochCount, ...]:
     """Every epoch of every loader, loader by loader: by the loader's own counts, else by its steps."""
-    names = {info.id: info.name for info in snapshot.schema.loaders}
-    names |= {str(state["id"]): str(state["name"]) for state in snapshot.loaders}
+    names = loader_names(snapshot)
     thinned = snapshot.steps.dropped > 0
     found = []
     for loader in dict.fromkeys([*names, *snapshot.steps.loaders]):

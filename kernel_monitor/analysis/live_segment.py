@@ -8,22 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .deliveries import IDLE_S
-from .frames import Frames
+from .frames import IDLE_S, Frames
+from .gains import pairs
 from .loops import beside, of_steps
-from .measured_gains import pairs
 from .offer import offer
 from .results import Segment, plain
-from .segment_figures import Part, figures
-from .segment_verdict import advised, judge
-from .segments import known_knobs
+from .segments import Part, figures, known_knobs
 from .switches import first
-from .verdict import KINDS, THRESHOLDS
+from .verdict import KINDS, THRESHOLDS, advised, judge
 
 if TYPE_CHECKING:
     from ..store import Rows
     from ..store.steps import StepTable
-    from .measured_gains import Pair
+    from .gains import Pair
 
 LONGEST_S = 60.0  # only so much of the newest past is judged: the verdict follows the loop
 MOST_STEPS = 2000

@@ -10,18 +10,16 @@ import numpy as np
 
 from ..errors import MonitorError
 from .changes import changes
-from .cores_needed import feeding
-from .cost import costs
+from .cost import costs, feeding
 from .decision import Decision
 from .epoch_counts import epoch_counts
 from .frames import Frames
-from .measured_gains import Pair, pairs
+from .gains import Pair, pairs
+from .loops import in_use, representative, standing, withheld
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
 from .rules import evaluate
-from .segment_choice import in_use, representative, standing, withheld
-from .segment_verdict import advised, judge
 from .segments import segments
-from .verdict import THRESHOLDS
+from .verdict import THRESHOLDS, advised, judge
 
 if TYPE_CHECKING:
     from ..store import Snapshot
@@ -109,7 +107,7 @@ def analyse(
             (newest, Decision(segment, withheld=why)),
         )
         with_advice.append(verdict)
-    chosen = representative(parts, used)
+    chosen = representative(parts, stands)
     per_hour = _number(price if price is not None else snapshot.facts.get("price"))
     unit = str(snapshot.facts.get("currency") or "")
     nothing: tuple[Finding, ...] = ()

@@ -13,6 +13,7 @@ from .counted_steps import counted
 
 if TYPE_CHECKING:
     from .frames import Floats, Frames
+    from .results import Segment
 
 BLOCKS, BLOCK_STEPS = 20, 5
 """The spread of a share is taken over so many runs of neighbouring steps, of so many steps at least."""
@@ -68,6 +69,11 @@ def of_frames(frames: Frames, loader: str, start: float, end: float) -> Timings:
     phases = np.full((len(wait), len(PHASES)), np.nan)
     weights = np.maximum(1.0, np.round(window / step))
     return Timings(wait, step, phases, on_device=False, weights=weights)
+
+
+def block_steps(segment: Segment) -> int:
+    """Workers deliver in bursts: a block of steps must hold some of them."""
+    return max(BLOCK_STEPS, 2 * segment.knobs.get("workers", 0))
 
 
 @dataclass(frozen=True)
@@ -137,13 +143,17 @@ def shares(timings: Timings, shortest: int = BLOCK_STEPS) -> Shares:
 def _ratio(part: Floats, whole: Floats) -> Share:
     """A ratio of sums over blocks, with the interval of a ratio estimator.
 
-    Source: W. G. Cochran, Sampling Techniques, 3rd ed., section 6.4; Student's t for 95 % by 1.96 + 3.27 / (k − 1),
-    which is within 2 % of the tables from k = 4 on.
+    Source: W. G. Cochran, Sampling Techniques, 3rd ed., section 6.4.
     """
     k, value = len(part), float(part.sum() / whole.sum())
     if k < 2:
         return Share(value, 0.0, 1.0)
     rest = part - value * whole
     error = float(np.sqrt((rest**2).sum() / (k * (k - 1)))) / float(whole.mean())
-    half = (1.96 + 3.27 / (k - 1)) * error
+    half = student(k) * error
     return Share(value, max(0.0, value - half), min(1.0, value + half))
+
+
+def student(k: int) -> float:
+    """Student's t for 95 % of `k` values, within 2 % of the tables from k = 4 on."""
+    return 1.96 + 3.27 / (k - 1)

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis.aggregates import measure
 from ..analysis.counted_steps import counted
 from ..analysis.decision import CLEAR
 from ..analysis.results import Advice, Point, plain
-from ..analysis.switches import REPLAYS
+from ..analysis.switches import REPLAYS, measure
 from ..steps.measured_step import ON_DEVICE, PHASES
-from ..store import STEP
+from ..store import STEP, Rows
 
 if TYPE_CHECKING:
-    from ..analysis.frames import Floats, Steps, Table
+    from ..analysis.frames import Floats, Steps
     from ..protocol.analysis_states import DiagnosisResult, GainState
     from ..steps.measured_step import Step
 
@@ -76,7 +75,7 @@ def covered(rows: Steps) -> Floats:
     return adds.clip(min=0.0)
 
 
-def trial(backend: str, steps: Sequence[Step], table: Table, loader: str, start: float, end: float) -> Trial:
+def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: float, end: float) -> Trial:
     """An engine's figures, from the steps that ended in its trial (oldest first) and the sampler's rows of that time.
 
     `start` and `end` (session s) are the first step's beginning and the last one's end.

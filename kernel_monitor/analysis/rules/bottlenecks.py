@@ -37,7 +37,7 @@ def cpu(session: Session, check: Check, segment: Segment) -> Finding:
 
 
 def io(session: Session, check: Check, segment: Segment) -> Finding:
-    busy = session.frames.iowait * _cores_per_reader(session, segment)
+    busy = session.frames.mean("cpu", "iowait") * _cores_per_reader(session, segment)
     return _bottleneck(session, check, segment, busy, "I/O wait", check["iowait"], _storage)
 
 
@@ -71,7 +71,7 @@ def _bottleneck(
 ) -> Finding:
     session.require_gpu()
     rows = session.rows(segment)
-    gpu, busy, time = session.frames.gpu[rows], values[rows], session.frames.time[rows]
+    gpu, busy, time = session.frames.mean("gpu", "utilisation")[rows], values[rows], session.frames.time[rows]
     known = np.isfinite(gpu) & np.isfinite(busy)
     count = int(known.sum())
     require(f"samples of GPU and {name}", count, check["least"])

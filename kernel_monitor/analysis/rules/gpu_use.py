@@ -35,7 +35,7 @@ def low(session: Session, check: Check, segment: Segment) -> Finding:
     rows = session.rows(segment)
     parts = windows("GPU samples", len(rows), check["window"], check["least"])
     evidence, times, fires = [], 0, False
-    for number, values in zip(session.frames.gpus, session.frames.utilisation[rows].T, strict=True):
+    for number, values in zip(session.frames.gpus, session.frames.parts("gpu", "utilisation")[rows].T, strict=True):
         present = [values[part][np.isfinite(values[part])].astype(np.float64) for part in parts]
         spreads = [np.percentile(window, (5, 95)) for window in present if len(window)]
         if not spreads:
@@ -79,8 +79,8 @@ def batch_size(session: Session, check: Check, segment: Segment) -> Finding:
     frames, rows = session.frames, session.rows(segment)
     columns = {
         "CPU": frames.load[rows],
-        "GPU": _highest(frames.utilisation[rows]),
-        "GPU memory": _highest(frames.gpu_memory[rows]),
+        "GPU": _highest(frames.parts("gpu", "utilisation")[rows]),
+        "GPU memory": _highest(frames.parts("gpu", "memory")[rows]),
     }
     whole = np.all([np.isfinite(values) for values in columns.values()], axis=0)
     count = int(whole.sum())
@@ -109,7 +109,7 @@ def balance(session: Session, check: Check, segment: Segment) -> Finding:
         raise SignalMissing("a second GPU that this kernel uses")
     rows = session.rows(segment)
     require("GPU samples", len(rows), check["least"])
-    columns = zip(session.frames.gpus, session.frames.utilisation[rows].T, strict=True)
+    columns = zip(session.frames.gpus, session.frames.parts("gpu", "utilisation")[rows].T, strict=True)
     shapes = {number: histogram(values) for number, values in columns}
     pairs = [(distance(shapes[a], shapes[b]), a, b) for a, b in combinations(shapes, 2) if shapes[a] and shapes[b]]
     if not pairs:

@@ -59,9 +59,10 @@ def saturated(session: Session, check: Check, segment: Segment) -> Finding:
     if len(frames.cores) < 2:
         raise SignalMissing("a second core that this process may use")
     rows = session.rows(segment)
-    busiest, place = (values[rows] for values in frames.hottest)
+    busy = np.nan_to_num(frames.parts("cpu", "busy")[rows].astype(np.float64), nan=-1.0)
+    busiest, place = busy.max(axis=1), busy.argmax(axis=1)
     mean = frames.cpu[rows]
-    known = np.isfinite(busiest) & np.isfinite(mean)
+    known = np.isfinite(mean)
     count = int(known.sum())
     require("samples of CPU", count, check["least"])
     alone = known & (busiest >= check["core"]) & (mean < check["mean"])

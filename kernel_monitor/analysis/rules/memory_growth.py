@@ -37,7 +37,7 @@ def memory_increase(session: Session, check: Check, segment: Segment) -> Finding
     width = max(1, round(check["window"]))
     require("samples of GPU memory", len(rows), 2 * width)
     found, times = [], 0
-    for number, values in zip(frames.gpus, frames.gpu_memory[rows].T.astype(np.float64), strict=True):
+    for number, values in zip(frames.gpus, frames.parts("gpu", "memory")[rows].T.astype(np.float64), strict=True):
         known = np.isfinite(values)
         if known.sum() < 2 * width:
             continue

@@ -64,8 +64,7 @@ class Session:
 
     def require_gpu(self, what: str = "utilisation") -> None:
         """Abstain where the `utilisation` (or the `memory`) of no GPU was measured."""
-        values = self.frames.gpu_memory if what == "memory" else self.frames.utilisation
-        if not self.frames.gpus or not bool(np.isfinite(values).any()):
+        if not bool(np.isfinite(self.frames.parts("gpu", what)).any()):
             raise SignalMissing(f"GPU {what}: {self.snapshot.schema.gpu_reason or 'no value was measured'}")
 
 
