@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import MonitorError
 from ..frames import Frames
-from . import bottlenecks, gpu_use, loader_processes, memory_growth, overviews, ranks, step_patterns
+from . import gpu_use, loader_processes, memory_growth, step_patterns, whole_session
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["RULES", "Parameter", "Rule", "evaluate"]
 
 RULES: dict[str, Rule] = {
     rule.id: rule
-    for family in (bottlenecks, gpu_use, loader_processes, step_patterns, memory_growth, ranks, overviews)
+    for family in (gpu_use, loader_processes, step_patterns, memory_growth, whole_session)
     for rule in family.RULES
 }
 """Every rule by its id."""
