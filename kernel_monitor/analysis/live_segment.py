@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .advice import offer
 from .frames import IDLE_S, Frames
 from .gains import pairs
 from .loops import beside, of_steps
-from .offer import offer
 from .results import Segment, plain
 from .segments import Part, figures, known_knobs
 from .switches import first

@@ -87,8 +87,8 @@ def _number(session: Session, segment: Segment, many: float, word: str) -> Seque
     decision = session.decision(segment)
     if decision.withheld is not None:
         return (advice.over(decision),)
-    advised = advice.crowd(decision, decision.crowd(many, word))
-    return plainly("How many should load is not known.", segment) if advised is None else (advised,)
+    known = advice.crowd(decision, decision.crowd(many, word))
+    return known or plainly("How many should load is not known.", segment)
 
 
 def _one_thread(decision: Decision) -> Sequence[Advice]:
@@ -99,9 +99,9 @@ def _one_thread(decision: Decision) -> Sequence[Advice]:
         return (seen, advice.say(decision, "Give it less to do, or more threads (torch.set_num_threads)."))
     text = "Move work out of it: transforms belong in the data set, not in the loop."
     found = decision.crowd()
-    advised = advice.crowd(decision, found) if found is not None and found.many == 0 else None
+    advised = advice.crowd(decision, found) if found is not None and found.many == 0 else ()
     switch = advice.engines(decision) if decision.best is not None else ()
-    return (seen, advice.say(decision, text), *([] if advised is None else [advised]), *switch)
+    return (seen, advice.say(decision, text), *advised, *switch)
 
 
 def _amount(many: float, word: str) -> str:
