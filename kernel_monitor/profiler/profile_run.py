@@ -17,15 +17,15 @@ from ..steps.boundary import at_boundary
 from ..steps.main_thread import run_on_main_thread
 from ..steps.measured_step import PROFILED
 from ..stream.render_process import run_module
-from .operators import TOP
+from .operators import TOP, new_trace
 from .torch_profile import OperatorProfile
-from .traces import new_trace
 
 if TYPE_CHECKING:
+    from ..loaders import SwitchableLoader
     from ..protocol.analysis_states import ProfileResult, ProfileState, TaskState
     from ..protocol.states import RecordingState
     from ..steps.boundary import BoundaryInfo
-    from ..steps.step_meter import Meter
+    from ..steps.sources import Source
 
 STALL_S = 10.0
 STALL_STEPS = 5.0  # a profiled loop that ends no step for so long, or for so many of its steps, is over
@@ -36,25 +36,10 @@ NOT_WORKERS = "What runs in the loader's worker processes is not in it."
 log = logging.getLogger(__name__)
 
 
-class Loop(Protocol):
-    """A loader whose steps can be profiled."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def meter(self) -> Meter: ...
-
-    def state(self) -> Any: ...
-
-
 class Tracker(Protocol):
     """The loops of this process."""
 
-    def sources(self) -> Sequence[Loop]: ...
+    def sources(self) -> Sequence[SwitchableLoader | Source]: ...
 
 
 class Recording(Protocol):
@@ -104,7 +89,7 @@ class ProfileRun:
         self._begun = threading.Event()
         self._stopped = threading.Event()
         self._given_up = False  # nobody waits for the result any more
-        self.state = self._progress("running", "waiting for a step to end")
+        self._set_state("running", "waiting for a step to end")
 
     def start(self) -> None:
         """Return at once, whoever holds the GIL (see `loaders.switching.preparation`)."""
@@ -296,10 +281,7 @@ class ProfileRun:
         self._set_state("done", " ".join(filter(None, [fewer, where, NOT_WORKERS])), result)
 
     def _set_state(self, state: TaskState, message: str, result: ProfileResult | None = None) -> None:
-        self.state = self._progress(state, message, result)
-
-    def _progress(self, state: TaskState, message: str, result: ProfileResult | None = None) -> ProfileState:
-        return {
+        self.state: ProfileState = {
             "state": state,
             "loader": self._id,
             "name": self._name,

@@ -52,7 +52,8 @@ class Monitor:
         self.live_session = Session(self.store, self)
         self.publisher = Publisher(self.live_session, self.store, self.hub, lambda: self._settings, self._tasks)
         self._loaders = LoaderCommands(self.live_session.tracker, self.publisher.current.offers, self._tasks)
-        self.diagnosis = DiagnoseCommand(self._loaders, Stage(self.live_session, self.store, self.start, self._gains))
+        stage = Stage(self.live_session, self.store, self.start, self._gains)
+        self.diagnosis = DiagnoseCommand(self._loaders.choose, stage)
         self.profiler = ProfileCommand(self.live_session, self.start)
         self.exporter = Exporter(self.live_session, self.store, lambda: self._settings)
         # The public commands are the parts' own methods; their documentation is there.

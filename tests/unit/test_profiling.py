@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.profiler.operator_text import pairs, text
-from kernel_monitor.profiler.operators import LONGEST_NAME, keep, tables
-from kernel_monitor.profiler.traces import MOST, new_trace, prune
+from kernel_monitor.profiler.operators import LONGEST_NAME, MOST, keep, new_trace, prune, tables
+from kernel_monitor.profiler.profile_command import pairs, text
 from kernel_monitor.runtime import Monitor
 
 
