@@ -120,7 +120,7 @@ def _no_wait(segment: Segment, timings: Timings, given: Resources) -> Gain:
     """Nothing left to wait for: the wait at least; on shared cores, what loading took from training besides."""
     wait = shares(timings, block_steps(segment)).wait
     low, high = wait.low, wait.high
-    step = _mean_step(timings)
+    step = timings.mean
     basis = f"the share of the step in which the loop waits, over {timings.steps:,} steps"
     if not timings.on_device and _saturated(given, step) and given.kernel_s < step:
         alone = 1 - given.kernel_s / step
@@ -138,7 +138,7 @@ def _engine(
         return "what decoding takes of this GPU has not been measured"
     if segment.backend != "torchvision":
         return f"the processor time of {segment.backend} cannot be separated from the training's own"
-    step = _mean_step(timings)
+    step = timings.mean
     wait = shares(timings, block_steps(segment)).wait.value
     if not math.isfinite(given.workers_s + given.kernel_s) or given.workers_s <= 0:
         return "the processor time of the workers was not measured"
@@ -179,10 +179,6 @@ def _bound(alone: float, given: Resources, loading: float, threads: float, cores
 def _saturated(given: Resources, step: float) -> bool:
     taken = (given.kernel_s + given.workers_s) / (given.cores * step)
     return max(taken, given.busy if math.isfinite(given.busy) else 0.0) >= SATURATED
-
-
-def _mean_step(timings: Timings) -> float:
-    return float((timings.step * timings.weights).sum() / timings.weights.sum())
 
 
 def pairs(steps: StepTable, events: Sequence[Event]) -> tuple[Pair, ...]:

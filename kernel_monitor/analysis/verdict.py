@@ -254,7 +254,7 @@ def _steps(timings: Timings) -> str:
 
 
 def _ms(timings: Timings, share: float) -> str:
-    mean = 1e3 * float(np.average(timings.step, weights=timings.weights))
+    mean = 1e3 * timings.mean
     part = share * mean
     return f"{part:,.1f} of {mean:,.1f} ms" if mean < 10 else f"{part:,.0f} of {mean:,.0f} ms"
 
