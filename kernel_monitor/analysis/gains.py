@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..store import Schema
     from ..store.steps import StepTable
     from .results import Segment
-    from .step_times import Timings
+    from .step_times import Share, Timings
 
 SATURATED = 0.85  # from this share of the usable cores on, loading and training take processor time from each other
 CALIBRATION_SPREAD = 0.09
@@ -55,7 +55,11 @@ class Reckoned(NamedTuple):
 
 @dataclass(frozen=True)
 class Pace:
-    """The mean step of an engine on one side of a switch, s, its 95 % interval, and of how many steps."""
+    """The mean step of an engine in the loop, s, how far it varies, and of how many steps.
+
+    `low` and `high` are its 95 % interval on one side of a switch, or, of *Diagnose*, the time per sample (s) at the
+    quartiles of the rate: only ratios of them are used.
+    """
 
     backend: str
     step: float
@@ -100,7 +104,8 @@ def gains(
     """
     if len(timings) < FEW_STEPS or segment.synthetic:
         return Reckoned()
-    found = [_no_wait(segment, timings, given)]
+    wait = shares(timings, block_steps(segment)).wait
+    found = [_no_wait(wait, timings, given)]
     unknown = []
     measured = {one.action: one for one in known}
     for backend in state.get("backends") or []:
@@ -108,7 +113,7 @@ def gains(
         if name in (segment.backend, "synthetic") or not backend.get("available"):
             continue
         calibration = (state.get("calibration") or {}).get(name) or {}
-        gain = measured.get(name) or _engine(name, calibration, segment, timings, given)
+        gain = measured.get(name) or _engine(name, calibration, segment, wait.value, timings, given)
         if isinstance(gain, Gain):
             found.append(gain)
         else:
@@ -116,11 +121,9 @@ def gains(
     return Reckoned(tuple(sorted(found, key=lambda one: one.high + one.low, reverse=True)), tuple(unknown))
 
 
-def _no_wait(segment: Segment, timings: Timings, given: Resources) -> Gain:
+def _no_wait(wait: Share, timings: Timings, given: Resources) -> Gain:
     """Nothing left to wait for: the wait at least; on shared cores, what loading took from training besides."""
-    wait = shares(timings, block_steps(segment)).wait
-    low, high = wait.low, wait.high
-    step = timings.mean
+    low, high, step = wait.low, wait.high, timings.mean
     basis = f"the share of the step in which the loop waits, over {timings.steps:,} steps"
     if not timings.on_device and _saturated(given, step) and given.kernel_s < step:
         alone = 1 - given.kernel_s / step
@@ -131,7 +134,7 @@ def _no_wait(segment: Segment, timings: Timings, given: Resources) -> Gain:
 
 
 def _engine(
-    name: str, calibration: Mapping[str, Any], segment: Segment, timings: Timings, given: Resources
+    name: str, calibration: Mapping[str, Any], segment: Segment, wait: float, timings: Timings, given: Resources
 ) -> Gain | str:
     """The gain of another engine, or why it is not known."""
     if name == "dali-gpu":
@@ -139,7 +142,6 @@ def _engine(
     if segment.backend != "torchvision":
         return f"the processor time of {segment.backend} cannot be separated from the training's own"
     step = timings.mean
-    wait = shares(timings, block_steps(segment)).wait.value
     if not math.isfinite(given.workers_s + given.kernel_s) or given.workers_s <= 0:
         return "the processor time of the workers was not measured"
     workers = max(1, segment.knobs.get("workers", 1))
@@ -251,57 +253,44 @@ def tried(
     ]
     changed = max((float(event["time"]) for event in known if event.get("kind") in ANOTHER_LOOP), default=-math.inf)
     newest = next((event for event in reversed(known) if event.get("kind") == "diagnosis"), None)
-    found = {} if newest is None else {one.action: one for one in _diagnosed(newest, segment, changed)}
+    found = {} if newest is None else _compared(_diagnosed(newest, changed), segment.backend, "Diagnose")
     diagnosed_at = -math.inf if newest is None else float(newest["time"])
     for pair in switched:
         if pair.loader != segment.loader or pair.asked <= changed or pair.first > until:
             continue
-        sides = {pair.before.backend: pair.before, pair.after.backend: pair.after}
-        own = sides.pop(segment.backend, None)
-        for name, other in sides.items():
-            if own is not None and (name not in found or pair.first > diagnosed_at):
-                found[name] = _switched(own, other)
+        sides = {side.backend: side for side in (pair.before, pair.after)}
+        for name, gain in _compared(sides, segment.backend, "switch").items():
+            if name not in found or pair.first > diagnosed_at:
+                found[name] = gain
     return tuple(found.values())
 
 
-def _diagnosed(event: Event, segment: Segment, changed: float) -> list[Gain]:
+def _diagnosed(event: Event, changed: float) -> dict[str, Pace]:
+    """The engines that a diagnosis measured; none where the loop was changed after it began."""
     result = event.get("result") or {}
     began = result.get("began")
+    paces: dict[str, Pace] = {}
     if changed > (float(event["time"]) if began is None else float(began)):
-        return []
-    runs = {str(run.get("backend")): run for run in result.get("runs") or () if _counts(run)}
-    own = runs.pop(segment.backend, None)
-    return [] if own is None else [_gain(own, run) for name, run in runs.items() if name != REPLAYS]
+        return paces
+    for run in result.get("runs") or ():
+        step, low, high, steps = figures = [run.get(name) for name in ("step", "rate_low", "rate_high", "steps")]
+        if run.get("problem") is None and all(isinstance(one, int | float) and one > 0 for one in figures):
+            name = str(run.get("backend"))
+            paces[name] = Pace(name, step / 1e3, 1 / high, 1 / low, steps)
+    return paces
 
 
-def _counts(run: Mapping[str, Any]) -> bool:
-    figures = [run.get(name) for name in ("step", "rate_low", "rate_high", "steps")]
-    return run.get("problem") is None and all(isinstance(one, int | float) and one > 0 for one in figures)
-
-
-def _gain(own: Mapping[str, Any], other: Mapping[str, Any]) -> Gain:
-    return Gain(
-        action=str(other["backend"]),
-        low=1 - own["rate_high"] / other["rate_low"],
-        high=1 - own["rate_low"] / other["rate_high"],
-        measured=1 - other["step"] / own["step"],
-        basis=(
-            f"by Diagnose: {own['step']:,.1f} → {other['step']:,.1f} ms per step "
-            f"({own['steps']:,} → {other['steps']:,} steps)"
-        ),
-        by="Diagnose",
-    )
-
-
-def _switched(own: Pace, other: Pace) -> Gain:
-    return Gain(
-        action=other.backend,
-        low=1 - other.high / own.low,
-        high=1 - other.low / own.high,
-        measured=1 - other.step / own.step,
-        basis=(
-            f"by a switch: {own.backend} {1e3 * own.step:,.1f} ms per step, {other.backend} {1e3 * other.step:,.1f} ms "
-            f"({own.steps:,} and {other.steps:,} steps)"
-        ),
-        by="switch",
-    )
+def _compared(paces: Mapping[str, Pace], engine: str, by: str) -> dict[str, Gain]:
+    """What each of the others saves against `engine`, as `by` (`Diagnose` or `switch`) measured it."""
+    own, found = paces.get(engine), {}
+    for name, other in paces.items():
+        if own is None or name in (engine, REPLAYS):
+            continue
+        was, became = (f"{1e3 * pace.step:,.1f}" for pace in (own, other))
+        basis = f"by Diagnose: {was} → {became} ms per step ({own.steps:,} → {other.steps:,} steps)"
+        if by == "switch":
+            basis = f"by a switch: {engine} {was} ms per step, {name} {became} ms "
+            basis += f"({own.steps:,} and {other.steps:,} steps)"
+        low, high, saved = 1 - other.high / own.low, 1 - other.low / own.high, 1 - other.step / own.step
+        found[name] = Gain(name, low, high, measured=saved, basis=basis, by=by)
+    return found

@@ -142,7 +142,8 @@ def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[st
     """Input-bound, or undetermined with the reason; None: it is not input-bound."""
     wait, threshold = found.wait, limits["wait"]
     serial = segment.backend not in PIPELINED and segment.knobs.get("workers", 0) == 0
-    text = _waits(timings, found)
+    who = "The GPU waits for data" if timings.on_device and found.parts else "The loop waits for data"
+    text = f"{who} {percent(wait.value)} of each step ({_ms(timings, wait.value)}, {_steps(timings)})."
     if wait.low < threshold:
         if wait.high < threshold:
             return None
@@ -257,12 +258,6 @@ def _ms(timings: Timings, share: float) -> str:
     mean = 1e3 * timings.mean
     part = share * mean
     return f"{part:,.1f} of {mean:,.1f} ms" if mean < 10 else f"{part:,.0f} of {mean:,.0f} ms"
-
-
-def _waits(timings: Timings, found: Shares) -> str:
-    who = "The GPU waits for data" if timings.on_device and found.parts else "The loop waits for data"
-    share = found.wait.value
-    return f"{who} {percent(share)} of each step ({_ms(timings, share)}, {_steps(timings)})."
 
 
 def _words(name: str, found: Shares) -> str:
