@@ -230,22 +230,19 @@ def _pace(backend: str, rows: Any) -> Pace | None:
     return Pace(backend, mean, max(mean - half, 0.1 * mean), mean + half, len(step))
 
 
-def tried(
-    events: Sequence[Event], segment: Segment, switched: Sequence[Pair] = (), until: float | None = None
-) -> tuple[Gain, ...]:
+def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], until: float) -> tuple[Gain, ...]:
     """What other engines would save of this segment's steps, of each by the newest measure in its loop.
 
     Args:
         events: the session's, in the order of time.
         segment: whose engine the others are compared with.
         switched: of the session.
-        until: session s, the segment's end if left out; what came after it is not known yet.
+        until: session s; what came after it is not known yet.
 
     Returns:
         Gains with `measured`; none where the loop was changed since they were measured, or the segment's own engine
         was not. `low` and `high` are the quartiles' extremes (*Diagnose*) or the mean steps' 95 % intervals (a switch).
     """
-    until = segment.end if until is None else until
     known = [
         event
         for event in events

@@ -14,7 +14,7 @@ from .cost import costs, feeding
 from .decision import Decision
 from .epoch_counts import epoch_counts
 from .frames import Frames
-from .gains import Pair, pairs
+from .gains import Pair, pairs, tried
 from .loops import in_use, representative, standing, withheld
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
 from .rules import evaluate
@@ -75,19 +75,17 @@ def analyse(
     states = {str(state.get("id")): state for state in snapshot.loaders}
     switched: tuple[Pair, ...] = attempt("What switches brought", lambda: pairs(snapshot.steps, snapshot.events), ())
 
-    def judged(segment: Segment, until: float | None = None) -> Verdict:
+    def judged(segment: Segment, until: float) -> Verdict:
         text = f"The segment {segment.key} could not be judged."
         otherwise = Verdict("undetermined", segment.key, text, (Advice("Compare its figures by hand."),))
-        return attempt(
-            f"The verdict on {segment.key}",
-            lambda: judge(
-                frames, segment, states.get(segment.loader, {}), limits,
-                events=snapshot.events, switched=switched, until=until,
-            ),
-            otherwise,
-        )  # fmt: skip
 
-    verdicts = tuple(judged(segment) for segment in parts)
+        def make() -> Verdict:
+            known = tried(snapshot.events, segment, switched, until)
+            return judge(frames, segment, states.get(segment.loader, {}), limits, known)
+
+        return attempt(f"The verdict on {segment.key}", make, otherwise)
+
+    verdicts = tuple(judged(segment, segment.end) for segment in parts)
     compared: tuple[Change, ...] = attempt(
         "The comparison of segments", lambda: changes(parts, snapshot.events, verdicts=verdicts, epochs=epochs), ()
     )

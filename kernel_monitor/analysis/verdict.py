@@ -14,14 +14,14 @@ import numpy as np
 
 from .advice import next_step, percent
 from .decision import Decision, decide
-from .gains import Reckoned, gains, resources, tried
+from .gains import Reckoned, gains, resources
 from .machine_limits import usable_cores
 from .results import Kind, Segment, Verdict
 from .step_times import Share, Shares, block_steps, of_frames, of_steps, shares
 
 if TYPE_CHECKING:
     from .frames import Frames
-    from .gains import Pair
+    from .results import Gain
     from .step_times import Timings
 
 THRESHOLDS = {
@@ -57,25 +57,21 @@ def judge(
     frames: Frames,
     segment: Segment,
     state: Mapping[str, Any],
-    thresholds: Mapping[str, float] | None = None,
-    *,
-    events: Sequence[Mapping[str, Any]] = (),
-    switched: Sequence[Pair] = (),
-    until: float | None = None,
+    thresholds: Mapping[str, float],
+    known: Sequence[Gain],
 ) -> Verdict:
     """The verdict on one segment, with the gains to expect; `advised` adds the advice.
 
-    `state` is its loader's (empty where it is not known). What *Diagnose* (`events`) and the switches of the session
-    (`switched`) measured until `until` (session s; the segment's end if left out) stands in place of predictions.
+    `state` is its loader's (empty where it is not known). What was measured already (`known`) stands in place of
+    predictions.
     """
     rows = frames.steps(segment.loader, segment.start, segment.end)
     # Where no single step was kept, there are only the means of the rows.
     timings = of_steps(rows) if len(rows) else of_frames(frames, segment.loader, segment.start, segment.end)
     expected = Reckoned()
     if len(timings) and not segment.synthetic:
-        measured = tried(events, segment, switched, until)
         given = resources(segment, frames.schema, len(rows) or timings.steps)
-        expected = gains(segment, timings, given, state, measured)
+        expected = gains(segment, timings, given, state, known)
     # Where the loader could decode on a GPU, the training may run on one that NVML does not report.
     decodes = any(one.get("name") == "dali-gpu" and one.get("available") for one in state.get("backends") or ())
     return verdict(segment, timings, gpu=bool(frames.schema.gpus) or decodes, expected=expected, thresholds=thresholds)
