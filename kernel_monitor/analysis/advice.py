@@ -6,18 +6,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .decision import IDLE, WATCHED
+from .decision import IDLE, WATCHED, Crowd, Decision, Outlook, Reason
 from .gains import COMPUTES, SATURATED
-from .results import Advice, Gain, Point
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from .decision import Crowd, Decision, Outlook, Reason
-    from .results import Stance
+from .results import Advice, Gain, Point, Stance
 
 MOST_CORES = 128  # of one machine: two sockets of 64 cores. Where more are needed, machines beside it are.
 WRAP = "Wrap the DataLoader with switchable(loader): its workers can then be raised, and DALI tried, in the run."

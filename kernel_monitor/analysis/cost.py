@@ -7,21 +7,15 @@ CPU machines beside them: saved step time saves the same share of the cost, at t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from ..errors import MonitorError
+from ..store import Snapshot
 from . import advice
-from .decision import cpu_per_image, rate_without_wait
+from .decision import Decision, cpu_per_image, rate_without_wait
 from .loops import FEWEST_STEPS, trained
 from .machine_limits import usable_cores
-from .results import Cost, Feeding
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..store import Snapshot
-    from .decision import Decision
-    from .results import EpochCount, Segment
+from .results import Cost, EpochCount, Feeding, Segment
 
 
 def cost_per_step(per_hour: float, step_s: float) -> float:

@@ -8,16 +8,11 @@ decision, so that they cannot contradict each other.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
-from .results import Gain, Kind, Stance
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from .results import Segment, Verdict
+from .results import Gain, Kind, Segment, Stance, Verdict
 
 CLEAR = 0.02
 """An engine is faster where at least this share of the step time is saved with all of the interval, and not faster

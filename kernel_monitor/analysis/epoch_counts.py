@@ -7,19 +7,15 @@ probably delivered nothing. Whatever epoch delivered less than its plan, or than
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .frames import loader_names
+from ..store import Snapshot
+from .frames import Steps, loader_names
 from .results import EpochCount
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..store import Snapshot
-    from .frames import Steps
 
 UNKNOWN = "its plan is not known: only its steps are"
 LOST_BEGIN = 0.01

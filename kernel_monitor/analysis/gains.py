@@ -8,20 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..store import Schema
+from ..store.steps import StepTable
 from .machine_limits import usable_cores
-from .results import Gain
-from .step_times import BLOCK_STEPS, BLOCKS, block_steps, of_steps, shares, student
+from .results import Gain, Segment
+from .step_times import BLOCK_STEPS, BLOCKS, Share, Timings, block_steps, of_steps, shares, student
 from .switches import IN_FLIGHT, LONGEST_S, REPLAYS, asked, first
-
-if TYPE_CHECKING:
-    from ..store import Schema
-    from ..store.steps import StepTable
-    from .results import Segment
-    from .step_times import Share, Timings
 
 SATURATED = 0.85  # from this share of the usable cores on, loading and training take processor time from each other
 CALIBRATION_SPREAD = 0.09

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..store import Rows
+from ..store.steps import StepTable
 from .advice import offer
 from .decision import WATCHED
 from .frames import IDLE_S, Frames
-from .gains import pairs, tried
+from .gains import Pair, pairs, tried
 from .loops import beside, of_steps
 from .results import Segment, plain
 from .segments import Part, figures, known_knobs
 from .switches import first
 from .verdict import KINDS, THRESHOLDS, advised, judge
-
-if TYPE_CHECKING:
-    from ..store import Rows
-    from ..store.steps import StepTable
-    from .gains import Pair
 
 LONGEST_S = 60.0  # only so much of the newest past is judged: the verdict follows the loop
 MOST_STEPS = 2000

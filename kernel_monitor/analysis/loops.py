@@ -7,17 +7,13 @@ segment of what is in use (`standing`), and the session's for one of these (`rep
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ..steps.measured_step import NO_GRADIENTS
-from .switches import REPLAYS, switches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ..store.steps import StepTable
-    from .results import Segment
-    from .switches import Event
+from ..store.steps import StepTable
+from .results import Segment
+from .switches import REPLAYS, Event, switches
 
 TOGETHER_S = 0.5  # loops that have no more time in common followed each other: the times of steps are rounded
 ENOUGH_STEPS = 30  # a segment with so many stands for its session; one that has just begun does not

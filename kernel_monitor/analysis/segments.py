@@ -7,24 +7,20 @@ how the machine and the GPUs were used.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ..steps.measured_step import NO_GRADIENTS, ON_DEVICE, PHASES
+from ..store import Snapshot
 from .counted_steps import counted
 from .decision import WATCHED
-from .frames import IDLE_S, Frames, loader_names
+from .frames import IDLE_S, Floats, Frames, Places, Steps, loader_names
 from .results import Segment, Statistic
 from .statistics import histogram, quantiles
 from .switches import IN_FLIGHT, REPLAYS, asked, first, settled, switches, weighted_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from ..store import Snapshot
-    from .frames import Floats, Places, Steps
 
 KNOBS = ("workers", "prefetch", "threads")
 KNOBS_OF = {

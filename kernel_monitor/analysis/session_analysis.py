@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import MonitorError
+from ..store import Snapshot
 from .changes import changes
 from .cost import costs, feeding
 from .decision import Decision
@@ -20,9 +21,6 @@ from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Ver
 from .rules import evaluate
 from .segments import segments
 from .verdict import THRESHOLDS, advised, judge
-
-if TYPE_CHECKING:
-    from ..store import Snapshot
 
 NOTHING = Verdict(
     "undetermined",

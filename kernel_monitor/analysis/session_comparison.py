@@ -8,24 +8,20 @@ the ratios that result is the interval. *Slower* means that all of the interval 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import MonitorError
+from ..store import Snapshot
 from .cost import cost_per_step
 from .counted_steps import counted
 from .epoch_counts import epoch_counts
+from .results import EpochCount, Segment
 from .segments import segments
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from ..store import Snapshot
-    from .results import EpochCount, Segment
 
 Outcome = Literal["slower", "within", "faster", "unknown"]
 

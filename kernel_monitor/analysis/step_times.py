@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..steps.measured_step import ON_DEVICE, PHASES
 from .counted_steps import counted
-
-if TYPE_CHECKING:
-    from .frames import Floats, Frames
-    from .results import Segment
+from .frames import Floats, Frames
+from .results import Segment
 
 BLOCKS, BLOCK_STEPS = 20, 5
 """The spread of a share is taken over so many runs of neighbouring steps, of so many steps at least."""

@@ -5,22 +5,17 @@ one sentence (`last_comparison`). Both are from the same figures, so that they a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import MonitorError
-from .frames import loader_names
-from .switches import REPLAYS, SHORTEST_S, compare, measure, switches
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ..protocol.states import Strip, StripRow
-    from ..store import Rows, Snapshot, StepTable
-    from .frames import Floats
-    from .switches import Comparison, Event, Measured
+from ..protocol.states import Strip, StripRow
+from ..store import Rows, Snapshot, StepTable
+from .frames import Floats, loader_names
+from .switches import REPLAYS, SHORTEST_S, Comparison, Event, Measured, compare, measure, switches
 
 SLOWER = 0.9  # with less than this share of the images/s of before, a switch is called slower
 NBSP = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line of a narrow sidebar

@@ -5,18 +5,14 @@ The kernel's reader thread runs this once a second while training goes on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .frames import Frames
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..store import Rows, StepTable
-    from .frames import Floats
+from ..store import Rows, StepTable
+from .frames import Floats, Frames
 
 LONGEST_S = 60.0  # at most this much time on each side is compared
 SHORTEST_S = 2.0  # less than this on one side is not compared

@@ -8,21 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .advice import next_step, percent
 from .decision import Decision, decide
+from .frames import Frames
 from .gains import Reckoned, gains, resources
 from .machine_limits import usable_cores
-from .results import Kind, Segment, Verdict
-from .step_times import Share, Shares, block_steps, of_frames, of_steps, shares
-
-if TYPE_CHECKING:
-    from .frames import Frames
-    from .results import Gain
-    from .step_times import Timings
+from .results import Gain, Kind, Segment, Verdict
+from .step_times import Share, Shares, Timings, block_steps, of_frames, of_steps, shares
 
 THRESHOLDS = {
     "wait": 0.10,

@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..analysis.counted_steps import counted
 from ..analysis.decision import CLEAR
+from ..analysis.frames import Floats, Steps
 from ..analysis.results import Advice, Point, plain
 from ..analysis.switches import REPLAYS, measure
-from ..steps.measured_step import ON_DEVICE, PHASES
+from ..protocol.analysis_states import DiagnosisResult, GainState
+from ..steps.measured_step import ON_DEVICE, PHASES, Step
 from ..store import STEP, Rows
-
-if TYPE_CHECKING:
-    from ..analysis.frames import Floats, Steps
-    from ..protocol.analysis_states import DiagnosisResult, GainState
-    from ..steps.measured_step import Step
 
 FEWEST = 3  # with fewer steps an engine has no figures
 FEWEST_PARTS = 4  # a trial is cut into single seconds, or into this many parts if it is shorter

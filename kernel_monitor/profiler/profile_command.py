@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import MonitorError
+from ..protocol.analysis_states import ProfileState
 from ..text import line
 from .profile_run import ProfileRun, Session
-
-if TYPE_CHECKING:
-    from ..protocol.analysis_states import ProfileState
 
 MOST_STEPS = 200  # a profile holds some thousand events a step in memory
 PATIENCE_S = 10.0  # how long a step is waited for before there is no loop to profile

@@ -5,19 +5,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...errors import MonitorError
+from ...store import Snapshot
+from ..decision import Decision
 from ..frames import Frames
+from ..results import Finding, Segment
 from . import gpu_use, loader_processes, memory_growth, step_patterns, whole_session
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ...store import Snapshot
-    from ..decision import Decision
-    from ..results import Finding, Segment
 
 __all__ = ["RULES", "Parameter", "Rule", "evaluate"]
 

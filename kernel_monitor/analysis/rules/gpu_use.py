@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import advice
-from ..results import Evidence, Point
+from ..decision import Decision
+from ..frames import Floats
+from ..results import Advice, Evidence, Finding, Point, Segment
 from ..statistics import distance, histogram
-from .rule import Parameter, Rule, SignalMissing, plainly, require, span, windows
+from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require, span, windows
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from ..decision import Decision
-    from ..frames import Floats
-    from ..results import Advice, Finding, Segment
-    from .rule import Check, Session
-
-    Advised = Callable[[Decision], Sequence[Advice]]
+Advised = Callable[[Decision], Sequence[Advice]]
 
 LARGER = Point("batch", "larger", "for")
 WINDOW = {

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from .. import advice
+from ..decision import Decision
 from ..machine_limits import limits_note, usable_cores
-from ..results import Evidence
-from .rule import Parameter, Rule, SignalMissing, plainly, require, span
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..decision import Decision
-    from ..results import Advice, Finding, Segment
-    from .rule import Check, Session
+from ..results import Advice, Evidence, Finding, Segment
+from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
 
 
 def dataloader(session: Session, check: Check, segment: Segment) -> Finding:

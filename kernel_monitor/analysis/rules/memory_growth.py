@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-from ..results import Evidence
-from .rule import NO_DELIVERY, Parameter, Rule, SignalMissing, plainly, require
-
-if TYPE_CHECKING:
-    from ..frames import Frames
-    from ..results import Finding, Segment
-    from .rule import Check, Session
+from ..frames import Frames
+from ..results import Evidence, Finding, Segment
+from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require
 
 SETTLES = 0.2  # share of the time from the first step to the last: what is allocated before it is no creep
 FEWEST = 20  # readings that a line is fitted to

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
+from ...store import Snapshot
 from ..decision import Decision
-from ..results import Advice, Evidence, Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from ...store import Snapshot
-    from ..frames import Frames, Places, Steps
-    from ..results import Segment
+from ..frames import Frames, Places, Steps
+from ..results import Advice, Evidence, Finding, Segment
 
 NO_DELIVERY = "deliveries: no loader of this kernel delivered a batch"
 

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import advice
 from ..counted_steps import counted
-from ..results import Evidence
-from .rule import NO_DELIVERY, Parameter, Rule, SignalMissing, plainly, require, span
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..decision import Decision
-    from ..frames import Floats, Places, Steps
-    from ..results import Advice, Finding, Segment
-    from .rule import Check, Session
+from ..decision import Decision
+from ..frames import Floats, Places, Steps
+from ..results import Advice, Evidence, Finding, Segment
+from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
 
 SHOWN = 3  # outliers that are listed one by one
 LONGEST = 8  # the longest period that is looked for, in steps

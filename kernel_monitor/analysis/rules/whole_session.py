@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from ...store import Snapshot
 from ..loops import trained
-from ..results import Evidence
+from ..results import Evidence, Finding, Segment, Statistic
 from ..segments import segments
-from .rule import NO_DELIVERY, Parameter, Rule, SignalMissing, plainly, require
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...store import Snapshot
-    from ..results import Finding, Segment, Statistic
-    from .rule import Check, Session
+from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require
 
 SYSTEM = ("cpu", "iowait", "gpu", "gpu_memory", "memory", "received", "sent", "disk")
 
