@@ -78,11 +78,6 @@ class Decision:
         """Whether faster loading may help."""
         return self.kind in ("input-bound", "undetermined")
 
-    @property
-    def larger_batch(self) -> bool:
-        """Whether larger batches may be advised."""
-        return self.withheld is None and not self.wait > WAITS
-
     def crowd(self, many: float | None = None, word: str = "workers") -> Crowd | None:
         """Whether more or fewer processes should load; None where it is not known how many do.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,22 @@ LAST_STEP_S = 60.0  # steps that end so much later are looked at, too: one of th
 IDLE_S = 3.0  # a loader that delivers nothing for longer than this (and for longer than `IDLE_STEPS`) is not in use
 IDLE_STEPS = 5
 """A loader that delivers nothing for so many steps while another one does (an evaluation) is not in use, either."""
+P = ParamSpec("P")
+Found = TypeVar("Found")
+
+
+def kept(method: Callable[Concatenate[Frames, P], Found]) -> Callable[Concatenate[Frames, P], Found]:
+    """Keep each answer of a method for as long as its frames live."""
+
+    @wraps(method)
+    def answer(frames: Frames, /, *args: P.args, **named: P.kwargs) -> Found:
+        key = (method.__name__, args, *named.items())
+        if key not in frames.answers:
+            frames.answers[key] = method(frames, *args, **named)
+        found: Found = frames.answers[key]
+        return found
+
+    return answer
 
 
 class Frames:
@@ -48,20 +65,13 @@ class Frames:
         # s since the row before, also across a gap: the time that a row stands for
         self.window: Floats = np.diff(self.time, prepend=before)
         self.all_steps = steps  # of all loaders, of this time
-        self._parts: dict[tuple[str, str], npt.NDArray[np.float32]] = {}
-        self._means: dict[tuple[str, str], Floats] = {}
-        self._delivering: dict[tuple[str, float, float], Places] = {}
-        self._series: dict[str, Floats] = {}
-        self._steps: dict[str, tuple[Steps, Floats]] = {}
+        self.answers: dict[Any, Any] = {}
 
+    @kept
     def series(self, name: str) -> Floats:
         """One column; all NaN where there is no such series."""
-        values = self._series.get(name)
-        if values is None:
-            column = self.schema.columns.get(name)
-            missing = np.full(len(self.time), np.nan)
-            values = self._series[name] = missing if column is None else self.values[:, column].astype(np.float64)
-        return values
+        column = self.schema.columns.get(name)
+        return np.full(len(self.time), np.nan) if column is None else self.values[:, column].astype(np.float64)
 
     @cached_property
     def gpus(self) -> tuple[int, ...]:
@@ -76,25 +86,19 @@ class Frames:
         columns = self.schema.columns
         return tuple(core for core in sorted(allowed_cores(self.schema)) if f"cpu/{core}/busy" in columns)
 
+    @kept
     def parts(self, kind: Literal["cpu", "gpu"], part: str) -> npt.NDArray[np.float32]:
         """float32[rows, n], of each of those cores or of the GPUs in use: `busy`, `utilisation`, `memory`, …"""
-        found = self._parts.get((kind, part))
-        if found is None:
-            columns = self.schema.columns
-            names = [f"{kind}/{number}/{part}" for number in (self.cores if kind == "cpu" else self.gpus)]
-            if all(name in columns for name in names):
-                found = self.values[:, [columns[name] for name in names]]
-            else:
-                found = np.stack([self.series(name) for name in names], axis=1).astype(np.float32)
-            self._parts[kind, part] = found
-        return found
+        columns = self.schema.columns
+        names = [f"{kind}/{number}/{part}" for number in (self.cores if kind == "cpu" else self.gpus)]
+        if all(name in columns for name in names):
+            return self.values[:, [columns[name] for name in names]]
+        return np.stack([self.series(name) for name in names], axis=1).astype(np.float32)
 
+    @kept
     def mean(self, kind: Literal["cpu", "gpu"], part: str) -> Floats:
         """The mean of `parts` in each row."""
-        found = self._means.get((kind, part))
-        if found is None:
-            found = self._means[kind, part] = _mean(self.parts(kind, part))
-        return found
+        return _mean(self.parts(kind, part))
 
     @property
     def cpu(self) -> Floats:
@@ -121,22 +125,19 @@ class Frames:
 
     def steps(self, loader: str, start: float = -np.inf, end: float = np.inf) -> Steps:
         """The steps of a loader that ended in `(start, end]`."""
-        if loader not in self._steps:
-            own = self.all_steps.of(loader)
-            self._steps[loader] = own, own["end"].copy()  # contiguous, which a search reads faster
-        own, ends = self._steps[loader]
+        own, ends = self._own_steps(loader)
         low, high = np.searchsorted(ends, [start, end], side="right")
         found: Steps = own[low:high]
         return found
 
+    @kept
+    def _own_steps(self, loader: str) -> tuple[Steps, Floats]:
+        own = self.all_steps.of(loader)
+        return own, own["end"].copy()  # contiguous, which a search reads faster
+
+    @kept
     def of(self, loader: str, start: float = -np.inf, end: float = np.inf) -> Places:
         """Rows in `(start, end]` in which a loader was delivering, none of them of a step that does not count."""
-        key = (loader, start, end)
-        if key not in self._delivering:
-            self._delivering[key] = self._of(loader, start, end)
-        return self._delivering[key]
-
-    def _of(self, loader: str, start: float, end: float) -> Places:
         low, high = np.searchsorted(self.time, [start, end], side="right")
         part = slice(low, high)
         time, window = self.time[part], self.window[part]

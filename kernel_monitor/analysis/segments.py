@@ -108,7 +108,10 @@ def segments(snapshot: Snapshot, frames: Frames | None = None) -> tuple[Segment,
         names.setdefault(loader, loader)
     found = []
     for loader in names:
-        delivered = _deliveries(frames, loader)
+        delivered: Floats = frames.steps(loader)["end"].copy()
+        if len(delivered) == 0:  # without a table of steps: the rows that had a delivery
+            images, step = (frames.series(f"loader/{loader}/{part}") for part in ("images", "step"))
+            delivered = frames.time[(images > 0) | np.isfinite(step)]
         for part in _parts(snapshot, loader, delivered, several=len(names) > 1):
             segment = figures(frames, _trimmed(frames, part, delivered), names[loader])
             if segment.steps or segment.left_out or part.began_by == "mark":
@@ -124,15 +127,6 @@ def segments(snapshot: Snapshot, frames: Frames | None = None) -> tuple[Segment,
 def known_knobs(values: Mapping[str, Any]) -> dict[str, int]:
     """The knobs that a state or an event has values of."""
     return {name: int(values[name]) for name in KNOBS if values.get(name) is not None}
-
-
-def _deliveries(frames: Frames, loader: str) -> Floats:
-    """When steps of the loader ended; without a table of steps, the rows that had a delivery."""
-    ends: Floats = frames.steps(loader)["end"].copy()
-    if len(ends):
-        return ends
-    images, step = (frames.series(f"loader/{loader}/{part}") for part in ("images", "step"))
-    return frames.time[(images > 0) | np.isfinite(step)]
 
 
 def _parts(snapshot: Snapshot, loader: str, delivered: Floats, *, several: bool) -> Iterable[Part]:

@@ -149,7 +149,12 @@ def last_comparison(snapshot: Snapshot, loader: str | None = None) -> SwitchComp
     for number, last in reversed(list(enumerate(found, 1))):
         if last.reason is None and _enough(last.before) and _enough(last.after):
             faster = last.after.rate / last.before.rate
-            text = prefix + _changed(last, faster) + _which(number, len(found))
+            text = prefix + _changed(last, faster)
+            if number < len(found):
+                text += f" This was switch {number} of {len(found)}; "
+                text += "after the later ones too little was measured to compare."
+            elif number > 1:
+                text += f" This was the last of {number} switches."
             return SwitchComparison(text, last.switch, last.before, last.after, faster)
     last = found[-1]
     text = (
@@ -192,14 +197,6 @@ def _changed(found: Comparison, faster: float) -> str:
     if math.isfinite(before.mean_wait) and math.isfinite(after.mean_wait):
         text += f", waiting for data {_wait(before)} → {_wait(after)} % of each step"
     return f"{text} ({_amount(before)}, {_amount(after, '')})."
-
-
-def _which(number: int, count: int) -> str:
-    if count == 1:
-        return ""
-    if number == count:
-        return f" This was the last of {count} switches."
-    return f" This was switch {number} of {count}; after the later ones too little was measured to compare."
 
 
 def _no_switch(snapshot: Snapshot, loader: str) -> str:

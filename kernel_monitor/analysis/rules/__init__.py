@@ -43,7 +43,12 @@ def evaluate(
         MonitorError: there is no such rule or parameter.
     """
     given = {rule: dict(values) for rule, values in (thresholds or {}).items()}
-    _refuse_unknown(given)
+    for name, values in given.items():
+        if name not in RULES:
+            raise MonitorError(f"There is no rule {name!r}. The rules are: {', '.join(RULES)}.")
+        for wrong in (one for one in values if one not in RULES[name].parameters):
+            known = ", ".join(RULES[name].parameters) or "none"
+            raise MonitorError(f"The rule {name} has no threshold {wrong!r}. It has: {known}.")
     session = Session(snapshot, Frames(snapshot) if frames is None else frames, segments, others, decisions or {})
     return tuple(
         finding
@@ -66,13 +71,3 @@ def _findings(rule: Rule, thresholds: Mapping[str, float], session: Session) -> 
     if rule.of_segment is not None and not judged:
         replayed = "deliveries: all batches of this session were replayed"
         yield Check(rule, thresholds).abstained(SignalMissing(replayed if session.segments else NO_DELIVERY))
-
-
-def _refuse_unknown(given: Mapping[str, Mapping[str, float]]) -> None:
-    for rule, values in given.items():
-        if rule not in RULES:
-            raise MonitorError(f"There is no rule {rule!r}. The rules are: {', '.join(RULES)}.")
-        for name in values:
-            if name not in RULES[rule].parameters:
-                known = ", ".join(RULES[rule].parameters) or "none"
-                raise MonitorError(f"The rule {rule} has no threshold {name!r}. It has: {known}.")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import advice
-from ..decision import Decision
+from ..decision import WAITS, Decision
 from ..frames import Floats
 from ..results import Advice, Evidence, Finding, Point, Segment
 from ..statistics import distance, histogram
@@ -40,7 +40,11 @@ def cpu(session: Session, check: Check, segment: Segment) -> Finding:
 
 
 def io(session: Session, check: Check, segment: Segment) -> Finding:
-    busy = session.frames.mean("cpu", "iowait") * _cores_per_reader(session, segment)
+    cores, readers = len(session.frames.cores), segment.knobs.get(segment.crowd)
+    busy = session.frames.mean("cpu", "iowait")
+    if readers is not None and cores:
+        # Only as many cores can wait for what these read as there are processes or threads that load.
+        busy = busy * (cores / min(cores, max(1, readers)))
     return _bottleneck(session, check, segment, busy, "I/O wait", check["iowait"], _storage)
 
 
@@ -60,13 +64,6 @@ def _storage(decision: Decision) -> Sequence[Advice]:
         slow = [Point("engine", outlook.engine, "against") for outlook in decision.engines]
         found.append(advice.say(decision, "Another engine would read the same files as slowly.", *slow))
     return found
-
-
-def _cores_per_reader(session: Session, segment: Segment) -> float:
-    """Cores for each process or thread that loads: only so many cores can wait for what these read."""
-    cores = len(session.frames.cores)
-    readers = segment.knobs.get(segment.crowd)
-    return 1.0 if readers is None or cores == 0 else cores / min(cores, max(1, readers))
 
 
 def _bottleneck(
@@ -129,7 +126,7 @@ def _headroom(decision: Decision) -> Sequence[Advice]:
     if decision.kind == "undetermined":
         unsettled = "Whether it waits for data is not settled: the verdict says what that takes."
         return (seen, advice.say(decision, unsettled))
-    if decision.larger_batch:
+    if not decision.wait > WAITS:
         text = "Larger batches, automatic mixed precision or fewer synchronisations fill it."
         return (seen, advice.say(decision, text, LARGER))
     return (seen, advice.say(decision, "Automatic mixed precision or fewer synchronisations fill it."))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...store import Snapshot
 from ..loops import trained
-from ..results import Evidence, Finding, Segment, Statistic
+from ..results import Evidence, Finding, Segment
 from ..segments import segments
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require
 
@@ -80,7 +80,12 @@ def system(session: Session, check: Check) -> Finding:
         raise SignalMissing(NO_DELIVERY)
     evidence = []
     for segment in session.segments:
-        spreads = [_percentiles(statistic) for statistic in segment.statistics if statistic.metric in SYSTEM]
+        spreads = []
+        for found in segment.statistics:
+            factor, unit = (1e6, "MB/s") if found.unit == "B/s" else (1.0, found.unit)
+            p50, p95 = found.values.p50 / factor, found.values.p95 / factor
+            if found.metric in SYSTEM:
+                spreads.append(f"{found.label} p50 {p50:,.1f}, p95 {p95:,.1f} {unit}")
         text = f"{segment.key}: " + ("; ".join(spreads) or "nothing was measured")
         evidence.append(Evidence(text, start=segment.start, end=segment.end))
     return check.quiet(*evidence, samples=len(session.frames.time))
@@ -99,12 +104,6 @@ def framework(session: Session, check: Check) -> Finding:
         waits = 100 * segment.wait / segment.step
         evidence.append(Evidence(text, waits, unit="%", start=segment.start, end=segment.end))
     return check.quiet(*evidence, samples=sum(segment.steps for segment in timed))
-
-
-def _percentiles(statistic: Statistic) -> str:
-    factor, unit = (1e6, "MB/s") if statistic.unit == "B/s" else (1.0, statistic.unit)
-    p50, p95 = statistic.values.p50 / factor, statistic.values.p95 / factor
-    return f"{statistic.label} p50 {p50:,.1f}, p95 {p95:,.1f} {unit}"
 
 
 RULES = (
