@@ -122,12 +122,7 @@ def cores(decision: Decision) -> Advice:
 
 
 def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, ...]:
-    """What to do next: the advice of a verdict.
-
-    Args:
-        decision: on its segment.
-        missing: what would have to be measured to say more.
-    """
+    """What to do next: the advice of a verdict, which could say more if what is `missing` were measured."""
     segment = decision.segment
     if decision.withheld is not None:
         return (over(decision),)

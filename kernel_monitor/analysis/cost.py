@@ -21,8 +21,7 @@ from .results import Cost, EpochCount, Feeding, Segment
 def cost_per_step(per_hour: float, step_s: float) -> float:
     """What a step of `step_s` seconds costs, in whole units of the price's currency; NaN for NaN.
 
-    Raises:
-        MonitorError: the price is negative or no number.
+    Raises a `MonitorError` for a price that is negative or no number.
     """
     if not (math.isfinite(per_hour) and per_hour >= 0):
         raise MonitorError(f"A price per hour is 0 or more, not {per_hour}.")
@@ -36,9 +35,6 @@ def costs(
 
     Per epoch: the samples of an epoch of its loader that delivered its plan (the newest such one), at the segment's
     rate. Where no epoch did, it is NaN.
-
-    Raises:
-        MonitorError: the price is negative or no number.
     """
     finished = [count for count in epochs if count.finished and count.problem is None and count.samples]
     whole = {count.loader: count.samples for count in finished}

@@ -79,12 +79,7 @@ class Decision:
         return self.kind in ("input-bound", "undetermined")
 
     def crowd(self, many: float | None = None, word: str = "workers") -> Crowd | None:
-        """Whether more or fewer processes should load; None where it is not known how many do.
-
-        Args:
-            many: how many do, where the segment does not know.
-            word: what they are.
-        """
+        """Whether more or fewer processes should load; None where neither the segment nor `many` says how many do."""
         if self.segment.synthetic:
             return None
         if self.segment.backend != WATCHED:

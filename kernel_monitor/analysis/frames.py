@@ -40,12 +40,9 @@ def kept(method: Callable[Concatenate[Frames, P], Found]) -> Callable[Concatenat
 
 
 class Frames:
-    """The rows of a table that lie in `(start, end]`; every array has one value for each, NaN where there is none.
+    """The rows of a table that lie in `(start, end]` (session s); every array has one value for each, NaN: missing.
 
-    Args:
-        table: rows, oldest first.
-        steps: of the loaders; left out, those of a snapshot, and none of anything else.
-        start, end: session s.
+    `steps` are the loaders'; left out, those of a snapshot, and none of anything else.
     """
 
     def __init__(

@@ -88,15 +88,10 @@ def resources(segment: Segment, schema: Schema, steps: int) -> Resources:
 def gains(
     segment: Segment, timings: Timings, given: Resources, state: Mapping[str, Any], known: Sequence[Gain] = ()
 ) -> Reckoned:
-    """What to expect of an input-bound segment.
+    """What to expect of changes of an input-bound segment that had and took what is `given`.
 
-    Args:
-        segment: before the change.
-        timings: its steps.
-        given: what it had and took.
-        state: the loader's state: its `backends`, and `calibration`: what engines took of the processor for some of
-            its files (`loaders.calibration.CalibrationState`).
-        known: what was measured of engines in the loop: it stands in place of a prediction.
+    `state` is the loader's: its `backends`, and in `calibration` what engines took of the processor for some of its
+    files (`loaders.calibration.CalibrationState`). `known` was measured in the loop and stands in place of predictions.
     """
     if len(timings) < FEW_STEPS or segment.synthetic:
         return Reckoned()
@@ -186,15 +181,11 @@ def pairs(steps: StepTable, events: Sequence[Event]) -> tuple[Pair, ...]:
 
 
 def pair(steps: StepTable, events: Sequence[Event], switch: Event) -> Pair | None:
-    """What a switch changed; None where a side was replayed or has too few steps.
+    """What a switch changed, by the steps of the minute before it was asked for and since; None where a side was
+    replayed or has too few steps.
 
     A side ends where anything is changed: a mark, a knob, a request for any loader (the machine is shared). The batches
     that the incoming engine had made in advance do not count.
-
-    Args:
-        steps: of the minute before it was asked for, and since.
-        events: of the session.
-        switch: one of them.
     """
     if REPLAYS in (switch["source"], switch["target"]):
         return None
@@ -229,15 +220,9 @@ def _pace(backend: str, rows: Any) -> Pace | None:
 def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], until: float) -> tuple[Gain, ...]:
     """What other engines would save of this segment's steps, of each by the newest measure in its loop.
 
-    Args:
-        events: the session's, in the order of time.
-        segment: whose engine the others are compared with.
-        switched: of the session.
-        until: session s; what came after it is not known yet.
-
-    Returns:
-        Gains with `measured`; none where the loop was changed since they were measured, or the segment's own engine
-        was not. `low` and `high` are the quartiles' extremes (*Diagnose*) or the mean steps' 95 % intervals (a switch).
+    `events` are in the order of time; what came after `until` (session s) is not known yet. There are no gains where
+    the loop was changed since they were measured, or the segment's own engine was not. `low` and `high` are the
+    quartiles' extremes (*Diagnose*) or the mean steps' 95 % intervals (a switch).
     """
     known = [
         event

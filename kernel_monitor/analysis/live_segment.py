@@ -39,18 +39,14 @@ def live_verdict(
     """The verdict on the loader that delivered last, as JSON of `Verdict` with `loader` (its id).
 
     `offer` is the switch that may be offered, as JSON of `advice.Offer`, or None; of an evaluation beside a training
-    there is none.
+    there is none. None where no loader has delivered in the last few seconds, or `loader` has not in these rows.
 
     Args:
         rows, steps: of the last minute at least.
-        events: of the session.
-        loaders: their states.
+        events, loaders: of the session; the loaders' states.
         last: what was returned last time: its kind is kept while the loop is near a threshold.
         loader: the id of the one to judge, whenever it delivered last.
         switched: what switches of the session measured; those of these steps if left out.
-
-    Returns:
-        None where no loader has delivered in the last few seconds, or that one has not in these rows.
     """
     if not len(rows.time):
         return None

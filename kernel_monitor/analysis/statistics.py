@@ -40,9 +40,6 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
 
     It is the least share of the samples that would have to lie elsewhere for the two to be equal. 0: equal; 1: no bin
     in common; NaN where one of them is empty. It does not grow further with how far apart the bins are.
-
-    Raises:
-        ValueError: they have different numbers of bins.
     """
     if not a or not b:
         return math.nan

@@ -95,11 +95,8 @@ def shares(timings: Timings, shortest: int = BLOCK_STEPS) -> Shares:
     """The shares of all steps that are phased, or of all steps where hardly any is.
 
     The wait counts as `min(wait, step − device time)` of each block where phases are of the device: without the wait
-    the loop would take `max(step − wait, device time)` (host and device work side by side).
-
-    Args:
-        timings: at least one step.
-        shortest: the fewest steps in a block: longer than the rhythm in which workers deliver.
+    the loop would take `max(step − wait, device time)` (host and device work side by side). A block has at least
+    `shortest` steps: more than the rhythm in which workers deliver.
     """
     used = np.isfinite(timings.phases).any(axis=1)
     has_phases = bool(used.sum() >= max(1, len(timings) // 4))

@@ -48,9 +48,7 @@ class Diagnosis(dict[str, Any]):
 class DiagnoseCommand:
     """Starts a diagnosis, one at a time, and holds the newest.
 
-    Args:
-        choose: finds the live loader of an id or name; for None the only one.
-        stage: what a diagnosis needs of the monitor.
+    `choose` finds the live loader of an id or name; for None the only one.
     """
 
     def __init__(self, choose: Callable[[str | None], SwitchableLoader], stage: Stage) -> None:

@@ -89,11 +89,7 @@ class LoopGuard:
 
     @property
     def live(self) -> SwitchableLoader:
-        """The loader; not to be kept.
-
-        Raises:
-            DiagnosisAborted: it is gone.
-        """
+        """The loader; not to be kept. Raises `DiagnosisAborted` where it is gone."""
         loader = self._loader()
         if loader is None:
             raise DiagnosisAborted("failed", f"{self.name} is gone: its loop has ended, or its cell was run again.")
@@ -118,16 +114,11 @@ class LoopGuard:
             self.live.switch(clicked)
 
     def cancel(self, why: str) -> None:
-        """Have `poll` raise `DiagnosisAborted`."""
         self.end = self.end or DiagnosisAborted("cancelled", why)
         self._wake.set()
 
     def poll(self) -> None:
-        """Wait a moment.
-
-        Raises:
-            DiagnosisAborted: the loop ended, the loader was changed, or the diagnosis was cancelled.
-        """
+        """Wait a moment; raises `DiagnosisAborted` where the loop ended, its loader was changed, or by `cancel`."""
         self._wake.wait(POLL_S)
         self._wake.clear()
         if self.end is not None:
@@ -135,8 +126,9 @@ class LoopGuard:
         if not self._stage.session.running:
             raise DiagnosisAborted("cancelled", "The monitor was stopped.")
         live, now = self.live, time.monotonic()
-        if (steps := live.meter.totals().steps) != self._steps:
-            self._steps, self._stepped, self.begun = steps, now, True
+        totals = live.meter.totals()
+        if totals.steps != self._steps:
+            self._steps, self._stepped, self.begun = totals.steps, now, True
         sources = self._stage.session.tracker.sources()
         others = sum(source.meter.totals().steps for source in sources if source is not live)
         if others != self._others:
@@ -144,7 +136,8 @@ class LoopGuard:
         if not self.begun and self.idle > self._start_s:
             raise DiagnosisAborted("failed", NO_LOOP)
         evaluates = now - self._others_stepped < PAUSE_S
-        if self.begun and self.idle > (OTHERS_S if evaluates else self._pause_s()):
+        pause = OTHERS_S if evaluates else max(PAUSE_S, 4 * totals.step_s / max(1, totals.steps))
+        if self.begun and self.idle > pause:
             raise DiagnosisAborted(
                 "failed", f"No step has ended for {self.idle:.0f} s: the loop has ended, or it pauses."
             )
@@ -168,7 +161,3 @@ class LoopGuard:
     def own_thread(self) -> None:
         """Take this thread's requests for our own, not for a person's."""
         self._thread = threading.get_ident()
-
-    def _pause_s(self) -> float:
-        totals = self.live.meter.totals()
-        return max(PAUSE_S, 4 * totals.step_s / max(1, totals.steps))

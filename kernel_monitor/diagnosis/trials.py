@@ -110,12 +110,7 @@ def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: 
 
 
 def per_second(seconds: Floats, images: Floats) -> Floats:
-    """Rates of the single seconds (at least four parts) of a trial; a step's samples are spread over its time.
-
-    Args:
-        seconds: of each step.
-        images: of each step.
-    """
+    """Rates of the single seconds (at least four parts) of a trial; each step's `images` are spread over its time."""
     time, samples = np.concatenate([[0.0], np.cumsum(seconds)]), np.concatenate([[0.0], np.cumsum(images)])
     cuts = np.linspace(0.0, time[-1], max(FEWEST_PARTS, round(float(time[-1]))) + 1)
     rates: Floats = np.diff(np.interp(cuts, time, samples)) / np.diff(cuts)

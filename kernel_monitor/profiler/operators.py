@@ -102,8 +102,7 @@ def _rows(sums: Mapping[str, list[float]], whole: float, top: int, ms: str, coun
 def keep(trace: Mapping[str, Any], path: Path) -> None:
     """Write a trace for ui.perfetto.dev, readable by its owner only, without host name and paths.
 
-    Raises:
-        MonitorError: it cannot be written; nothing is left.
+    Raises a `MonitorError` where it cannot be written; nothing is left.
     """
     shown = {key: value for key, value in trace.items() if key not in PRIVATE}
     packed = io.BytesIO()
@@ -113,11 +112,7 @@ def keep(trace: Mapping[str, Any], path: Path) -> None:
 
 
 def new_trace(recording: str | os.PathLike[str] | None) -> Path:
-    """A new name for a trace: `SESSION-profile-1.json.gz`, or, without a recording, in a folder of its own in /tmp.
-
-    Raises:
-        OSError: there is no room for it.
-    """
+    """A new name for a trace: `SESSION-profile-1.json.gz`, or, without a recording, in a folder of its own in /tmp."""
     if recording is None:
         return Path(tempfile.mkdtemp(prefix="kernel-monitor-trace-"), "profile-1.json.gz")
     session = Path(recording)

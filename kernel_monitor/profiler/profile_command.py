@@ -27,12 +27,7 @@ class Profile(dict[str, Any]):
 
 
 class ProfileCommand:
-    """Starts a profile, one at a time, and holds the newest.
-
-    Args:
-        session: whose loops are profiled.
-        start: starts the sampler; one that runs goes on.
-    """
+    """Starts a profile, one at a time, and holds the newest; `start` starts the sampler, unless it runs."""
 
     def __init__(self, session: Session, start: Callable[[], None]) -> None:
         self._session = session
