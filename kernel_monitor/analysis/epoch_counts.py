@@ -56,7 +56,6 @@ def epoch_counts(snapshot: Snapshot) -> tuple[EpochCount, ...]:
 
 
 def _as_reported(known: EpochCount, reported: Mapping[str, Any]) -> EpochCount:
-    """An epoch with the loader's own counts of it."""
     samples = int(reported["samples"])
     planned = None if reported.get("planned") is None else int(reported["planned"])
     if planned is None:
@@ -73,14 +72,8 @@ def _as_reported(known: EpochCount, reported: Mapping[str, Any]) -> EpochCount:
         parts.append(f"delivered {samples:,} samples so far")
     if reported.get("doubled"):
         parts.append(f"{reported['doubled']:,} delivered twice")
-    return replace(
-        known,
-        batches=int(reported["batches"] or 0),
-        samples=samples,
-        planned=planned,
-        finished=finished,
-        problem=", ".join(parts) or None,
-    )
+    batches, problem = int(reported["batches"] or 0), ", ".join(parts) or None
+    return replace(known, batches=batches, samples=samples, planned=planned, finished=finished, problem=problem)
 
 
 def _seconds(steps: Steps, *, thinned: bool) -> float:

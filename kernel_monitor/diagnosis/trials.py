@@ -97,16 +97,10 @@ def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: 
     )
     if len(kept) < FEWEST:
         return replace(known, problem=f"only {len(kept)} steps ended in {seconds:.0f} s")
-    rates = per_second(adds, kept["images"].astype(np.float64))
-    return replace(
-        known,
-        rate=samples / seconds,
-        rate_low=float(np.percentile(rates, 25)),
-        rate_high=float(np.percentile(rates, 75)),
-        step=1e3 * float(kept["step"].mean(dtype=np.float64)),
-        wait=1e3 * float(kept["wait"].mean(dtype=np.float64)),
-        work=_work(kept),
-    )
+    low, high = map(float, np.percentile(per_second(adds, kept["images"].astype(np.float64)), (25, 75)))
+    step, wait = (1e3 * float(kept[name].mean(dtype=np.float64)) for name in ("step", "wait"))
+    rate = samples / seconds
+    return replace(known, rate=rate, rate_low=low, rate_high=high, step=step, wait=wait, work=_work(kept))
 
 
 def per_second(seconds: Floats, images: Floats) -> Floats:
@@ -195,25 +189,16 @@ def _measured_gains(usable: Mapping[str, Trial], first: str, predicted: Sequence
     What replayed batches saved is measured for the action `loader`: it leaves no wait for data.
     """
     base = usable.get(first)
-    if base is None:
-        return []
     expected = {gain["action"]: gain for gain in predicted}
     gains: list[GainState] = []
     for trial in usable.values():
-        if trial is base:
+        if base is None or trial is base:
             continue
         action = "loader" if trial.backend == REPLAYS else trial.backend
-        gain = expected.get(action)
-        gains.append(
-            {
-                "action": action,
-                "low": None if gain is None else gain["low"],
-                "high": None if gain is None else gain["high"],
-                "measured": 1 - trial.step / base.step,
-                "basis": f"{base.step:,.1f} → {trial.step:,.1f} ms per step ({base.steps:,} → {trial.steps:,} steps)",
-                "by": "Diagnose",
-            }
-        )
+        low, high = (expected[action]["low"], expected[action]["high"]) if action in expected else (None, None)
+        saved = 1 - trial.step / base.step
+        basis = f"{base.step:,.1f} → {trial.step:,.1f} ms per step ({base.steps:,} → {trial.steps:,} steps)"
+        gains.append({"action": action, "low": low, "high": high, "measured": saved, "basis": basis, "by": "Diagnose"})
     return gains
 
 

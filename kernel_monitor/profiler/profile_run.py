@@ -17,7 +17,7 @@ from ..steps.boundary import at_boundary
 from ..steps.main_thread import run_on_main_thread
 from ..steps.measured_step import PROFILED
 from ..stream.render_process import run_module
-from .operators import TOP, new_trace
+from .operators import new_trace
 from .torch_profile import OperatorProfile
 
 if TYPE_CHECKING:
@@ -133,7 +133,12 @@ class ProfileRun:
             self._begun.set()
         self._thread = threading.get_ident()
         self._from = info.steps
-        self._identify(info.loader_id)
+        self._id = self._name = info.loader_id
+        for source in self._session.tracker.sources():
+            if source.id == self._id:
+                self._name, self._backend = source.name, str(source.state()["backend"])
+                totals = source.meter.totals()
+                self._longest = totals.step_s / totals.steps if totals.steps else 0.0
         try:
             self._profile.start()
         except Exception as error:  # noqa: BLE001 - the training goes on; the state says what was wrong
@@ -144,16 +149,6 @@ class ProfileRun:
         self._set_state("running", f"step 1 of {self._steps}")
         info.flag(PROFILED)
         return True
-
-    def _identify(self, loader: str) -> None:
-        """Note name, engine and usual step of the loader that is profiled."""
-        self._id, self._name = loader, loader
-        for source in self._session.tracker.sources():
-            if source.id == loader:
-                self._name = source.name
-                self._backend = str(source.state()["backend"])
-                totals = source.meter.totals()
-                self._longest = totals.step_s / totals.steps if totals.steps else 0.0
 
     def _stop(self, why: str) -> None:
         with self._lock:
@@ -223,11 +218,7 @@ class ProfileRun:
                 return
 
     def _stop_from_outside(self, why: str) -> None:
-        """Have the loop's thread stop the profiler though the loop reaches no step boundary any more.
-
-        Raises:
-            MonitorError: that thread cannot be reached.
-        """
+        """Have the loop's thread stop the profiler though the loop reaches no step boundary any more."""
         if self._thread == threading.main_thread().ident:
             run_on_main_thread(lambda: self._stop_late(why))
             self._stopped.wait(TO_STOP_S)
@@ -251,7 +242,7 @@ class ProfileRun:
             no_more = at_boundary(self._id, self._let_go)
             try:
                 kept = new_trace(self._session.recorder.to_json()["path"])
-                request = {"trace": str(raw), "keep": str(kept), "top": TOP}
+                request = {"trace": str(raw), "keep": str(kept)}
                 found = json.loads(run_module("kernel_monitor.profiler.operators", json.dumps(request).encode()))
             finally:
                 no_more()

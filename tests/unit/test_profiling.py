@@ -62,7 +62,7 @@ def test_kernels_are_added_up_by_name() -> None:
 
 
 def test_only_the_first_rows_and_no_endless_names() -> None:
-    found = tables([call(f"op{k}", 100 * k, k + 1) for k in range(30)] + [call("x" * 5000, 9000, 500)], top=10)
+    found = tables([call(f"op{k}", 100 * k, k + 1) for k in range(30)] + [call("x" * 5000, 9000, 500)])
     assert len(found["cpu"]) == 10
     assert len(found["cpu"][0]["name"]) == LONGEST_NAME
     assert found["cpu"][1]["name"] == "op29"
@@ -96,7 +96,7 @@ def test_a_kept_trace_is_the_owner_s_and_names_no_machine(tmp_path: Path) -> Non
 def test_the_process_reads_a_trace(tmp_path: Path) -> None:
     raw = tmp_path / "trace.json"
     raw.write_text(json.dumps({"traceEvents": TRACE}))
-    request = {"trace": str(raw), "keep": str(tmp_path / "gone" / "t.json.gz"), "top": 3}
+    request = {"trace": str(raw), "keep": str(tmp_path / "gone" / "t.json.gz")}
     done = subprocess.run(
         [sys.executable, "-m", "kernel_monitor.profiler.operators"],
         input=json.dumps(request),
@@ -106,7 +106,7 @@ def test_the_process_reads_a_trace(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert len(found["cpu"]) == 3
+    assert len(found["cpu"]) == 4
     assert found["trace"] is None
     assert found["problem"].startswith("the trace could not be kept: Cannot write ")
     assert found["problem"].endswith("gone does not exist: name a file in another folder")
