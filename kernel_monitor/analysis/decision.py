@@ -78,18 +78,13 @@ class Decision:
         """Whether faster loading may help."""
         return self.kind in ("input-bound", "undetermined")
 
-    def crowd(self, many: float | None = None, word: str = "workers") -> Crowd | None:
+    def crowd(self, many: float | None = None) -> Crowd | None:
         """Whether more or fewer processes should load; None where neither the segment nor `many` says how many do."""
-        if self.segment.synthetic:
+        word = self.segment.crowd
+        known = many if self.segment.backend == WATCHED else self.segment.knobs.get(word, many)
+        if self.segment.synthetic or known is None or not self.cores > 0:
             return None
-        if self.segment.backend != WATCHED:
-            word = self.segment.crowd
-            many = self.segment.knobs.get(word, many)
-        if many is None or not self.cores > 0:
-            return None
-        count, whole = int(many), math.floor(self.cores)
-        wanted, reason = self._wanted(count, whole)
-        return Crowd(word, count, wanted, reason)
+        return Crowd(word, int(known), *self._wanted(int(known), math.floor(self.cores)))
 
     def _wanted(self, many: int, whole: int) -> tuple[int, Reason]:
         if many > self.cores and self.load > FULL:

@@ -19,7 +19,7 @@ from .counted_steps import counted
 from .decision import WATCHED
 from .frames import IDLE_S, Floats, Frames, Places, Steps, loader_names
 from .results import Segment, Statistic
-from .statistics import histogram, quantiles
+from .statistics import finite, histogram, quantiles
 from .switches import IN_FLIGHT, REPLAYS, asked, first, settled, switches, weighted_mean
 
 KNOBS = ("workers", "prefetch", "threads")
@@ -228,7 +228,7 @@ def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Deli
     """From the steps themselves. Where not all of them were kept, seconds and samples are those of the rows."""
     kept = rows[counted(rows)]
     times = {name: 1e3 * kept[name].astype(np.float64) for name in ("wait", "step", *PHASES)}
-    present = {name: times[name][np.isfinite(times[name])] for name in ("wait", "step")}
+    present = {name: finite(times[name]) for name in ("wait", "step")}
     means = {name: float(values.mean()) for name, values in present.items() if len(values)}
     phases = {name: times[name] for name in PHASES if bool(np.isfinite(times[name]).any())}
     if phases:

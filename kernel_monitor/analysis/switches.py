@@ -13,6 +13,7 @@ import numpy as np
 
 from ..store import Rows, StepTable
 from .frames import Floats, Frames
+from .statistics import finite
 
 LONGEST_S = 60.0  # at most this much time on each side is compared
 SHORTEST_S = 2.0  # less than this on one side is not compared
@@ -110,8 +111,7 @@ def measure(table: Rows, loader: str | None, start: float, end: float, steps: St
     delivered = frames.samples(loader)[rows]
 
     def present(values: Floats) -> Floats:
-        values = values[rows]
-        return values[np.isfinite(values)]
+        return finite(values[rows])
 
     wait, step = (frames.series(f"loader/{loader}/{name}") for name in ("wait", "step"))
     return Measured(

@@ -12,7 +12,7 @@ from .. import advice
 from ..decision import WAITS, Decision
 from ..frames import Floats
 from ..results import Advice, Evidence, Finding, Point, Segment
-from ..statistics import distance, histogram
+from ..statistics import distance, finite, histogram
 from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require, span, windows
 
 Advised = Callable[[Decision], Sequence[Advice]]
@@ -95,7 +95,7 @@ def low(session: Session, check: Check, segment: Segment) -> Finding:
     parts = windows("GPU samples", len(rows), check["window"], check["least"])
     evidence, times, fires = [], 0, False
     for number, values in zip(session.frames.gpus, session.frames.parts("gpu", "utilisation")[rows].T, strict=True):
-        present = [values[part][np.isfinite(values[part])].astype(np.float64) for part in parts]
+        present = [finite(values[part]) for part in parts]
         spreads = [np.percentile(window, (5, 95)) for window in present if len(window)]
         if not spreads:
             continue

@@ -11,6 +11,7 @@ from .. import advice
 from ..decision import Decision
 from ..machine_limits import limits_note, usable_cores
 from ..results import Advice, Evidence, Finding, Segment
+from ..statistics import finite
 from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
 
 
@@ -30,13 +31,12 @@ def dataloader(session: Session, check: Check, segment: Segment) -> Finding:
     few = percent < check["few"]
     evidence = check.evidence(text, percent, check["few"] if few else check["many"], "%")
     fires = (few and waits > check["wait"]) or percent > check["many"]
-    return check.finding(fires, _number(session, segment, many, word), evidence, samples=segment.steps)
+    return check.finding(fires, _number(session, segment, many), evidence, samples=segment.steps)
 
 
 def too_many(session: Session, check: Check, segment: Segment) -> Finding:
     many, word, cores = _loading(session, segment)
-    load = session.frames.load[session.rows(segment)]
-    load = load[np.isfinite(load)]
+    load = finite(session.frames.load[session.rows(segment)])
     require("samples of CPU", len(load), check["least"])
     full = float(np.mean(load > check["cpu"]))
     text = (
@@ -45,7 +45,7 @@ def too_many(session: Session, check: Check, segment: Segment) -> Finding:
     )
     evidence = check.evidence(text, many / cores, check["per_core"], f"{word} per core", full)
     fires = many > check["per_core"] * cores and full > check["share"]
-    return check.finding(fires, _number(session, segment, many, word), evidence, samples=len(load))
+    return check.finding(fires, _number(session, segment, many), evidence, samples=len(load))
 
 
 def saturated(session: Session, check: Check, segment: Segment) -> Finding:
@@ -76,12 +76,11 @@ def saturated(session: Session, check: Check, segment: Segment) -> Finding:
     return check.finding(share > check["share"], advised, evidence, samples=count, times=int(alone.sum()))
 
 
-def _number(session: Session, segment: Segment, many: float, word: str) -> Sequence[Advice]:
-    """Whether more or fewer of what loads."""
+def _number(session: Session, segment: Segment, many: float) -> Sequence[Advice]:
     decision = session.decision(segment)
     if decision.withheld is not None:
         return (advice.over(decision),)
-    known = advice.crowd(decision, decision.crowd(many, word))
+    known = advice.crowd(decision, decision.crowd(many))
     return known or plainly("How many should load is not known.", segment)
 
 
@@ -108,8 +107,7 @@ def _loading(session: Session, segment: Segment) -> tuple[float, str, float]:
     word = segment.crowd
     many: float | None = segment.knobs.get(word)
     if many is None and word == "workers":
-        counts = session.frames.series("process/workers/count")[session.rows(segment)]
-        counts = counts[np.isfinite(counts)]
+        counts = finite(session.frames.series("process/workers/count")[session.rows(segment)])
         many = float(np.median(counts)) if len(counts) else None
     cores = usable_cores(session.snapshot.schema)
     if many is None:
