@@ -200,14 +200,8 @@ def loader_names(snapshot: Snapshot) -> dict[str, str]:
 
 def _mean(values: npt.NDArray[np.float32]) -> Floats:
     """The mean of each row's present values; NaN where there is none."""
-    width = values.shape[1]
-    if width == 0:
-        return np.full(len(values), np.nan)
-    mean: Floats = values.sum(axis=1, dtype=np.float64) / width
-    some = np.flatnonzero(~np.isfinite(mean))
-    if len(some):
-        present = np.isfinite(values[some])
-        counts = present.sum(axis=1)
-        sums = np.where(present, values[some], 0.0).sum(axis=1, dtype=np.float64)
-        mean[some] = np.divide(sums, counts, out=np.full(len(some), np.nan), where=counts > 0)
+    present = np.isfinite(values)
+    counts = present.sum(axis=1)
+    sums = np.where(present, values, 0.0).sum(axis=1, dtype=np.float64)
+    mean: Floats = np.divide(sums, counts, out=np.full(len(values), np.nan), where=counts > 0)
     return mean

@@ -53,7 +53,10 @@ def analyse(
     """
     cannot: list[str] = []
     given = dict(thresholds or {})
-    limits = _limits(given.pop("verdict", {}))
+    limits = {**THRESHOLDS, **given.pop("verdict", {})}
+    unknown = sorted(set(limits) - set(THRESHOLDS))
+    if unknown:
+        raise MonitorError(f"There is no threshold {unknown[0]!r} of the verdict. There are: {', '.join(THRESHOLDS)}.")
 
     def attempt(what: str, make: Callable[[], Found], otherwise: Found, *, asked: bool = False) -> Found:
         """`make()`; where the session is not as it must be, `otherwise` and a sentence; raises what was `asked`."""
@@ -104,14 +107,12 @@ def analyse(
         )
         with_advice.append(verdict)
     chosen = representative(parts, stands)
-    per_hour = _number(price if price is not None else snapshot.facts.get("price"))
+    per_hour = snapshot.facts.get("price") if price is None else price
+    if isinstance(per_hour, bool) or not isinstance(per_hour, int | float) or not math.isfinite(per_hour):
+        per_hour = None  # facts may hold anything
     unit = str(snapshot.facts.get("currency") or "")
-    nothing: tuple[Finding, ...] = ()
-    findings = attempt(
-        "The rules",
-        lambda: evaluate(snapshot, parts, given, others=others, frames=frames, decisions=decisions),
-        nothing,
-        asked=bool(given),
+    findings: tuple[Finding, ...] = attempt(
+        "The rules", lambda: evaluate(snapshot, parts, given, others, frames, decisions), (), asked=bool(given)
     )
     cannot += _cannot(snapshot, parts, epochs)
     return Analysis(
@@ -129,20 +130,6 @@ def analyse(
         profiles=_results(snapshot, "profile"),
         cannot=tuple(dict.fromkeys(cannot)),
     )
-
-
-def _limits(given: Mapping[str, float]) -> dict[str, float]:
-    unknown = sorted(set(given) - set(THRESHOLDS))
-    if unknown:
-        raise MonitorError(f"There is no threshold {unknown[0]!r} of the verdict. There are: {', '.join(THRESHOLDS)}.")
-    return {**THRESHOLDS, **given}
-
-
-def _number(value: object) -> float | None:
-    """A price as facts hold it; None for whatever is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def _results(snapshot: Snapshot, kind: str) -> tuple[dict[str, Any], ...]:

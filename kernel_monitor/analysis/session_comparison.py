@@ -180,7 +180,9 @@ def _compared(
         sentence = f"{name}: {counts} are too few to compare; it takes {FEWEST_STEPS} of each, after the warm-up."
         return Comparison(name, before, after, sentence=sentence, caveats=caveats)
     per_image = before.images > 0 and after.images > 0
-    slower, low, high = interval(*(_work(rows, per_image=per_image) for rows in steps))
+    # Seconds and pieces of work (images or steps) of each step.
+    work = [np.stack([rows["step"], rows["images"] if per_image else np.ones(len(rows))], axis=1) for rows in steps]
+    slower, low, high = interval(*(pairs.astype(float) for pairs in work))
     outcome: Outcome = "within"
     if allowed is not None and low > allowed:
         outcome, verdict = "slower", f"slower than the {100 * allowed:g} % that are allowed"
@@ -199,12 +201,6 @@ def _compared(
     spread = f"99 % interval {100 * low:+.1f} to {100 * high:+.1f} %, {counts}"
     sentence = f"{name}: {what} {share} in B ({spread}): {verdict}."
     return Comparison(name, before, after, slower, low, high, outcome, sentence, caveats)
-
-
-def _work(rows: npt.NDArray[Any], *, per_image: bool) -> npt.NDArray[np.float64]:
-    """float64[n, 2]: seconds and pieces of work (images or steps) of each step."""
-    pieces = rows["images"].astype(float) if per_image else np.ones(len(rows))
-    return np.stack([rows["step"].astype(float), pieces], axis=1)
 
 
 def interval(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> tuple[float, float, float]:

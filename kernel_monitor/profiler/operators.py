@@ -34,13 +34,13 @@ PRIVATE = ("host_name", "traceName")
 Row = dict[str, Any]
 
 
-def tables(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def tables(events: Iterable[Mapping[str, Any]], top: int = TOP) -> dict[str, Any]:
     """The tables of a trace's events (Chrome's trace format; times in µs).
 
     Returns:
         `cpu`: rows of `name`, `share` (of all operators' own time), `self_ms` (without the operators that it called),
         `count`; `gpu`: rows of `name`, `share` (of all kernels' and copies' time), `ms`, `launches`; the longest
-        first, `TOP` of each; `cpu_ms` and `gpu_ms`: those sums.
+        first, `top` of each; `cpu_ms` and `gpu_ms`: those sums.
     """
     threads: dict[tuple[Any, Any], list[tuple[float, float, str]]] = defaultdict(list)
     kernels: dict[str, list[float]] = defaultdict(lambda: [0.0, 0])
@@ -61,8 +61,8 @@ def tables(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     cpu_ms = sum(ms for ms, _ in operators.values())
     gpu_ms = sum(ms for ms, _ in kernels.values())
     return {
-        "cpu": _rows(operators, cpu_ms, "self_ms", "count"),
-        "gpu": _rows(kernels, gpu_ms, "ms", "launches"),
+        "cpu": _rows(operators, cpu_ms, top, "self_ms", "count"),
+        "gpu": _rows(kernels, gpu_ms, top, "ms", "launches"),
         "cpu_ms": cpu_ms,
         "gpu_ms": gpu_ms,
     }
@@ -86,8 +86,8 @@ def _own_times(calls: list[tuple[float, float, str]], into: dict[str, list[float
         open_calls.append((start - minus, name))
 
 
-def _rows(sums: Mapping[str, list[float]], whole: float, ms: str, count: str) -> list[Row]:
-    longest = sorted(sums.items(), key=lambda row: (-row[1][0], row[0]))[:TOP]
+def _rows(sums: Mapping[str, list[float]], whole: float, top: int, ms: str, count: str) -> list[Row]:
+    longest = sorted(sums.items(), key=lambda row: (-row[1][0], row[0]))[:top]
     return [
         {
             "name": name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…",

@@ -62,7 +62,7 @@ def test_kernels_are_added_up_by_name() -> None:
 
 
 def test_only_the_first_rows_and_no_endless_names() -> None:
-    found = tables([call(f"op{k}", 100 * k, k + 1) for k in range(30)] + [call("x" * 5000, 9000, 500)])
+    found = tables([call(f"op{k}", 100 * k, k + 1) for k in range(30)] + [call("x" * 5000, 9000, 500)], top=10)
     assert len(found["cpu"]) == 10
     assert len(found["cpu"][0]["name"]) == LONGEST_NAME
     assert found["cpu"][1]["name"] == "op29"

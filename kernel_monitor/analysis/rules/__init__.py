@@ -29,7 +29,6 @@ def evaluate(
     snapshot: Snapshot,
     segments: Sequence[Segment],
     thresholds: Mapping[str, Mapping[str, float]] | None = None,
-    *,
     others: Sequence[Snapshot] = (),
     frames: Frames | None = None,
     decisions: Mapping[str, Decision] | None = None,
