@@ -120,9 +120,8 @@ def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Map
         text = f"Batches were replayed here: {rate} is what the loop can take at most, and says nothing of the loader."
         return Judged("undetermined", text)
     if found is None or timings.steps < limits["steps"]:
-        count = timings.steps
         left = f" ({segment.left_out} of warm-up and profiling left out)" if segment.left_out else ""
-        text = f"{count} {_plural(count, 'step')} {'is' if count == 1 else 'are'} too few to judge{left}."
+        text = f"{_steps(timings)} {'is' if timings.steps == 1 else 'are'} too few to judge{left}."
         return Judged("undetermined", text, (f"at least {limits['steps']:.0f} steps",))
     mixed = _mixed(found, timings, limits)
     if mixed is not None:
@@ -238,12 +237,8 @@ def _range(share: Share) -> str:
     return f"{100 * share.low:.0f} to {100 * share.high:.0f} % by the spread of the steps"
 
 
-def _plural(count: int, word: str) -> str:
-    return word if count == 1 else f"{word}s"
-
-
 def _steps(timings: Timings) -> str:
-    return f"{timings.steps:,} {_plural(timings.steps, 'step')}"
+    return f"{timings.steps:,} step{'' if timings.steps == 1 else 's'}"
 
 
 def _ms(timings: Timings, share: float) -> str:

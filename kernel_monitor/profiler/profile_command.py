@@ -57,11 +57,15 @@ class ProfileCommand:
         """
         if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
             raise MonitorError(f"1 to {MOST_STEPS} steps can be profiled, not {steps!r}.")
-        chosen = None if loader is None else self._source(loader)
+        sources = [(source.id, source.name) for source in self._session.tracker.sources()]
+        chosen = [source for source in sources if loader is not None and line(loader) in source]
+        if loader is not None and len(chosen) != 1:
+            names = ", ".join(name for _, name in sources) or "none"
+            raise MonitorError(f"No single loader is called {loader!r}. Those that can be profiled are: {names}.")
         if self._run is not None and not self._run.ended.is_set():
             raise MonitorError("Steps are being profiled already: wait for that to end.")
         self._start()
-        run = self._run = ProfileRun(self._session, chosen, steps, patience)
+        run = self._run = ProfileRun(self._session, chosen[0] if chosen else None, steps, patience)
         run.start()
         if not wait:
             return None
@@ -90,14 +94,6 @@ class ProfileCommand:
     def forget_in_child(self) -> None:
         """Forget the run: in a forked child it has no thread."""
         self._run = None
-
-    def _source(self, loader: str) -> tuple[str, str]:
-        sources = [(source.id, source.name) for source in self._session.tracker.sources()]
-        chosen = [source for source in sources if line(loader) in source]
-        if len(chosen) != 1:
-            names = ", ".join(name for _, name in sources) or "none"
-            raise MonitorError(f"No single loader is called {loader!r}. Those that can be profiled are: {names}.")
-        return chosen[0]
 
 
 class Pair(NamedTuple):
