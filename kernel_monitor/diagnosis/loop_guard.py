@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
@@ -36,33 +36,15 @@ class DiagnosisAborted(Exception):
         self.state = state
 
 
-class Tracker(Protocol):
-    """The loops of this process: its switchable loaders, and what else is watched."""
-
-    def loaders(self) -> list[SwitchableLoader]: ...
-
-    def sources(self) -> list[SwitchableLoader | Source]: ...
-
-
-class Session(Protocol):
-    """The running session, as a diagnosis needs it."""
-
-    @property
-    def tracker(self) -> Tracker: ...
-
-    @property
-    def running(self) -> bool: ...
-
-    def session_time(self, monotonic: float) -> float | None: ...
-
-    def add_event(self, kind: str, at: float, **fields: Any) -> Any: ...
-
-
 class Stage(NamedTuple):
     """What a diagnosis needs of the monitor."""
 
-    session: Session  # gets the event, and knows the clock
     store: Store  # has the figures of the machine
+    loaders: Callable[[], list[SwitchableLoader]]  # the live ones of this process
+    sources: Callable[[], list[SwitchableLoader | Source]]  # these, and what else is watched
+    running: Callable[[], bool]
+    session_time: Callable[[float], float | None]  # of a time of `time.monotonic`
+    add_event: Callable[..., Any]
     start: Callable[[], None]  # starts the sampler; one that runs goes on
     # of a loader's id, what can be predicted of its changes now, as `analysis.results.Gain` in JSON
     gains: Callable[[str], Sequence[GainState]]
@@ -123,14 +105,13 @@ class LoopGuard:
         self._wake.clear()
         if self.end is not None:
             raise self.end
-        if not self._stage.session.running:
+        if not self._stage.running():
             raise DiagnosisAborted("cancelled", "The monitor was stopped.")
         live, now = self.live, time.monotonic()
         totals = live.meter.totals()
         if totals.steps != self._steps:
             self._steps, self._stepped, self.begun = totals.steps, now, True
-        sources = self._stage.session.tracker.sources()
-        others = sum(source.meter.totals().steps for source in sources if source is not live)
+        others = sum(source.meter.totals().steps for source in self._stage.sources() if source is not live)
         if others != self._others:
             self._others, self._others_stepped = others, now
         if not self.begun and self.idle > self._start_s:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import MonitorError
 from ..protocol.analysis_states import ProfileState
 from ..text import line
-from .profile_run import ProfileRun, Session
+from .profile_run import ProfileRun, Stage
 
 MOST_STEPS = 200  # a profile holds some thousand events a step in memory
 PATIENCE_S = 10.0  # how long a step is waited for before there is no loop to profile
@@ -27,11 +27,10 @@ class Profile(dict[str, Any]):
 
 
 class ProfileCommand:
-    """Starts a profile, one at a time, and holds the newest; `start` starts the sampler, unless it runs."""
+    """Starts a profile, one at a time, and holds the newest."""
 
-    def __init__(self, session: Session, start: Callable[[], None]) -> None:
-        self._session = session
-        self._start = start
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
         self._run: ProfileRun | None = None
 
     def start(
@@ -57,15 +56,15 @@ class ProfileCommand:
         """
         if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
             raise MonitorError(f"1 to {MOST_STEPS} steps can be profiled, not {steps!r}.")
-        sources = [(source.id, source.name) for source in self._session.tracker.sources()]
+        sources = [(source.id, source.name) for source in self._stage.sources()]
         chosen = [source for source in sources if loader is not None and line(loader) in source]
         if loader is not None and len(chosen) != 1:
             names = ", ".join(name for _, name in sources) or "none"
             raise MonitorError(f"No single loader is called {loader!r}. Those that can be profiled are: {names}.")
         if self._run is not None and not self._run.ended.is_set():
             raise MonitorError("Steps are being profiled already: wait for that to end.")
-        self._start()
-        run = self._run = ProfileRun(self._session, chosen[0] if chosen else None, steps, patience)
+        self._stage.start()
+        run = self._run = ProfileRun(self._stage, chosen[0] if chosen else None, steps, patience)
         run.start()
         if not wait:
             return None

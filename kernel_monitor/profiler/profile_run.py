@@ -8,9 +8,9 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MonitorError
 from ..steps.boundary import at_boundary
@@ -23,7 +23,6 @@ from .torch_profile import OperatorProfile
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
     from ..protocol.analysis_states import ProfileResult, ProfileState, TaskState
-    from ..protocol.states import RecordingState
     from ..steps.boundary import BoundaryInfo
     from ..steps.sources import Source
 
@@ -36,30 +35,14 @@ NOT_WORKERS = "What runs in the loader's worker processes is not in it."
 log = logging.getLogger(__name__)
 
 
-class Tracker(Protocol):
-    """The loops of this process."""
+class Stage(NamedTuple):
+    """What a profile needs of the monitor."""
 
-    def sources(self) -> Sequence[SwitchableLoader | Source]: ...
-
-
-class Recording(Protocol):
-    """The session's recording."""
-
-    def to_json(self) -> RecordingState: ...
-
-
-class Session(Protocol):
-    """The running session, as a profile needs it."""
-
-    @property
-    def tracker(self) -> Tracker: ...
-
-    @property
-    def recorder(self) -> Recording: ...
-
-    def session_time(self, monotonic: float) -> float | None: ...
-
-    def add_event(self, kind: str, at: float, **fields: Any) -> Any: ...
+    sources: Callable[[], Sequence[SwitchableLoader | Source]]  # the loops of this process
+    recording: Callable[[], str | None]  # the path of the session's recording
+    session_time: Callable[[float], float | None]  # of a time of `time.monotonic`
+    add_event: Callable[..., Any]
+    start: Callable[[], None]  # starts the sampler; one that runs goes on
 
 
 class ProfileRun:
@@ -69,9 +52,9 @@ class ProfileRun:
     the first of them.
     """
 
-    def __init__(self, session: Session, source: tuple[str, str] | None, steps: int, patience: float) -> None:
+    def __init__(self, stage: Stage, source: tuple[str, str] | None, steps: int, patience: float) -> None:
         self.ended = threading.Event()
-        self._session = session
+        self._stage = stage
         self._id: str | None = None if source is None else source[0]
         self._name: str | None = None if source is None else source[1]
         self._backend = "loader"
@@ -134,7 +117,7 @@ class ProfileRun:
         self._thread = threading.get_ident()
         self._from = info.steps
         self._id = self._name = info.loader_id
-        for source in self._session.tracker.sources():
+        for source in self._stage.sources():
             if source.id == self._id:
                 self._name, self._backend = source.name, str(source.state()["backend"])
                 totals = source.meter.totals()
@@ -241,12 +224,12 @@ class ProfileRun:
             self._profile.save(raw)
             no_more = at_boundary(self._id, self._let_go)
             try:
-                kept = new_trace(self._session.recorder.to_json()["path"])
+                kept = new_trace(self._stage.recording())
                 request = {"trace": str(raw), "keep": str(kept)}
                 found = json.loads(run_module("kernel_monitor.profiler.operators", json.dumps(request).encode()))
             finally:
                 no_more()
-        began, ended = (self._session.session_time(moment) for moment in (self._began, self._stopped_at))
+        began, ended = (self._stage.session_time(moment) for moment in (self._began, self._stopped_at))
         reason = self._profile.gpu_reason
         if reason is None and not found["gpu"]:
             reason = "no kernel ran in these steps, or CUPTI may not see them (another profiler or missing rights)"
@@ -266,7 +249,7 @@ class ProfileRun:
             "trace": found["trace"],
         }
         if began is not None:
-            self._session.add_event("profile", began, loader=self._id, result=result)
+            self._stage.add_event("profile", began, loader=self._id, result=result)
         fewer = f"{self._why} after {self._done} of {self._steps} steps." if self._done < self._steps else ""
         where = f"The trace is {kept}: open it at ui.perfetto.dev." if found["trace"] else f"Only {found['problem']}."
         self._set_state("done", " ".join(filter(None, [fewer, where, NOT_WORKERS])), result)
