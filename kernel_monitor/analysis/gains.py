@@ -189,15 +189,15 @@ def pair(steps: StepTable, events: Sequence[Event], switch: Event) -> Pair | Non
     """
     if REPLAYS in (switch["source"], switch["target"]):
         return None
-    loader, begin, ready = str(switch["loader"]), asked(dict(switch)), first(dict(switch))
+    loader, begin, ready = str(switch["loader"]), asked(switch), first(switch)
     since, until = -math.inf, math.inf
     for event in events:
         if event.get("kind") not in ("switch", "switch-asked", *ANOTHER_LOOP):
             continue
-        begins = first(dict(event))
+        begins = first(event)
         if event["kind"] != "switch-asked" and begins < begin:
             since = max(since, begins)
-        ends = asked(dict(event))
+        ends = asked(event)
         if ends > ready:
             until = min(until, ends)
     ahead = IN_FLIGHT if since > begin - LONGEST_S else 0
