@@ -53,7 +53,7 @@ class DiagnoseCommand:
 
     def __init__(self, choose: Callable[[str | None], SwitchableLoader], stage: Stage) -> None:
         self._choose = choose
-        self._stage = stage
+        self.stage = stage
         self._run: DiagnosisRun | None = None
 
     def start(
@@ -85,7 +85,7 @@ class DiagnoseCommand:
         under_way = self._run
         if under_way is not None and not under_way.ended.is_set():
             raise MonitorError(f"{under_way.state['name']} is being diagnosed: wait for it or cancel it first.")
-        run = self._run = DiagnosisRun(chosen, self._stage, seconds=float(seconds), confirmed=confirmed)
+        run = self._run = DiagnosisRun(chosen, self.stage, seconds=float(seconds), confirmed=confirmed)
         del chosen
         run.start()
         if not wait:
@@ -121,7 +121,7 @@ class DiagnoseCommand:
     def _in_use(self) -> str | None:
         """Id of the only loader that steps now, or that did before the evaluation under way; None without one."""
         last = {}
-        for loader in self._stage.loaders():
+        for loader in self.stage.loaders():
             steps = loader.meter.steps_since(max(0, loader.meter.totals().steps - 1))[0]
             if steps:
                 last[loader.id] = steps[-1]
