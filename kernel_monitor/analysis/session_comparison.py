@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -63,13 +63,6 @@ class Comparison:
     caveats: tuple[str, ...] = ()  # why it may not be taken at face value
 
 
-class Prices(NamedTuple):
-    """The price of an hour before and after; None where none is known."""
-
-    before: float | None = None
-    after: float | None = None
-
-
 def compare(
     a: Snapshot,
     b: Snapshot,
@@ -77,7 +70,7 @@ def compare(
     loader: str | None = None,
     keys: Sequence[str] = (),
     allowed: float | None = None,
-    prices: Prices | None = None,
+    prices: Sequence[float | None] = (None, None),
 ) -> tuple[Comparison, ...]:
     """Compare the loaders that two sessions have in common, by their names.
 
@@ -87,7 +80,7 @@ def compare(
         keys: of segments (`train/2`): one for both sessions, or one for each. Left out, it is the loader's segment
             with the most steps, real batches before replayed ones.
         allowed: share by which the time per image may grow; None: any.
-        prices: per hour.
+        prices: per hour, before and after; None where none is known.
 
     Raises:
         MonitorError: a loader or a segment of that name is not there; the message says which there are.
@@ -103,7 +96,7 @@ def compare(
     made = []
     for name in (name for name in chosen[0] if name in chosen[1]):
         sides, steps, short, replayed = [], [], [], []
-        parts = zip("AB", sessions, [found[name] for found in chosen], epochs, prices or Prices(), strict=True)
+        parts = zip("AB", sessions, [found[name] for found in chosen], epochs, prices, strict=True)
         for letter, session, segment, counts, price in parts:
             rows = session.steps.of(segment.loader, segment.start, segment.end)
             steps.append(rows[counted(rows)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import MonitorError
 from ..protocol.analysis_states import ProfileState
@@ -14,6 +14,7 @@ MOST_STEPS = 200  # a profile holds some thousand events a step in memory
 PATIENCE_S = 10.0  # how long a step is waited for before there is no loop to profile
 WIDEST = 60  # characters of an operator's name in a line of text
 Result = Mapping[str, Any]
+Pair = tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 
 class Profile(dict[str, Any]):
@@ -95,19 +96,14 @@ class ProfileCommand:
         self._run = None
 
 
-class Pair(NamedTuple):
-    """One operator or kernel in two profiles; None where it is not among the first rows of that one."""
-
-    name: str  # the operator's or the kernel's
-    before: Mapping[str, Any] | None  # before, after: its row
-    after: Mapping[str, Any] | None
-
-
 def pairs(before: Result | None, after: Result, table: str) -> list[Pair]:
-    """The rows of `table` (`cpu` or `gpu`) of two profiles side by side: those of `after` first, in its order."""
+    """The rows of `table` (`cpu` or `gpu`) of two profiles side by side: those of `after` first, in its order.
+
+    Each with its name; None where it is not among the first rows of a profile.
+    """
     rows = {row["name"]: row for row in after[table]}
     old = {} if before is None else {row["name"]: row for row in before[table]}
-    return [Pair(name, old.get(name), rows.get(name)) for name in [*rows, *(name for name in old if name not in rows)]]
+    return [(name, old.get(name), rows.get(name)) for name in {**rows, **old}]
 
 
 def text(result: Result, before: Result | None = None) -> str:

@@ -151,7 +151,7 @@ def result(backend: str = "torchvision", **fields: Any) -> dict[str, Any]:
 def test_two_profiles_stand_side_by_side() -> None:
     before = result("torchvision", cpu=[{"name": "aten::add", "share": 0.25, "self_ms": 9.0, "count": 3}])
     after = result("dali-cpu")
-    assert [(one.name, one.before is None, one.after is None) for one in pairs(before, after, "cpu")] == [
+    assert [(name, was is None, now is None) for name, was, now in pairs(before, after, "cpu")] == [
         ("aten::mm", True, False),
         ("aten::add", False, True),
     ]
