@@ -262,7 +262,7 @@ def _share(text: str) -> float:
 
 def _run_compare(options: argparse.Namespace) -> int:
     from .analysis.results import plain
-    from .analysis.session_comparison import Prices, compare, status, table
+    from .analysis.session_comparison import compare, status, table
     from .recorded import Opened, interpreted
 
     if len(options.segment) > 2:
@@ -281,7 +281,7 @@ def _run_compare(options: argparse.Namespace) -> int:
             loader=options.loader,
             keys=options.segment,
             allowed=options.max_slowdown,
-            prices=Prices(hours[0], hours[1]),
+            prices=hours,
         )
     if options.json:
         print(json.dumps({"status": status(found), "allowed": options.max_slowdown, "loaders": plain(found)}, indent=1))

@@ -8,28 +8,9 @@ first (`analyse`, step by step), then `segments.py` (what is judged), `counted_s
 
 from __future__ import annotations
 
-from .aggregates import Measured, measure
-from .changes import change
-from .live_segment import live_verdict
-from .machine_limits import allowed_cores, limits_note, memory_note
+from .machine_limits import allowed_cores
 from .session_analysis import analyse
-from .strip import strip
-from .switch_comparison import SwitchComparison, last_comparison
-from .switches import Comparison, compare, switches
+from .switch_comparison import strip
+from .switches import measure
 
-__all__ = [
-    "Comparison",
-    "Measured",
-    "SwitchComparison",
-    "allowed_cores",
-    "analyse",
-    "change",
-    "compare",
-    "last_comparison",
-    "limits_note",
-    "live_verdict",
-    "measure",
-    "memory_note",
-    "strip",
-    "switches",
-]
+__all__ = ["allowed_cores", "analyse", "measure", "strip"]

@@ -1,21 +1,30 @@
-"""The sentences of advice on a loader and its machine, each with what it is for or against; made from a `Decision`."""
+"""The sentences of advice on a loader and its machine, each with what it is for or against; made from a `Decision`.
+
+`next_step` is a verdict's advice, `feeding` the order in which a loop is fed, `offer` the one switch to be offered.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from .decision import IDLE, WATCHED
-from .results import Advice, Point
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .decision import Crowd, Decision, Outlook
-    from .results import Gain
+from .decision import IDLE, WATCHED, Crowd, Decision, Outlook, Reason
+from .gains import COMPUTES, SATURATED
+from .results import Advice, Gain, Point, Stance
 
 MOST_CORES = 128  # of one machine: two sockets of 64 cores. Where more are needed, machines beside it are.
 WRAP = "Wrap the DataLoader with switchable(loader): its workers can then be raised, and DALI tried, in the run."
+WORTH = 0.05  # share of the step time: for less nobody is asked to switch
+WAYS: dict[Reason, tuple[str, Stance]] = {
+    "idle": ("more", "for"),
+    "full": ("fewer", "for"),
+    "many": ("fewer", "for"),
+    "undetermined": ("more", "neutral"),
+    "unknown": ("more", "neutral"),
+}
+"""What the advice on the number of workers or threads is for; any other is against more of them."""
 
 
 def say(decision: Decision, text: str, *points: Point) -> Advice:
@@ -50,73 +59,49 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
     return tuple(found)
 
 
-def ready(decision: Decision, engine: Outlook) -> Advice:
-    """An engine offered, with what is to be expected of it."""
-    head, gain = f"{engine.engine} is ready", engine.gain
-    if gain is None:
-        text = f"{head}. Nobody has measured it in this loop yet: try it, the way back is one click."
-    elif math.isfinite(gain.measured):
-        text = f"{head}: {_saves(gain)}."
-    elif gain.low >= 0:
-        text = f"{head} and should save {100 * gain.low:.0f} to {100 * gain.high:.0f} % of the step time."
-    else:
-        text = f"{head}: {_costs(gain)}. Try it: the way back is one click."
-    return say(decision, text, *_points([engine]))
-
-
-def crowd(decision: Decision, found: Crowd | None = None) -> Advice | None:
-    """Whether more or fewer workers or threads; None where that is not known, or was changed since."""
-    found = decision.crowd() if found is None else found
+def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
+    """Whether more or fewer workers or threads; empty where that is not known, or was changed since."""
     if found is None or decision.withheld is not None:
-        return None
-    word, many = found.word, f"{found.many} {found.word.removesuffix('s') if found.many == 1 else found.word}"
-    more, busy = Point(word, "more", "against"), f"(median {decision.load:.0f} % busy)"
-    match found.reason:
-        case "idle":
-            text = f"Raise the {word} from {found.many} to {found.wanted}: the cores idle {busy} while the loop waits."
-            return say(decision, text, Point(word, "more", "for"))
-        case "full":
-            text = (
-                f"Lower the {word} from {found.many} to {found.wanted} and compare: the cores are full, and the loop's "
-                "own thread, which feeds the GPU, has to share them."
-            )
-            return say(decision, text, Point(word, "fewer", "for"))
-        case "many":
-            text = f"Lower the {word} from {found.many} to {found.wanted}: more than the cores can run only get in "
-            return say(decision, f"{text}each other's way.", Point(word, "fewer", "for"))
-        case "busy":
-            return say(decision, f"More {word} than {found.many} would not help: the cores are busy {busy}.", more)
-        case "not waiting":
-            return say(decision, f"More {word} would bring next to nothing: the step is {decision.kind}.", more)
-        case "no core left":
-            return say(decision, f"More {word} would not help: {many} for {decision.cores:g} cores.", more)
-        case "undetermined":
-            text = (
-                f"Whether the loop waits for its data is not settled; if it does, raise the {word} from {found.many}."
-            )
-            return say(decision, text, Point(word, "more", "neutral"))
-    return say(decision, f"Raise the {word} from {found.many} if the cores idle.", Point(word, "more", "neutral"))
+        return ()
+    word, many, wanted = found.word, found.many, found.wanted
+    busy = f"(median {decision.load:.0f} % busy)"
+    those = f"{many} {word.removesuffix('s') if many == 1 else word}"
+    texts: dict[Reason, str] = {
+        "idle": f"Raise the {word} from {many} to {wanted}: the cores idle {busy} while the loop waits.",
+        "full": (
+            f"Lower the {word} from {many} to {wanted} and compare: the cores are full, and the loop's own thread, "
+            "which feeds the GPU, has to share them."
+        ),
+        "many": f"Lower the {word} from {many} to {wanted}: more than the cores can run only get in each other's way.",
+        "busy": f"More {word} than {many} would not help: the cores are busy {busy}.",
+        "not waiting": f"More {word} would bring next to nothing: the step is {decision.kind}.",
+        "no core left": f"More {word} would not help: {those} for {decision.cores:g} cores.",
+        "undetermined": (
+            f"Whether the loop waits for its data is not settled; if it does, raise the {word} from {many}."
+        ),
+        "unknown": f"Raise the {word} from {many} if the cores idle.",
+    }
+    return (say(decision, texts[found.reason], Point(word, *WAYS.get(found.reason, ("more", "against")))),)
 
 
 def raise_crowd(decision: Decision) -> tuple[Advice, ...]:
     """Advice to raise the workers or threads, where cores idle while the loop waits; empty elsewhere."""
     found = decision.crowd()
-    advised = crowd(decision, found) if found is not None and found.reason == "idle" else None
-    return () if advised is None else (advised,)
+    return crowd(decision, found) if found is not None and found.reason == "idle" else ()
 
 
-def storage(decision: Decision) -> Advice | None:
-    """Where as many workers as there are cores leave these idle."""
+def storage(decision: Decision) -> tuple[Advice, ...]:
+    """Where as many workers as there are cores leave these idle; empty elsewhere."""
     found = decision.crowd()
     if found is None or decision.segment.backend != "torchvision":
-        return None
+        return ()
     if found.reason != "no core left" or not decision.load < IDLE:
-        return None
+        return ()
     text = (
         f"{found.many} workers leave the cores idle (median {decision.load:.0f} % busy): they wait for something else "
         "than the CPU, most likely the storage. See the rules on I/O before adding cores."
     )
-    return say(decision, text, Point("storage", "faster", "for"), Point("workers", "more", "against"))
+    return (say(decision, text, Point("storage", "faster", "for"), Point("workers", "more", "against")),)
 
 
 def cores(decision: Decision) -> Advice:
@@ -137,12 +122,7 @@ def cores(decision: Decision) -> Advice:
 
 
 def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, ...]:
-    """What to do next: the advice of a verdict.
-
-    Args:
-        decision: on its segment.
-        missing: what would have to be measured to say more.
-    """
+    """What to do next: the advice of a verdict, which could say more if what is `missing` were measured."""
     segment = decision.segment
     if decision.withheld is not None:
         return (over(decision),)
@@ -182,17 +162,82 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
         share = f"{100 * decision.wait:.0f} % of its step" if math.isfinite(decision.wait) else "little"
         text = f"Nothing: the loop waits {share}, so more cores would bring next to nothing."
         return (say(decision, text, Point("cores", "more", "against")),)
-    raised, slow_storage = raise_crowd(decision), storage(decision)
-    if raised:
-        return raised
-    if slow_storage is not None:
-        return (slow_storage,)
+    found = raise_crowd(decision) or storage(decision)
+    if found:
+        return found
     if decision.segment.backend == WATCHED:
         return (say(decision, WRAP),)
-    found_engines = engines(decision)
-    if decision.best is not None or decision.untried:
-        return found_engines
-    return (*found_engines, cores(decision))
+    found = engines(decision)
+    return found if decision.best is not None or decision.untried else (*found, cores(decision))
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The one switch that may be offered to a loop that waits; when it is, is `kernel_monitor.runtime`'s."""
+
+    engine: str  # to which
+    advised: tuple[Advice, ...]  # the sentence. `advice` of its JSON is the same as prose
+    gain: Gain | None  # what to expect; None where nothing is known of that
+
+
+def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
+    """What may be offered on a segment; None where no switch is likely to help, or nothing speaks for one.
+
+    The engine that is surely faster; else the one of those predicted to be that should save most; else one of which
+    nothing is known and that takes the whole of the loading over, unless the loop waits for its storage, or the engine
+    is being run on some of the files to predict its gain. `state` is its loader's.
+    """
+    segment = decision.segment
+    if decision.kind != "input-bound" or decision.withheld is not None or segment.synthetic:
+        return None
+    backends = {str(one.get("name")): one for one in state.get("backends") or ()}
+    engines = [one for one in decision.engines if backends[one.engine].get("confirm") is None]
+    best = decision.best
+    if best is not None:
+        return _ready(decision, best) if best in engines and _middle(best) >= WORTH else None
+    if segment.backend != "torchvision" or storage(decision) or _waits_for_files(decision):
+        return None
+    open_ones = [one for one in engines if one.stance == "neutral" and not backends[one.engine].get("note")]
+    predicted = [one for one in open_ones if one.gain is not None and not math.isfinite(one.gain.measured)]
+    likely = max(predicted, key=_middle, default=None)
+    if likely is not None and _middle(likely) >= WORTH:
+        return _ready(decision, likely)
+    measuring = {name for name, one in (state.get("calibration") or {}).items() if one.get("state") == "running"}
+    untried = [one for one in open_ones if one.gain is None and one.engine not in measuring]
+    # As `dali` stands for it: on the GPU where there is one.
+    first = min(untried, key=lambda one: one.engine != "dali-gpu", default=None)
+    return None if first is None else _ready(decision, first)
+
+
+def _ready(decision: Decision, engine: Outlook) -> Offer:
+    head, gain = f"{engine.engine} is ready", engine.gain
+    if gain is None:
+        text = f"{head}. Nobody has measured it in this loop yet: try it, the way back is one click."
+    elif math.isfinite(gain.measured):
+        text = f"{head}: {_saves(gain)}."
+    elif gain.low >= 0:
+        text = f"{head} and should save {100 * gain.low:.0f} to {100 * gain.high:.0f} % of the step time."
+    else:
+        text = f"{head}: {_costs(gain)}. Try it: the way back is one click."
+    return Offer(engine.engine, (say(decision, text, *_points([engine])),), gain)
+
+
+def _middle(one: Outlook) -> float:
+    """What is to be expected, as a share of the step time."""
+    gain = one.gain
+    if gain is None:
+        return -math.inf
+    return gain.measured if math.isfinite(gain.measured) else (gain.low + gain.high) / 2
+
+
+def _waits_for_files(decision: Decision) -> bool:
+    """Whether what loads has little to compute, though the cores would let it: then it waits for the storage."""
+    segment = decision.segment
+    workers = segment.knobs.get("workers", 0)
+    # Without workers the loop's own thread loads, while it waits.
+    loading = segment.workers_cpu_seconds / workers if workers else segment.cpu_seconds
+    could = segment.seconds * (1.0 if workers else segment.wait / segment.step)
+    return loading < COMPUTES * could and not decision.load >= 100 * SATURATED
 
 
 def over(decision: Decision) -> Advice:
@@ -204,12 +249,12 @@ def _relief(decision: Decision, found: tuple[Advice, ...]) -> tuple[Advice, ...]
     """For a loop that waits for its data."""
     if decision.best is not None:
         return found
-    number = decision.crowd()
-    advised = crowd(decision, number) if number is not None and number.wanted != number.many else storage(decision)
     if decision.segment.backend == WATCHED:
         return (say(decision, WRAP),)
-    if advised is not None:
-        return (*found, advised)
+    number = decision.crowd()
+    advised = crowd(decision, number) if number is not None and number.wanted != number.many else storage(decision)
+    if advised:
+        return (*found, *advised)
     if decision.untried:
         return found
     if decision.needed <= decision.cores:
@@ -228,9 +273,9 @@ def _names(of: Sequence[Outlook]) -> str:
 
 def _saves(gain: Gain) -> str:
     if gain.by == "switch":
-        return f"it saved {_percent(gain.measured)} of the step time when it was in use"
+        return f"it saved {percent(gain.measured)} of the step time when it was in use"
     if math.isfinite(gain.measured):
-        return f"Diagnose measured {_percent(gain.measured)} of the step time saved"
+        return f"Diagnose measured {percent(gain.measured)} of the step time saved"
     return f"that should save {100 * gain.low:.0f} to {100 * gain.high:.0f} % of the step time"
 
 
@@ -249,8 +294,9 @@ def _costs(gain: Gain) -> str:
 def _steps(saved: float) -> str:
     if abs(saved) < 0.005:
         return "steps as long as now"
-    return f"steps {_percent(abs(saved))} {'longer' if saved < 0 else 'shorter'}"
+    return f"steps {percent(abs(saved))} {'longer' if saved < 0 else 'shorter'}"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share in words."""
     return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "less than 1 %"

@@ -1,4 +1,4 @@
-"""The cost of segments at a price per hour, and the processor time that loading an image takes.
+"""What a session costs at a price per hour, and what it would take to feed its loop.
 
 Cost per step = price per hour / 3600 × seconds per step, as in the published comparison of machines with and without
 CPU machines beside them: saved step time saves the same share of the cost, at the same price.
@@ -7,22 +7,21 @@ CPU machines beside them: saved step time saves the same share of the cost, at t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from ..errors import MonitorError
-from .results import Cost
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .results import EpochCount, Segment
+from ..store import Snapshot
+from . import advice
+from .decision import Decision, cpu_per_image, rate_without_wait
+from .loops import FEWEST_STEPS, trained
+from .machine_limits import usable_cores
+from .results import Cost, EpochCount, Feeding, Segment
 
 
 def cost_per_step(per_hour: float, step_s: float) -> float:
     """What a step of `step_s` seconds costs, in whole units of the price's currency; NaN for NaN.
 
-    Raises:
-        MonitorError: the price is negative or no number.
+    Raises a `MonitorError` for a price that is negative or no number.
     """
     if not (math.isfinite(per_hour) and per_hour >= 0):
         raise MonitorError(f"A price per hour is 0 or more, not {per_hour}.")
@@ -36,9 +35,6 @@ def costs(
 
     Per epoch: the samples of an epoch of its loader that delivered its plan (the newest such one), at the segment's
     rate. Where no epoch did, it is NaN.
-
-    Raises:
-        MonitorError: the price is negative or no number.
     """
     finished = [count for count in epochs if count.finished and count.problem is None and count.samples]
     whole = {count.loader: count.samples for count in finished}
@@ -58,19 +54,21 @@ def costs(
     return tuple(found)
 
 
-def cpu_per_image(segment: Segment) -> float:
-    """CPU seconds that loading one image took; NaN where they are not separable from the rest."""
-    if segment.samples == 0 or segment.backend.startswith("dali") or segment.synthetic:
-        return math.nan
-    if segment.knobs.get("workers") == 0:
-        return segment.wait / 1e3 * segment.batches / segment.samples
-    return segment.workers_cpu_seconds / segment.samples
+def feeding(
+    snapshot: Snapshot, segments: Sequence[Segment], decisions: Mapping[str, Decision], stands: Segment | None
+) -> Feeding | None:
+    """How many cores this loop would need, of the newest segment that can tell, and the next thing to do.
 
-
-def rate_without_wait(segment: Segment) -> float:
-    """Images per second if there were always a batch; NaN where a step is nothing but waiting."""
-    each = segment.samples / segment.batches if segment.batches else math.nan
-    busy = segment.step - segment.wait
-    if segment.on_device:  # the GPU's own time passes in the loop's waits, too
-        busy = max(busy, sum(time for phase, time in segment.phases.items() if phase != "other"))
-    return 1e3 * each / busy if busy > 0 else math.nan
+    Cores needed = CPU seconds per image × images/s if the loop never waited. A loop that stands beside another
+    (`loops.beside`) tells nothing. `segments` are in the order of time, `decisions` by their keys; the advice is on
+    `stands`, which stands for the session. None without a loader's deliveries; replayed batches are none.
+    """
+    real = [segment for segment in trained(segments) if not segment.synthetic and segment.steps > 0]
+    if not real:
+        return None
+    enough = [segment for segment in real if segment.steps >= FEWEST_STEPS] or real
+    chosen = next((one for one in reversed(enough) if math.isfinite(cpu_per_image(one))), enough[-1])
+    each, could = cpu_per_image(chosen), rate_without_wait(chosen)
+    decision = None if stands is None else decisions.get(stands.key)
+    advised = () if decision is None else advice.feeding(decision)
+    return Feeding(chosen.key, each, each * could, usable_cores(snapshot.schema), advised)

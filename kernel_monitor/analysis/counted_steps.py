@@ -31,11 +31,7 @@ def flagged(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def counted(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """bool[n], which steps count.
-
-    Args:
-        steps: `store.steps.STEP`[n] of one loop: of one loader, and of one segment where there are several.
-    """
+    """bool[n], which of the `STEP`[n] of one loop count: of one loader, and of one segment where there are several."""
     whole = steps["step"].astype(np.float64)
     used: npt.NDArray[np.bool_] = ~flagged(steps) & (whole > 0)
     if used.any():

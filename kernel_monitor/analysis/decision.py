@@ -8,17 +8,11 @@ decision, so that they cannot contradict each other.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
-from .cost import cpu_per_image, rate_without_wait
-from .results import Gain, Kind, Stance
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from .results import Segment, Verdict
+from .results import Gain, Kind, Segment, Stance, Verdict
 
 CLEAR = 0.02
 """An engine is faster where at least this share of the step time is saved with all of the interval, and not faster
@@ -84,28 +78,13 @@ class Decision:
         """Whether faster loading may help."""
         return self.kind in ("input-bound", "undetermined")
 
-    @property
-    def larger_batch(self) -> bool:
-        """Whether larger batches may be advised."""
-        return self.withheld is None and not self.wait > WAITS
-
-    def crowd(self, many: float | None = None, word: str = "workers") -> Crowd | None:
-        """Whether more or fewer processes should load; None where it is not known how many do.
-
-        Args:
-            many: how many do, where the segment does not know.
-            word: what they are.
-        """
-        if self.segment.synthetic:
+    def crowd(self, many: float | None = None) -> Crowd | None:
+        """Whether more or fewer processes should load; None where neither the segment nor `many` says how many do."""
+        word = self.segment.crowd
+        known = many if self.segment.backend == WATCHED else self.segment.knobs.get(word, many)
+        if self.segment.synthetic or known is None or not self.cores > 0:
             return None
-        if self.segment.backend != WATCHED:
-            word = self.segment.crowd
-            many = self.segment.knobs.get(word, many)
-        if many is None or not self.cores > 0:
-            return None
-        count, whole = int(many), math.floor(self.cores)
-        wanted, reason = self._wanted(count, whole)
-        return Crowd(word, count, wanted, reason)
+        return Crowd(word, int(known), *self._wanted(int(known), math.floor(self.cores)))
 
     def _wanted(self, many: int, whole: int) -> tuple[int, Reason]:
         if many > self.cores and self.load > FULL:
@@ -152,3 +131,25 @@ def _stance(gain: Gain | None, kind: Kind) -> Stance:
     if gain.low >= CLEAR:
         return "for"
     return "against" if gain.high < CLEAR else "neutral"
+
+
+def cpu_per_image(segment: Segment) -> float:
+    """CPU seconds that loading one image took; NaN where they are not separable from the rest.
+
+    They are the workers' (`process/workers/cpu`) over the samples delivered; where the loop's own thread loads (no
+    workers), its wait is that work. What DALI's threads take is not told apart from the kernel's own work.
+    """
+    if segment.samples == 0 or segment.backend.startswith("dali") or segment.synthetic:
+        return math.nan
+    if segment.knobs.get("workers") == 0:
+        return segment.wait / 1e3 * segment.batches / segment.samples
+    return segment.workers_cpu_seconds / segment.samples
+
+
+def rate_without_wait(segment: Segment) -> float:
+    """Images per second if there were always a batch; NaN where a step is nothing but waiting."""
+    each = segment.samples / segment.batches if segment.batches else math.nan
+    busy = segment.step - segment.wait
+    if segment.on_device:  # the GPU's own time passes in the loop's waits, too
+        busy = max(busy, sum(time for phase, time in segment.phases.items() if phase != "other"))
+    return 1e3 * each / busy if busy > 0 else math.nan

@@ -7,18 +7,15 @@ probably delivered nothing. Whatever epoch delivered less than its plan, or than
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..store import Snapshot
+from .frames import Steps, loader_names
 from .results import EpochCount
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..store import Snapshot
-    from .frames import Steps
 
 UNKNOWN = "its plan is not known: only its steps are"
 LOST_BEGIN = 0.01
@@ -28,8 +25,7 @@ MISSING = {"skipped": "skipped as unreadable", "replaced": "replaced by replayed
 
 def epoch_counts(snapshot: Snapshot) -> tuple[EpochCount, ...]:
     """Every epoch of every loader, loader by loader: by the loader's own counts, else by its steps."""
-    names = {info.id: info.name for info in snapshot.schema.loaders}
-    names |= {str(state["id"]): str(state["name"]) for state in snapshot.loaders}
+    names = loader_names(snapshot)
     thinned = snapshot.steps.dropped > 0
     found = []
     for loader in dict.fromkeys([*names, *snapshot.steps.loaders]):
@@ -60,7 +56,6 @@ def epoch_counts(snapshot: Snapshot) -> tuple[EpochCount, ...]:
 
 
 def _as_reported(known: EpochCount, reported: Mapping[str, Any]) -> EpochCount:
-    """An epoch with the loader's own counts of it."""
     samples = int(reported["samples"])
     planned = None if reported.get("planned") is None else int(reported["planned"])
     if planned is None:
@@ -77,14 +72,8 @@ def _as_reported(known: EpochCount, reported: Mapping[str, Any]) -> EpochCount:
         parts.append(f"delivered {samples:,} samples so far")
     if reported.get("doubled"):
         parts.append(f"{reported['doubled']:,} delivered twice")
-    return replace(
-        known,
-        batches=int(reported["batches"] or 0),
-        samples=samples,
-        planned=planned,
-        finished=finished,
-        problem=", ".join(parts) or None,
-    )
+    batches, problem = int(reported["batches"] or 0), ", ".join(parts) or None
+    return replace(known, batches=batches, samples=samples, planned=planned, finished=finished, problem=problem)
 
 
 def _seconds(steps: Steps, *, thinned: bool) -> float:

@@ -2,58 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property, wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ..store import Snapshot, StepTable
+from ..store import Rows, Snapshot, StepTable
 from .counted_steps import counted
-from .deliveries import delivering, in_steps
 from .machine_limits import allowed_cores
-
-if TYPE_CHECKING:
-    from ..store import Schema
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 Steps = npt.NDArray[Any]  # rows of a `StepTable`
 LAST_STEP_S = 60.0  # steps that end so much later are looked at, too: one of them may have begun before the end
+IDLE_S = 3.0  # a loader that delivers nothing for longer than this (and for longer than `IDLE_STEPS`) is not in use
+IDLE_STEPS = 5
+"""A loader that delivers nothing for so many steps while another one does (an evaluation) is not in use, either."""
+P = ParamSpec("P")
+Found = TypeVar("Found")
 
 
-class Table(Protocol):
-    """What is read of `store.Rows` and of `store.Snapshot`."""
+def kept(method: Callable[Concatenate[Frames, P], Found]) -> Callable[Concatenate[Frames, P], Found]:
+    """Keep each answer of a method for as long as its frames live."""
 
-    @property
-    def schema(self) -> Schema: ...
+    @wraps(method)
+    def answer(frames: Frames, /, *args: P.args, **named: P.kwargs) -> Found:
+        key = (method.__name__, args, *named.items())
+        if key not in frames.answers:
+            frames.answers[key] = method(frames, *args, **named)
+        found: Found = frames.answers[key]
+        return found
 
-    @property
-    def time(self) -> npt.NDArray[np.float64]: ...
-
-    @property
-    def values(self) -> npt.NDArray[np.float32]: ...
+    return answer
 
 
 class Frames:
-    """The rows of a table that lie in `(start, end]`; every array has one value for each, NaN where there is none.
+    """The rows of a table that lie in `(start, end]` (session s); every array has one value for each, NaN: missing.
 
-    Args:
-        table: rows, oldest first.
-        steps: of the loaders; left out, those of a snapshot, and none of anything else.
-        start, end: session s.
-
-    Attributes:
-        schema: of the columns.
-        time: s of the session.
-        values: float32[rows, columns].
-        window: s since the row before, also across a gap: the time that a row stands for.
-        all_steps: the steps of all loaders, of this time.
+    `steps` are the loaders'; left out, those of a snapshot, and none of anything else.
     """
 
     def __init__(
-        self, table: Table, steps: StepTable | None = None, start: float = -np.inf, end: float = np.inf
+        self, table: Rows, steps: StepTable | None = None, start: float = -np.inf, end: float = np.inf
     ) -> None:
         if steps is None:
             steps = table.steps if isinstance(table, Snapshot) else StepTable()
@@ -63,23 +56,19 @@ class Frames:
             first, last = np.searchsorted(steps.rows["end"], [start, end + LAST_STEP_S], side="right")
             steps = replace(steps, rows=steps.rows[first:last])
         self.schema = table.schema
-        self.time = table.time[low:high]
+        self.time = table.time[low:high]  # session s
         self.values = table.values[low:high]
         before = table.time[low - 1 : low] if low else self.time[:1] - table.schema.interval
+        # s since the row before, also across a gap: the time that a row stands for
         self.window: Floats = np.diff(self.time, prepend=before)
-        self.all_steps = steps
-        self._delivering: dict[tuple[str, float, float], Places] = {}
-        self._series: dict[str, Floats] = {}
-        self._steps: dict[str, tuple[Steps, Floats]] = {}
+        self.all_steps = steps  # of all loaders, of this time
+        self.answers: dict[Any, Any] = {}
 
+    @kept
     def series(self, name: str) -> Floats:
         """One column; all NaN where there is no such series."""
-        values = self._series.get(name)
-        if values is None:
-            column = self.schema.columns.get(name)
-            missing = np.full(len(self.time), np.nan)
-            values = self._series[name] = missing if column is None else self.values[:, column].astype(np.float64)
-        return values
+        column = self.schema.columns.get(name)
+        return np.full(len(self.time), np.nan) if column is None else self.values[:, column].astype(np.float64)
 
     @cached_property
     def gpus(self) -> tuple[int, ...]:
@@ -94,56 +83,30 @@ class Frames:
         columns = self.schema.columns
         return tuple(core for core in sorted(allowed_cores(self.schema)) if f"cpu/{core}/busy" in columns)
 
-    @cached_property
+    @kept
+    def parts(self, kind: Literal["cpu", "gpu"], part: str) -> npt.NDArray[np.float32]:
+        """float32[rows, n], of each of those cores or of the GPUs in use: `busy`, `utilisation`, `memory`, …"""
+        columns = self.schema.columns
+        names = [f"{kind}/{number}/{part}" for number in (self.cores if kind == "cpu" else self.gpus)]
+        if all(name in columns for name in names):
+            return self.values[:, [columns[name] for name in names]]
+        return np.stack([self.series(name) for name in names], axis=1).astype(np.float32)
+
+    @kept
+    def mean(self, kind: Literal["cpu", "gpu"], part: str) -> Floats:
+        """The mean of `parts` in each row."""
+        return _mean(self.parts(kind, part))
+
+    @property
     def cpu(self) -> Floats:
         """%, mean of those cores."""
-        return _mean(self._busy)
+        return self.mean("cpu", "busy")
 
     @cached_property
     def load(self) -> Floats:
         """%, of the CPU time that this process may take: of its quota where that binds, else as `cpu`."""
         found: Floats = np.fmax(self.cpu, self.series("container/cpu"))
         return found
-
-    @cached_property
-    def hottest(self) -> tuple[Floats, Places]:
-        """%, the busiest of those cores in each row, and which one (its place in `cores`; 0 where there is none)."""
-        if not self.cores:
-            return np.full(len(self.time), np.nan), np.zeros(len(self.time), dtype=np.intp)
-        present = np.where(np.isnan(self._busy), np.float32(-1), self._busy)
-        place = present.argmax(axis=1)
-        most = present[np.arange(len(present)), place].astype(np.float64)
-        return np.where(most < 0, np.nan, most), place
-
-    @cached_property
-    def iowait(self) -> Floats:
-        """%, mean of those cores."""
-        return _mean(self._part("cpu", self.cores, "iowait"))
-
-    @cached_property
-    def steal(self) -> Floats:
-        """%, mean of those cores."""
-        return _mean(self._part("cpu", self.cores, "steal"))
-
-    @cached_property
-    def gpu(self) -> Floats:
-        """%, mean of the GPUs in use."""
-        return _mean(self.utilisation)
-
-    @cached_property
-    def utilisation(self) -> npt.NDArray[np.float32]:
-        """%, float32[rows, GPUs in use]."""
-        return self._part("gpu", self.gpus, "utilisation")
-
-    @cached_property
-    def gpu_memory(self) -> npt.NDArray[np.float32]:
-        """%, float32[rows, GPUs in use]."""
-        return self._part("gpu", self.gpus, "memory")
-
-    @cached_property
-    def mean_gpu_memory(self) -> Floats:
-        """%, mean of the GPUs in use."""
-        return _mean(self.gpu_memory)
 
     def fresh(self, group: str) -> npt.NDArray[np.bool_]:
         """Rows that hold a new reading of a group that is read more rarely than rows are taken."""
@@ -159,22 +122,19 @@ class Frames:
 
     def steps(self, loader: str, start: float = -np.inf, end: float = np.inf) -> Steps:
         """The steps of a loader that ended in `(start, end]`."""
-        if loader not in self._steps:
-            own = self.all_steps.of(loader)
-            self._steps[loader] = own, own["end"].copy()  # contiguous, which a search reads faster
-        own, ends = self._steps[loader]
+        own, ends = self._own_steps(loader)
         low, high = np.searchsorted(ends, [start, end], side="right")
         found: Steps = own[low:high]
         return found
 
+    @kept
+    def _own_steps(self, loader: str) -> tuple[Steps, Floats]:
+        own = self.all_steps.of(loader)
+        return own, own["end"].copy()  # contiguous, which a search reads faster
+
+    @kept
     def of(self, loader: str, start: float = -np.inf, end: float = np.inf) -> Places:
         """Rows in `(start, end]` in which a loader was delivering, none of them of a step that does not count."""
-        key = (loader, start, end)
-        if key not in self._delivering:
-            self._delivering[key] = self._of(loader, start, end)
-        return self._delivering[key]
-
-    def _of(self, loader: str, start: float, end: float) -> Places:
         low, high = np.searchsorted(self.time, [start, end], side="right")
         part = slice(low, high)
         time, window = self.time[part], self.window[part]
@@ -185,11 +145,11 @@ class Frames:
                 others |= self.series(f"loader/{info.id}/images")[part] > 0
         intervals = self.series("sample/interval")[part]
         interval = float(np.nanmax(intervals)) if np.isfinite(intervals).any() else self.schema.interval
-        used = delivering(time, images, step, interval, others)
+        used = _in_use(time, images, step, interval, others)
         rows = self.steps(loader, start, end + LAST_STEP_S)
         if len(rows):
             if not self.all_steps.dropped:  # an evaluation between two epochs is in no step
-                used &= in_steps(rows, time, window)
+                used &= _in_steps(rows, time, window)
             apart = rows[~counted(rows)]
             if len(apart):
                 place = np.searchsorted(apart["end"], time).clip(max=len(apart) - 1)
@@ -197,32 +157,51 @@ class Frames:
                 used &= ~((time > began) & (time <= apart["end"][place]))
         return int(low) + np.flatnonzero(used)
 
-    @cached_property
-    def _busy(self) -> npt.NDArray[np.float32]:
-        return self._part("cpu", self.cores, "busy")
 
-    def _part(self, kind: str, numbers: tuple[int, ...], part: str) -> npt.NDArray[np.float32]:
-        columns = self.schema.columns
-        places = [columns.get(f"{kind}/{number}/{part}", -1) for number in numbers]
-        if -1 not in places:
-            return self.values[:, places]
-        chosen = np.full((len(self.time), len(places)), np.nan, dtype=np.float32)
-        for place, column in enumerate(places):
-            if column >= 0:
-                chosen[:, place] = self.values[:, column]
-        return chosen
+def _in_use(
+    time: Floats, images: Floats, step: Floats, interval: float, others: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Which rows (at `time`) lie between two deliveries that follow each other without the loader being idle.
+
+    The row of the first delivery is left out: its samples were made before. The loader delivered `images` (per s) in
+    them, with a mean `step` in ms; `interval` is the longest between two rows, s; `others`: another loader delivered.
+    """
+    active = np.flatnonzero((images > 0) | np.isfinite(step))
+    used = np.zeros(len(time), dtype=bool)
+    if len(active) < 2:
+        return used
+    steps = 1e-3 * step[active][np.isfinite(step[active])]
+    # Rows that are far apart hold a delivery each, however fast the loader is.
+    alone = max(IDLE_S, IDLE_STEPS * float(np.median(steps)) if len(steps) else 0.0, 1.5 * interval)
+    # The mean: batches may come in bursts, and one loop may have two loaders.
+    beside = min(alone, max(IDLE_STEPS * float(steps.mean()), 1.5 * interval)) if len(steps) else alone
+    before = np.concatenate([[0], np.cumsum(others)])
+    theirs = before[active[1:]] > before[active[:-1] + 1]  # in the rows between two deliveries
+    together = np.diff(time[active]) <= np.where(theirs, beside, alone)
+    following = np.searchsorted(active, np.arange(len(time)), side="left")
+    inside = (following > 0) & (following < len(active))
+    used[inside] = together[following[inside] - 1]
+    return used
+
+
+def _in_steps(steps: Steps, time: Floats, window: Floats) -> npt.NDArray[np.bool_]:
+    """Which rows (at `time`, of the `window` before it, s) share some of their time with one of a loader's steps."""
+    place = np.searchsorted(steps["end"], time - window, side="right")
+    step = steps[place.clip(max=len(steps) - 1)]
+    found: npt.NDArray[np.bool_] = (place < len(steps)) & (step["end"] - step["step"] < time)
+    return found
+
+
+def loader_names(snapshot: Snapshot) -> dict[str, str]:
+    """The loaders' names by their ids."""
+    names = {info.id: info.name for info in snapshot.schema.loaders}
+    return names | {str(state["id"]): str(state["name"]) for state in snapshot.loaders}
 
 
 def _mean(values: npt.NDArray[np.float32]) -> Floats:
     """The mean of each row's present values; NaN where there is none."""
-    width = values.shape[1]
-    if width == 0:
-        return np.full(len(values), np.nan)
-    mean: Floats = values.sum(axis=1, dtype=np.float64) / width
-    some = np.flatnonzero(~np.isfinite(mean))
-    if len(some):
-        present = np.isfinite(values[some])
-        counts = present.sum(axis=1)
-        sums = np.where(present, values[some], 0.0).sum(axis=1, dtype=np.float64)
-        mean[some] = np.divide(sums, counts, out=np.full(len(some), np.nan), where=counts > 0)
+    present = np.isfinite(values)
+    counts = present.sum(axis=1)
+    sums = np.where(present, values, 0.0).sum(axis=1, dtype=np.float64)
+    mean: Floats = np.divide(sums, counts, out=np.full(len(values), np.nan), where=counts > 0)
     return mean

@@ -1,21 +1,23 @@
-"""What a change would save of the step time, reckoned from what was measured before it. See docs/verdict.md."""
+"""What a change would save of the step time, or has saved. See docs/verdict.md.
+
+What *Diagnose* or a switch measured (`tried`) is better than anything reckoned from what was measured before (`gains`).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from ..store import Schema
+from ..store.steps import StepTable
 from .machine_limits import usable_cores
-from .results import Gain
-from .step_times import shares
-from .verdict import block_steps
-
-if TYPE_CHECKING:
-    from ..store import Schema
-    from .results import Segment
-    from .step_times import Timings
+from .results import Gain, Segment
+from .step_times import BLOCK_STEPS, BLOCKS, Share, Timings, block_steps, of_steps, shares, student
+from .switches import IN_FLIGHT, LONGEST_S, REPLAYS, asked, first
 
 SATURATED = 0.85  # from this share of the usable cores on, loading and training take processor time from each other
 CALIBRATION_SPREAD = 0.09
@@ -24,6 +26,9 @@ STEP_SPREAD = 0.04
 """How far the step may be off besides, either way, as a share of the present one: what is not measured, and noise."""
 COMPUTES = 0.5  # of its time: a worker that takes less of the processor waits for files rather than compute
 FEW_STEPS = 10
+ANOTHER_LOOP = ("knobs", "mark")  # events after which the loop is not the one that was measured
+FEWEST_STEPS = 20  # each side of a switch must have so many
+Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,37 @@ class Resources:
     busy: float  # share of the usable cores that was busy with anything, 0 to 1; NaN: not measured
 
 
-@dataclass(frozen=True)
-class Reckoned:
+class Reckoned(NamedTuple):
     """Gains, the most promising first, and a sentence for each engine of which none is known."""
 
     gains: tuple[Gain, ...] = ()
-    unknown: tuple[str, ...] = field(default=())
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The mean step of an engine in the loop, s, how far it varies, and of how many steps.
+
+    `low` and `high` are its 95 % interval on one side of a switch, or, of *Diagnose*, the time per sample (s) at the
+    quartiles of the rate: only ratios of them are used.
+    """
+
+    backend: str
+    step: float
+    low: float
+    high: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both sides of a switch of one loader, at most a minute each; `asked` and `first` in session s."""
+
+    loader: str
+    asked: float
+    first: float
+    before: Pace
+    after: Pace
 
 
 def resources(segment: Segment, schema: Schema, steps: int) -> Resources:
@@ -51,35 +81,30 @@ def resources(segment: Segment, schema: Schema, steps: int) -> Resources:
     none = math.isnan(workers) and segment.knobs.get("workers", -1) == 0
     each = max(1, steps)
     kernel = both if none else both - workers
-    busy = next((one.values.p50 for one in segment.statistics if one.metric == "cpu"), math.nan)
     cores = usable_cores(schema) or 1.0
-    return Resources(cores, kernel / each, (0.0 if none else workers) / each, busy / 100)
+    return Resources(cores, kernel / each, (0.0 if none else workers) / each, segment.median("cpu") / 100)
 
 
 def gains(
-    segment: Segment, timings: Timings, given: Resources, state: Mapping[str, Any], tried: Sequence[Gain] = ()
+    segment: Segment, timings: Timings, given: Resources, state: Mapping[str, Any], known: Sequence[Gain] = ()
 ) -> Reckoned:
-    """What to expect of an input-bound segment.
+    """What to expect of changes of an input-bound segment that had and took what is `given`.
 
-    Args:
-        segment: before the change.
-        timings: its steps.
-        given: what it had and took.
-        state: the loader's state: its `backends`, and `calibration`: what engines took of the processor for some of
-            its files (`loaders.calibration.CalibrationState`).
-        tried: what was measured of engines in the loop: it stands in place of a prediction.
+    `state` is the loader's: its `backends`, and in `calibration` what engines took of the processor for some of its
+    files (`loaders.calibration.CalibrationState`). `known` was measured in the loop and stands in place of predictions.
     """
     if len(timings) < FEW_STEPS or segment.synthetic:
         return Reckoned()
-    found = [_no_wait(segment, timings, given)]
+    wait = shares(timings, block_steps(segment)).wait
+    found = [_no_wait(wait, timings, given)]
     unknown = []
-    measured = {one.action: one for one in tried}
+    measured = {one.action: one for one in known}
     for backend in state.get("backends") or []:
         name = str(backend.get("name"))
         if name in (segment.backend, "synthetic") or not backend.get("available"):
             continue
         calibration = (state.get("calibration") or {}).get(name) or {}
-        gain = measured.get(name) or _engine(name, calibration, segment, timings, given)
+        gain = measured.get(name) or _engine(name, calibration, segment, wait.value, timings, given)
         if isinstance(gain, Gain):
             found.append(gain)
         else:
@@ -87,11 +112,9 @@ def gains(
     return Reckoned(tuple(sorted(found, key=lambda one: one.high + one.low, reverse=True)), tuple(unknown))
 
 
-def _no_wait(segment: Segment, timings: Timings, given: Resources) -> Gain:
+def _no_wait(wait: Share, timings: Timings, given: Resources) -> Gain:
     """Nothing left to wait for: the wait at least; on shared cores, what loading took from training besides."""
-    wait = shares(timings, block_steps(segment)).wait
-    low, high = wait.low, wait.high
-    step = _mean_step(timings)
+    low, high, step = wait.low, wait.high, timings.mean
     basis = f"the share of the step in which the loop waits, over {timings.steps:,} steps"
     if not timings.on_device and _saturated(given, step) and given.kernel_s < step:
         alone = 1 - given.kernel_s / step
@@ -102,15 +125,14 @@ def _no_wait(segment: Segment, timings: Timings, given: Resources) -> Gain:
 
 
 def _engine(
-    name: str, calibration: Mapping[str, Any], segment: Segment, timings: Timings, given: Resources
+    name: str, calibration: Mapping[str, Any], segment: Segment, wait: float, timings: Timings, given: Resources
 ) -> Gain | str:
     """The gain of another engine, or why it is not known."""
     if name == "dali-gpu":
         return "what decoding takes of this GPU has not been measured"
     if segment.backend != "torchvision":
         return f"the processor time of {segment.backend} cannot be separated from the training's own"
-    step = _mean_step(timings)
-    wait = shares(timings, block_steps(segment)).wait.value
+    step = timings.mean
     if not math.isfinite(given.workers_s + given.kernel_s) or given.workers_s <= 0:
         return "the processor time of the workers was not measured"
     workers = max(1, segment.knobs.get("workers", 1))
@@ -152,5 +174,101 @@ def _saturated(given: Resources, step: float) -> bool:
     return max(taken, given.busy if math.isfinite(given.busy) else 0.0) >= SATURATED
 
 
-def _mean_step(timings: Timings) -> float:
-    return float((timings.step * timings.weights).sum() / timings.weights.sum())
+def pairs(steps: StepTable, events: Sequence[Event]) -> tuple[Pair, ...]:
+    """The switches of a session between real engines that have enough steps on both sides, in the order of time."""
+    made = (pair(steps, events, event) for event in events if event.get("kind") == "switch")
+    return tuple(one for one in made if one is not None)
+
+
+def pair(steps: StepTable, events: Sequence[Event], switch: Event) -> Pair | None:
+    """What a switch changed, by the steps of the minute before it was asked for and since; None where a side was
+    replayed or has too few steps.
+
+    A side ends where anything is changed: a mark, a knob, a request for any loader (the machine is shared). The batches
+    that the incoming engine had made in advance do not count.
+    """
+    if REPLAYS in (switch["source"], switch["target"]):
+        return None
+    loader, begin, ready = str(switch["loader"]), asked(switch), first(switch)
+    since, until = -math.inf, math.inf
+    for event in events:
+        if event.get("kind") not in ("switch", "switch-asked", *ANOTHER_LOOP):
+            continue
+        begins = first(event)
+        if event["kind"] != "switch-asked" and begins < begin:
+            since = max(since, begins)
+        ends = asked(event)
+        if ends > ready:
+            until = min(until, ends)
+    ahead = IN_FLIGHT if since > begin - LONGEST_S else 0
+    before = _pace(str(switch["source"]), steps.of(loader, max(since, begin - LONGEST_S), begin)[ahead:])
+    after = _pace(str(switch["target"]), steps.of(loader, ready, min(ready + LONGEST_S, until))[IN_FLIGHT:])
+    return None if before is None or after is None else Pair(loader, begin, ready, before, after)
+
+
+def _pace(backend: str, rows: Any) -> Pace | None:
+    step = of_steps(rows).step
+    count = min(BLOCKS, len(step) // BLOCK_STEPS)
+    if len(step) < FEWEST_STEPS:
+        return None
+    mean = float(step.mean())
+    means = [float(part.mean()) for part in np.array_split(step, count)]
+    half = student(count) * float(np.std(means, ddof=1)) / math.sqrt(count)
+    return Pace(backend, mean, max(mean - half, 0.1 * mean), mean + half, len(step))
+
+
+def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], until: float) -> tuple[Gain, ...]:
+    """What other engines would save of this segment's steps, of each by the newest measure in its loop.
+
+    `events` are in the order of time; what came after `until` (session s) is not known yet. There are no gains where
+    the loop was changed since they were measured, or the segment's own engine was not. `low` and `high` are the
+    quartiles' extremes (*Diagnose*) or the mean steps' 95 % intervals (a switch).
+    """
+    known = [
+        event
+        for event in events
+        if event.get("loader") in (None, segment.loader) and float(event.get("time", math.inf)) <= until
+    ]
+    changed = max((float(event["time"]) for event in known if event.get("kind") in ANOTHER_LOOP), default=-math.inf)
+    newest = next((event for event in reversed(known) if event.get("kind") == "diagnosis"), None)
+    found = {} if newest is None else _compared(_diagnosed(newest, changed), segment.backend, "Diagnose")
+    diagnosed_at = -math.inf if newest is None else float(newest["time"])
+    for pair in switched:
+        if pair.loader != segment.loader or pair.asked <= changed or pair.first > until:
+            continue
+        sides = {side.backend: side for side in (pair.before, pair.after)}
+        for name, gain in _compared(sides, segment.backend, "switch").items():
+            if name not in found or pair.first > diagnosed_at:
+                found[name] = gain
+    return tuple(found.values())
+
+
+def _diagnosed(event: Event, changed: float) -> dict[str, Pace]:
+    """The engines that a diagnosis measured; none where the loop was changed after it began."""
+    result = event.get("result") or {}
+    began = result.get("began")
+    paces: dict[str, Pace] = {}
+    if changed > (float(event["time"]) if began is None else float(began)):
+        return paces
+    for run in result.get("runs") or ():
+        step, low, high, steps = figures = [run.get(name) for name in ("step", "rate_low", "rate_high", "steps")]
+        if run.get("problem") is None and all(isinstance(one, int | float) and one > 0 for one in figures):
+            name = str(run.get("backend"))
+            paces[name] = Pace(name, step / 1e3, 1 / high, 1 / low, steps)
+    return paces
+
+
+def _compared(paces: Mapping[str, Pace], engine: str, by: str) -> dict[str, Gain]:
+    """What each of the others saves against `engine`, as `by` (`Diagnose` or `switch`) measured it."""
+    own, found = paces.get(engine), {}
+    for name, other in paces.items():
+        if own is None or name in (engine, REPLAYS):
+            continue
+        was, became = (f"{1e3 * pace.step:,.1f}" for pace in (own, other))
+        basis = f"by Diagnose: {was} → {became} ms per step ({own.steps:,} → {other.steps:,} steps)"
+        if by == "switch":
+            basis = f"by a switch: {engine} {was} ms per step, {name} {became} ms "
+            basis += f"({own.steps:,} and {other.steps:,} steps)"
+        low, high, saved = 1 - other.high / own.low, 1 - other.low / own.high, 1 - other.step / own.step
+        found[name] = Gain(name, low, high, measured=saved, basis=basis, by=by)
+    return found

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .deliveries import IDLE_S
-from .frames import Frames
+from ..store import Rows
+from ..store.steps import StepTable
+from .advice import offer
+from .decision import WATCHED
+from .frames import IDLE_S, Frames
+from .gains import Pair, pairs, tried
 from .loops import beside, of_steps
-from .measured_gains import pairs
-from .offer import offer
 from .results import Segment, plain
-from .segment_figures import Part, figures
-from .segment_verdict import advised, judge
-from .segments import known_knobs
+from .segments import Part, figures, known_knobs
 from .switches import first
-from .verdict import KINDS, THRESHOLDS
-
-if TYPE_CHECKING:
-    from ..store import Rows
-    from ..store.steps import StepTable
-    from .measured_gains import Pair
+from .verdict import KINDS, THRESHOLDS, advised, judge
 
 LONGEST_S = 60.0  # only so much of the newest past is judged: the verdict follows the loop
 MOST_STEPS = 2000
@@ -43,33 +38,27 @@ def live_verdict(
 ) -> dict[str, Any] | None:
     """The verdict on the loader that delivered last, as JSON of `Verdict` with `loader` (its id).
 
-    `offer` is the switch that may be offered, as JSON of `offer.Offer`, or None; of an evaluation beside a training
-    there is none.
+    `offer` is the switch that may be offered, as JSON of `advice.Offer`, or None; of an evaluation beside a training
+    there is none. None where no loader has delivered in the last few seconds, or `loader` has not in these rows.
 
     Args:
-        rows: of the last minute at least.
-        steps: likewise.
-        events: of the session.
-        loaders: their states.
+        rows, steps: of the last minute at least.
+        events, loaders: of the session; the loaders' states.
         last: what was returned last time: its kind is kept while the loop is near a threshold.
         loader: the id of the one to judge, whenever it delivered last.
         switched: what switches of the session measured; those of these steps if left out.
-
-    Returns:
-        None where no loader has delivered in the last few seconds, or that one has not in these rows.
     """
     if not len(rows.time):
         return None
-    newest = _newest(steps, rows) if loader is None else _last_of(steps, loader)
+    newest = _newest(steps, rows, loader)
     if newest is None:
         return None
     loader, ended = newest
     state = next((dict(state) for state in loaders if str(state.get("id")) == loader), {})
     with np.errstate(all="ignore"):
         frames, segment = _under_way(rows, steps, events, state, loader, ended)
-        measured = pairs(steps, events) if switched is None else switched
-        limits = _limits(last, loader, segment)
-        found = judge(frames, segment, state, limits, events=events, switched=measured)
+        known = tried(events, segment, pairs(steps, events) if switched is None else switched, segment.end)
+        found = judge(frames, segment, state, _limits(last, loader, segment), known)
         found, decision = advised(frames, segment, found, state)
         offered = offer(decision, state)
     if offered is not None and loader in beside(of_steps(steps, -math.inf, math.inf)):
@@ -90,8 +79,11 @@ def _limits(last: Mapping[str, Any] | None, loader: str, segment: Segment) -> di
     return limits
 
 
-def _newest(steps: StepTable, rows: Rows) -> tuple[str, float] | None:
-    """The loader whose step ended last, and when; None after a pause of the loop."""
+def _newest(steps: StepTable, rows: Rows, loader: str | None) -> tuple[str, float] | None:
+    """The loader whose step ended last (or that one), and when; None after a pause of the loop."""
+    if loader is not None:
+        own = steps.of(loader)
+        return (loader, float(own["end"][-1])) if len(own) else None
     now = float(rows.time[-1])
     if len(steps):
         newest = steps.rows[-1]
@@ -105,12 +97,6 @@ def _newest(steps: StepTable, rows: Rows) -> tuple[str, float] | None:
         if len(with_steps) and now - float(rows.time[with_steps[-1]]) <= IDLE_S:
             return info.id, float(rows.time[with_steps[-1]])
     return None
-
-
-def _last_of(steps: StepTable, loader: str) -> tuple[str, float] | None:
-    """The loader and when its last step ended."""
-    rows = steps.of(loader)
-    return (loader, float(rows["end"][-1])) if len(rows) else None
 
 
 def _under_way(
@@ -131,19 +117,11 @@ def _under_way(
     began = -math.inf if change is None else first(change)
     start = max(began, ended - LONGEST_S)
     chosen = steps.of(loader, start, ended)[-MOST_STEPS:]
-    if len(chosen):
-        start = max(start, float(chosen["end"][0]) - float(chosen["step"][0]) - 1e-9)
-    else:
-        start = max(start, float(rows.time[0]))
-    name = str(state.get("name", loader))
-    part = Part(
-        loader,
-        backend=str(state.get("backend", "loader")),
-        began_by="start" if change is None else str(change["kind"]),
-        start=start,
-        end=ended,
-        knobs=known_knobs(state.get("knobs") or {}),
-    )
+    known = float(chosen["end"][0]) - float(chosen["step"][0]) - 1e-9 if len(chosen) else float(rows.time[0])
+    start = max(start, known)
+    backend, began_by = str(state.get("backend", WATCHED)), "start" if change is None else str(change["kind"])
+    part = Part(loader, backend, began_by, start, ended, knobs=known_knobs(state.get("knobs") or {}))
     frames = Frames(rows, steps, start, ended)
+    name = str(state.get("name", loader))
     key = name if change is None else f"{name}@{began:.3f}"
     return frames, figures(frames, part, name, key=key, metrics=("cpu", "gpu"))

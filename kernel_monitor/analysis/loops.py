@@ -1,19 +1,24 @@
-"""Which loops are secondary: a run that trains also evaluates, and its verdict is that of the training (`beside`)."""
+"""Which loop, and which segment of it, stands for a session.
+
+A run that trains also evaluates, and its verdict is that of the training (`beside`). A loader's advice is for the
+segment of what is in use (`standing`), and the session's for one of these (`representative`).
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ..steps.measured_step import NO_GRADIENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ..store.steps import StepTable
-    from .results import Segment
+from ..store.steps import StepTable
+from .results import Segment
+from .switches import REPLAYS, Event, switches
 
 TOGETHER_S = 0.5  # loops that have no more time in common followed each other: the times of steps are rounded
+ENOUGH_STEPS = 30  # a segment with so many stands for its session; one that has just begun does not
+FEWEST_STEPS = 20
+"""A segment of fewer is not advised from while there is a longer one of the same engine, knobs and loop."""
 
 
 class Loop(NamedTuple):
@@ -72,3 +77,67 @@ def of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
             evaluates = bool(2 * (rows["flags"] & NO_GRADIENTS != 0).sum() > len(rows))
             found.append(Loop(loader, began, ended, float(rows["step"].sum()), evaluates))
     return found
+
+
+def trained(segments: Sequence[Segment]) -> list[Segment]:
+    """The segments of loops that stand beside no other."""
+    aside = beside(of_segments(segments))
+    return [segment for segment in segments if segment.loader not in aside]
+
+
+def in_use(events: Sequence[Event]) -> dict[str, str]:
+    """By loader that was switched, the engine that delivers now, with a step or without one yet; no replay."""
+    return {str(event["loader"]): str(event["target"]) for event in switches(events) if event["target"] != REPLAYS}
+
+
+def standing(segments: Sequence[Segment], used: Mapping[str, str]) -> dict[str, Segment]:
+    """By loader, the segment that its advice is for: the newest of what is in use, replayed only if there is no other.
+
+    Where that has few steps yet, it is an earlier one of the same engine and knobs, if nothing but switches lies
+    between: an engine that was tried and left again (*Diagnose* does so) changes nothing. `segments` are in the order
+    of time; `used` is `in_use`, for other loaders the newest segment's engine.
+    """
+    found: dict[str, Segment] = {}
+    for segment in segments:
+        known = found.get(segment.loader)
+        if known is None or not segment.synthetic or known.synthetic:
+            found[segment.loader] = segment
+    for loader, last in list(found.items()):
+        wanted = used.get(loader, last.backend), last.knobs
+        for segment in reversed([segment for segment in segments if segment.loader == loader]):
+            if (segment.backend, segment.knobs) == wanted and segment.steps >= FEWEST_STEPS:
+                found[loader] = segment
+                break
+            if segment.began_by != "switch":
+                break  # what lies before is another loop
+    return found
+
+
+def withheld(segment: Segment, stands: Segment, used: str | None) -> str | None:
+    """Why nothing is advised on a segment, as a sentence; None where something is.
+
+    `stands` is the segment that its loader's advice is for, `used` the engine in use (None: never switched).
+    """
+    if segment is stands and used in (None, segment.backend):
+        return None
+    if segment is stands or used not in (None, stands.backend):
+        return f"{used} is in use now and has hardly delivered yet: let it run on."
+    if stands.steps < FEWEST_STEPS:
+        return f"{stands.key} ({stands.backend}, {stands.steps:,} steps) came after it: let it run on."
+    return f"Advice is on {stands.key}, as it is in use now ({stands.backend}, {stands.steps:,} steps)."
+
+
+def representative(segments: Sequence[Segment], stands: Mapping[str, Segment]) -> Segment | None:
+    """The segment that stands for a session; None where there is none.
+
+    The newest of real batches with enough steps, else the one with the most; of loops that stand beside no other. A
+    segment of an engine that was left again gives way to the one that its loader's advice is for (`stands`).
+    """
+    own = trained(segments)
+    real = [segment for segment in own if not segment.synthetic] or own
+    enough = [segment for segment in real if segment.steps >= ENOUGH_STEPS]
+    if not enough:
+        return max(real, key=lambda segment: segment.steps, default=None)
+    last = enough[-1]
+    advised = stands[last.loader]
+    return advised if advised.steps >= (FEWEST_STEPS if advised.start <= last.start else ENOUGH_STEPS) else last

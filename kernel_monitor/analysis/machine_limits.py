@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ..store import Schema
+from ..store import Schema
 
 
 def allowed_cores(schema: Schema) -> frozenset[int]:

@@ -63,7 +63,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Statistic:
-    """The spread of one metric (of `segment_figures.METRICS`) of one segment; `label` and `unit` are for people."""
+    """The spread of one metric (of `segments.METRICS`) of one segment; `label` and `unit` are for people."""
 
     metric: str
     label: str
@@ -73,57 +73,35 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Segment:
-    """A loader between two changes: a switch, a turned knob, a user's mark, the beginning, the end.
+    """A loader between two changes: a switch, a turned knob, a user's mark, the beginning, the end."""
 
-    Attributes:
-        key: `<loader's name>/<number from 1>`, what people name it by.
-        loader, name: its id and its name.
-        backend: the engine that delivered.
-        began_by: `start`, `switch`, `knobs` or `mark`.
-        label: the mark's words; None where no mark began it.
-        knobs: `workers`, `prefetch`, `threads`, as far as they are known.
-        start, end: session s, without the change-over at its start.
-        seconds: how long the loader was delivering in it.
-        steps, left_out: steps that ended in it: those that count (`counted_steps`), and the others.
-        batches, samples: really delivered in `seconds`.
-        rate: samples per second; NaN when no time was counted.
-        wait, step: ms, means over the steps; NaN where there are none.
-        phases: ms, means of `copy`, `forward`, `backward`, `optimizer`, `other`; only those that were measured.
-        on_device: the phases are times of the GPU, not of the host.
-        statistics: the spreads, in a fixed order; a metric that was not measured is left out.
-        gpu_histogram: share of the GPU's samples in each of 50 bins of width 2 %, all GPUs together; empty without one.
-        cpu_seconds: of one core, taken by kernel and workers in `seconds`; NaN where it was not measured.
-        synthetic: the batches were replayed.
-        workers_cpu_seconds: the workers' part of `cpu_seconds`; NaN where there were none.
-        evaluates: most of its steps were without gradients.
-        load: %, median of what was taken of the usable cores, or of the quota where that binds; NaN: not measured.
-    """
-
-    key: str
-    loader: str
+    key: str  # `<loader's name>/<number from 1>`, what people name it by
+    loader: str  # its id
     name: str
-    backend: str
-    began_by: str
-    label: str | None
-    knobs: dict[str, int]
-    start: float
+    backend: str  # the engine that delivered
+    began_by: str  # `start`, `switch`, `knobs` or `mark`
+    label: str | None  # the mark's words; None where no mark began it
+    knobs: dict[str, int]  # `workers`, `prefetch`, `threads`, as far as they are known
+    start: float  # start, end: session s, without the change-over at its start
     end: float
-    seconds: float
-    steps: int
+    seconds: float  # how long the loader was delivering in it
+    steps: int  # steps that ended in it and count (`counted_steps`); `left_out`: the others
     left_out: int
-    batches: int
+    batches: int  # batches, samples: really delivered in `seconds`
     samples: int
-    rate: float
-    wait: float
+    rate: float  # samples per second; NaN when no time was counted
+    wait: float  # wait, step: ms, means over the steps; NaN where there are none
     step: float
-    phases: dict[str, float]
-    on_device: bool
-    statistics: tuple[Statistic, ...]
+    phases: dict[str, float]  # ms, means of `copy`, `forward`, `backward`, `optimizer`, `other`, if they were measured
+    on_device: bool  # the phases are times of the GPU, not of the host
+    statistics: tuple[Statistic, ...]  # in a fixed order; a metric that was not measured is left out
+    # share of the GPU's samples in each of 50 bins of width 2 %, all GPUs together; empty without one
     gpu_histogram: tuple[float, ...] = ()
-    cpu_seconds: float = math.nan
-    synthetic: bool = False
-    workers_cpu_seconds: float = math.nan
-    evaluates: bool = False
+    cpu_seconds: float = math.nan  # of one core, taken by kernel and workers in `seconds`; NaN: not measured
+    synthetic: bool = False  # the batches were replayed
+    workers_cpu_seconds: float = math.nan  # the workers' part of `cpu_seconds`; NaN where there were none
+    evaluates: bool = False  # most of its steps were without gradients
+    # %, median of what was taken of the usable cores, or of the quota where that binds; NaN: not measured
     load: float = math.nan
 
     @property
@@ -167,76 +145,46 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding(Advised):
-    """The result of one rule for one segment or for the session.
+    """The result of one rule for one segment or for the session."""
 
-    Attributes:
-        rule: its id, as in `docs/rules.md`.
-        title: for people.
-        state: `fired`, `quiet`, or `abstained`: `missing` says which signal it would need.
-        severity: `warning` or `critical`; `note` where it did not fire.
-        segment: the segment's key; None: the session.
-        samples: values looked at.
-        times: how often it fired (windows, steps, GPUs).
-        evidence: with figures.
-        advised: what to do; empty unless it fired.
-        parameters: the thresholds that were used.
-    """
-
-    rule: str
-    title: str
-    state: State
-    severity: str = "note"
-    segment: str | None = None
-    samples: int = 0
-    times: int = 0
-    evidence: tuple[Evidence, ...] = ()
-    advised: tuple[Advice, ...] = ()
+    rule: str  # its id, as in `docs/rules.md`
+    title: str  # for people
+    state: State  # `fired`, `quiet`, or `abstained`: `missing` says which signal it would need
+    severity: str = "note"  # `warning` or `critical`; `note` where it did not fire
+    segment: str | None = None  # the segment's key; None: the session
+    samples: int = 0  # values looked at
+    times: int = 0  # how often it fired (windows, steps, GPUs)
+    evidence: tuple[Evidence, ...] = ()  # with figures
+    advised: tuple[Advice, ...] = ()  # what to do; empty unless it fired
     missing: tuple[str, ...] = ()
-    parameters: dict[str, float] = field(default_factory=dict)
+    parameters: dict[str, float] = field(default_factory=dict)  # the thresholds that were used
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What a change would bring or brought.
+    """What a change would bring or brought."""
 
-    Attributes:
-        action: what would be changed: `loader` (no wait for data left), or the engine.
-        low, high: share of the step time that it would save (0.46: steps take 54 % of the time); negative: longer.
-        measured: what it did save; NaN until it was done.
-        basis: one sentence that says what it was computed from.
-        by: what measured it, `Diagnose` or `switch`; empty where it is a prediction.
-    """
-
-    action: str
-    low: float
-    high: float
-    measured: float = math.nan
-    basis: str = ""
-    by: str = ""
+    action: str  # what would be changed: `loader` (no wait for data left), or the engine
+    low: float  # low, high: share of the step time that it would save (0.46: steps take 54 % of the time);
+    high: float  # negative: longer
+    measured: float = math.nan  # what it did save; NaN until it was done
+    basis: str = ""  # one sentence that says what it was computed from
+    by: str = ""  # what measured it, `Diagnose` or `switch`; empty where it is a prediction
 
 
 @dataclass(frozen=True)
 class Verdict(Advised):
-    """Where the time of a step goes.
+    """Where the time of a step goes."""
 
-    Attributes:
-        kind: what the step is bound by.
-        segment: key of the segment that it is of; None when there was none to judge.
-        sentence: the one sentence why, with its figures and their counts.
-        advised: what to do next.
-        shares: share of the step's time by part: `wait`, `copy`, `compute`, `other`; only those that are known.
-        steps: steps that it rests on.
-        missing: what would have to be measured to say more (`phases: monitor.watch(model, optimizer)`).
-        gains: what to expect, the most promising first; of a step that is not input-bound only what was measured.
-    """
-
-    kind: Kind
-    segment: str | None
-    sentence: str
-    advised: tuple[Advice, ...] = ()
+    kind: Kind  # what the step is bound by
+    segment: str | None  # key of the segment that it is of; None when there was none to judge
+    sentence: str  # the one sentence why, with its figures and their counts
+    advised: tuple[Advice, ...] = ()  # what to do next
+    # share of the step's time by part: `wait`, `copy`, `compute`, `other`; only those that are known
     shares: dict[str, float] = field(default_factory=dict)
-    steps: int = 0
-    missing: tuple[str, ...] = ()
+    steps: int = 0  # that it rests on
+    missing: tuple[str, ...] = ()  # what to measure to say more (`phases: monitor.watch(model, optimizer)`)
+    # what to expect, the most promising first; of a step that is not input-bound only what was measured
     gains: tuple[Gain, ...] = ()
 
 
@@ -269,56 +217,35 @@ class Cost:
 
 @dataclass(frozen=True)
 class Feeding(Advised):
-    """What it would take to feed this loop without a wait.
+    """What it would take to feed this loop without a wait."""
 
-    Attributes:
-        segment: the segment that the figures were computed from; the advice is for the newest one.
-        cpu_per_image: CPU seconds per image of loading, measured; NaN where it was not.
-        cores_needed: cores to deliver as fast as the loop can take; NaN where that is not known.
-        cores: cores that this process may use (a quota counts).
-        advised: the next thing to do, in the decision order of `docs/rules.md`.
-    """
-
-    segment: str
-    cpu_per_image: float
-    cores_needed: float
-    cores: float
-    advised: tuple[Advice, ...] = ()
+    segment: str  # that the figures were computed from; the advice is for the newest one
+    cpu_per_image: float  # CPU seconds per image of loading, measured; NaN where it was not
+    cores_needed: float  # to deliver as fast as the loop can take; NaN where that is not known
+    cores: float  # that this process may use (a quota counts)
+    advised: tuple[Advice, ...] = ()  # the next thing to do, in the decision order of `docs/rules.md`
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """Everything that can be said of a session; made by `kernel_monitor.analysis.analyse`.
+    """Everything that can be said of a session; made by `kernel_monitor.analysis.analyse`."""
 
-    Attributes:
-        segments: in the order of time.
-        epochs: of every loader.
-        verdict: of the segment that stands for the session: the newest that has enough steps, of a loop that trains.
-        verdicts: one for each segment.
-        changes: neighbouring segments of one loader.
-        findings: every rule, those that fired first.
-        costs: empty without a price.
-        feeding: None without a loader's deliveries.
-        diagnoses, profiles: results of *Diagnose* and of *Profile*, oldest first (events `diagnosis` and `profile`).
-        cannot: what could not be said and why, a sentence each.
-    """
-
-    segments: tuple[Segment, ...]
-    epochs: tuple[EpochCount, ...]
-    verdict: Verdict
-    verdicts: tuple[Verdict, ...]
-    changes: tuple[Change, ...]
-    findings: tuple[Finding, ...]
-    costs: tuple[Cost, ...]
-    feeding: Feeding | None
+    segments: tuple[Segment, ...]  # in the order of time
+    epochs: tuple[EpochCount, ...]  # of every loader
+    verdict: Verdict  # of the segment that stands for the session: the newest of a training with enough steps
+    verdicts: tuple[Verdict, ...]  # one for each segment
+    changes: tuple[Change, ...]  # neighbouring segments of one loader
+    findings: tuple[Finding, ...]  # of every rule, those that fired first
+    costs: tuple[Cost, ...]  # empty without a price
+    feeding: Feeding | None  # None without a loader's deliveries
+    # diagnoses, profiles: results of *Diagnose* and of *Profile* (events `diagnosis`, `profile`), oldest first
     diagnoses: tuple[dict[str, Any], ...] = ()
     profiles: tuple[dict[str, Any], ...] = ()
-    cannot: tuple[str, ...] = ()
+    cannot: tuple[str, ...] = ()  # what could not be said and why, a sentence each
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-able values; what is not a number (NaN, infinity) is None."""
-        made: dict[str, Any] = plain(self)
-        return made
+        return dict(plain(self))
 
 
 def plain(value: Any) -> Any:

@@ -1,24 +1,26 @@
-"""The segments of a session: each loader between two switches, turned knobs or marks, with its figures."""
+"""The segments of a session: each loader between two switches, turned knobs or marks, with its figures.
+
+`segments` finds where they begin and end; `figures` measures one: what was delivered, where the steps' time went, and
+how the machine and the GPUs were used.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
+from ..steps.measured_step import NO_GRADIENTS, ON_DEVICE, PHASES
+from ..store import Snapshot
+from .counted_steps import counted
 from .decision import WATCHED
-from .deliveries import IDLE_S
-from .frames import Frames
-from .segment_figures import Part, figures
-from .switches import IN_FLIGHT, asked, first, settled, switches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ..store import Snapshot
-    from .frames import Floats
-    from .results import Segment
+from .frames import IDLE_S, Floats, Frames, Places, Steps, loader_names
+from .results import Segment, Statistic
+from .statistics import finite, histogram, quantiles
+from .switches import IN_FLIGHT, REPLAYS, asked, first, settled, switches, weighted_mean
 
 KNOBS = ("workers", "prefetch", "threads")
 KNOBS_OF = {
@@ -27,6 +29,69 @@ KNOBS_OF = {
     "dali-gpu": ("prefetch", "threads"),
 }
 """The knobs that an engine heeds; any other heeds none."""
+METRICS = {
+    "cpu": ("CPU busy, mean of the cores", "%"),
+    "iowait": ("CPU waiting for I/O, mean of the cores", "%"),
+    "steal": ("CPU given to others by the hypervisor, mean of the cores", "%"),
+    "gpu": ("GPU utilisation, mean of the GPUs", "%"),
+    "gpu_memory": ("GPU memory, mean of the GPUs", "%"),
+    "memory": ("Host memory", "%"),
+    "received": ("Network received", "B/s"),
+    "sent": ("Network sent", "B/s"),
+    "disk": ("Read from disks", "B/s"),
+    "images": ("Images delivered in a second", "images/s"),
+    "wait": ("Data wait per step", "ms"),
+    "copy": ("Copy to the device per step", "ms"),
+    "forward": ("Forward per step", "ms"),
+    "backward": ("Backward per step", "ms"),
+    "optimizer": ("Optimizer per step", "ms"),
+    "other": ("Other per step", "ms"),
+    "step": ("Whole step", "ms"),
+}
+"""Label and unit of a segment's statistics, in their order."""
+RARE = {
+    "memory": ("memory/percent", "memory"),
+    "received": ("network/received", "network"),
+    "sent": ("network/sent", "network"),
+    "disk": ("disk/read", "disk"),
+}
+"""Series and group of what is read more rarely than rows are taken: each reading counts once."""
+MEANS: dict[str, tuple[Literal["cpu", "gpu"], str]] = {
+    "cpu": ("cpu", "busy"),
+    "iowait": ("cpu", "iowait"),
+    "steal": ("cpu", "steal"),
+    "gpu": ("gpu", "utilisation"),
+    "gpu_memory": ("gpu", "memory"),
+}
+"""What is a mean of cores or of GPUs, as `Frames.mean` names it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A segment before it is measured; the fields are those of `Segment`."""
+
+    loader: str
+    backend: str
+    began_by: str
+    start: float
+    end: float = math.inf
+    label: str | None = None
+    knobs: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What a loader delivered in a segment: fields of `Segment`, and each step's `times` with their `means`, in ms."""
+
+    seconds: float
+    steps: int
+    left_out: int
+    batches: int
+    samples: int
+    times: dict[str, Floats]
+    means: dict[str, float]
+    on_device: bool = False
+    evaluates: bool = False
 
 
 def segments(snapshot: Snapshot, frames: Frames | None = None) -> tuple[Segment, ...]:
@@ -38,10 +103,15 @@ def segments(snapshot: Snapshot, frames: Frames | None = None) -> tuple[Segment,
     one. A segment without a step is left out unless a mark began it.
     """
     frames = Frames(snapshot) if frames is None else frames
-    names = _names(snapshot)
+    names = loader_names(snapshot)
+    for loader in (*snapshot.steps.loaders, *(str(event["loader"]) for event in switches(snapshot.events))):
+        names.setdefault(loader, loader)
     found = []
     for loader in names:
-        delivered = _deliveries(frames, loader)
+        delivered: Floats = frames.steps(loader)["end"].copy()
+        if len(delivered) == 0:  # without a table of steps: the rows that had a delivery
+            images, step = (frames.series(f"loader/{loader}/{part}") for part in ("images", "step"))
+            delivered = frames.time[(images > 0) | np.isfinite(step)]
         for part in _parts(snapshot, loader, delivered, several=len(names) > 1):
             segment = figures(frames, _trimmed(frames, part, delivered), names[loader])
             if segment.steps or segment.left_out or part.began_by == "mark":
@@ -57,25 +127,6 @@ def segments(snapshot: Snapshot, frames: Frames | None = None) -> tuple[Segment,
 def known_knobs(values: Mapping[str, Any]) -> dict[str, int]:
     """The knobs that a state or an event has values of."""
     return {name: int(values[name]) for name in KNOBS if values.get(name) is not None}
-
-
-def _names(snapshot: Snapshot) -> dict[str, str]:
-    """Every loader of the session by its id."""
-    names = {str(state["id"]): str(state["name"]) for state in snapshot.loaders}
-    for info in snapshot.schema.loaders:
-        names.setdefault(info.id, info.name)
-    for loader in (*snapshot.steps.loaders, *(str(event["loader"]) for event in switches(snapshot.events))):
-        names.setdefault(loader, loader)
-    return names
-
-
-def _deliveries(frames: Frames, loader: str) -> Floats:
-    """When steps of the loader ended; without a table of steps, the rows that had a delivery."""
-    ends: Floats = frames.steps(loader)["end"].copy()
-    if len(ends):
-        return ends
-    images, step = (frames.series(f"loader/{loader}/{part}") for part in ("images", "step"))
-    return frames.time[(images > 0) | np.isfinite(step)]
 
 
 def _parts(snapshot: Snapshot, loader: str, delivered: Floats, *, several: bool) -> Iterable[Part]:
@@ -139,3 +190,123 @@ def _trimmed(frames: Frames, part: Part, delivered: Floats) -> Part:
     begun = float(rows["end"][0] - rows["step"][0]) if len(rows) else float(inside[0]) - frames.schema.interval
     start = part.start if part.began_by == "mark" else max(part.start, begun, 0.0)
     return replace(part, start=start, end=float(inside[-1]))
+
+
+def figures(
+    frames: Frames, part: Part, name: str, *, key: str = "", metrics: Collection[str] = tuple(METRICS)
+) -> Segment:
+    """Measure a part of a session; `metrics` are the statistics that are wanted."""
+    places = frames.of(part.loader, part.start, part.end)
+    rows = frames.steps(part.loader, part.start, part.end)
+    made = _from_steps(frames, part, places, rows) if len(rows) else _from_rows(frames, part, places)
+    counts = dict(vars(made))
+    times, means = counts.pop("times"), counts.pop("means")
+    statistics = []
+    for metric in filter(metrics.__contains__, METRICS):
+        values = times[metric] if metric in times else _machine(frames, part, places, metric)
+        if bool(np.isfinite(values).any()):
+            statistics.append(Statistic(metric, *METRICS[metric], quantiles(values)))
+    return Segment(
+        key=key,
+        name=name,
+        **vars(part),
+        **counts,
+        rate=made.samples / made.seconds if made.seconds > 0 else math.nan,
+        wait=means.get("wait", math.nan),
+        step=means.get("step", math.nan),
+        phases={phase: means[phase] for phase in (*PHASES, "other") if phase in means},
+        statistics=tuple(statistics),
+        gpu_histogram=histogram(frames.parts("gpu", "utilisation")[places]),
+        cpu_seconds=_cpu_seconds(frames, places, made.seconds, "kernel", "workers"),
+        synthetic=part.backend == REPLAYS,
+        workers_cpu_seconds=_cpu_seconds(frames, places, made.seconds, "workers"),
+        load=quantiles(frames.load[places]).p50,
+    )
+
+
+def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Delivered:
+    """From the steps themselves. Where not all of them were kept, seconds and samples are those of the rows."""
+    kept = rows[counted(rows)]
+    times = {name: 1e3 * kept[name].astype(np.float64) for name in ("wait", "step", *PHASES)}
+    present = {name: finite(times[name]) for name in ("wait", "step")}
+    means = {name: float(values.mean()) for name, values in present.items() if len(values)}
+    phases = {name: times[name] for name in PHASES if bool(np.isfinite(times[name]).any())}
+    if phases:
+        # A phase that a step did not have (no backward in an evaluation) took no time of it.
+        phased = np.any([np.isfinite(phase) for phase in phases.values()], axis=0)
+        means |= {name: float(np.nan_to_num(phase[phased]).mean()) for name, phase in phases.items()}
+        spent = np.sum([np.nan_to_num(phase) for phase in phases.values()], axis=0)
+        other = np.where(phased, times["step"] - times["wait"] - spent, np.nan)
+        # The GPU goes on with one step's work while the loop waits for the next batch: nothing is left over then.
+        means["other"] = max(0.0, float(other[phased].mean()))
+        times["other"] = np.maximum(other, 0.0)
+    seconds, batches, samples = float(times["step"].sum()) / 1e3, len(kept), int(kept["images"].sum())
+    if frames.all_steps.dropped and samples:
+        in_rows, delivered = _counted_rows(frames, part, places)
+        if in_rows > seconds:
+            batches = round(batches * delivered / samples)
+            seconds, samples = in_rows, round(delivered)
+    return Delivered(
+        seconds=seconds,
+        steps=len(kept),
+        left_out=len(rows) - len(kept),
+        batches=batches,
+        samples=samples,
+        times=times,
+        means=means,
+        on_device=bool(phases) and bool((kept["flags"] & ON_DEVICE).any()),
+        evaluates=2 * int((kept["flags"] & NO_GRADIENTS != 0).sum()) > len(kept),
+    )
+
+
+def _from_rows(frames: Frames, part: Part, places: Places) -> Delivered:
+    """From the rows' means, where no single step was kept. The number of steps is computed from their mean."""
+    times = {name: frames.series(f"loader/{part.loader}/{name}")[places] for name in ("wait", "step")}
+    images = frames.samples(part.loader)[places]
+    seconds, samples = _counted_rows(frames, part, places)
+    means = {name: weighted_mean(values, images) for name, values in times.items()}
+    step = means["step"]
+    steps = max(int(np.isfinite(times["step"]).sum()), int(1e3 * seconds / step)) if step > 0 else 0
+    return Delivered(seconds, steps, 0, steps, round(samples), times, means)
+
+
+def _counted_rows(frames: Frames, part: Part, places: Places) -> tuple[float, float]:
+    """s and samples of the rows."""
+    return float(frames.window[places].sum()), float(frames.samples(part.loader)[places].sum())
+
+
+def _machine(frames: Frames, part: Part, places: Places, metric: str) -> Floats:
+    """A metric of the machine in each of the rows; all NaN where it was not measured."""
+    if metric in RARE:
+        series, group = RARE[metric]
+        values = frames.series(series)[places]
+        new = values[frames.fresh(group)[places]]
+        return new if len(new) else values
+    if metric == "images":
+        return _per_second(frames.time[places], frames.samples(part.loader)[places], frames.window[places])
+    values = frames.mean(*MEANS[metric])[places] if metric in MEANS else np.empty(0)
+    # A machine of one's own has no steal to speak of.
+    return values if metric != "steal" or bool((values > 0).any()) else np.empty(0)
+
+
+def _cpu_seconds(frames: Frames, places: Places, seconds: float, *roles: str) -> float:
+    """CPU seconds of the roles' processes: their mean load times the time; NaN where it was not measured of any."""
+    loads = np.stack([frames.series(f"process/{role}/cpu")[places] for role in roles])
+    known = np.isfinite(loads).any(axis=0)
+    if not known.any():
+        return math.nan
+    # A role without a process has no value.
+    return float(np.nan_to_num(loads[:, known]).sum(axis=0).mean() / 100 * seconds)
+
+
+def _per_second(time: Floats, delivered: Floats, window: Floats) -> Floats:
+    """Samples per second in each whole second of which the rows (at `time`, of `window` s) cover nine tenths."""
+    if len(time) == 0:
+        return np.empty(0)
+    seconds = np.floor(time).astype(np.int64)
+    seconds -= seconds[0]
+    covered = np.bincount(seconds, weights=window)
+    sums = np.bincount(seconds, weights=delivered)
+    whole = covered >= 0.9
+    rates: Floats = sums[whole] / covered[whole]
+    return rates

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import MonitorError
+from ..store import Snapshot
 from .changes import changes
-from .cores_needed import feeding
-from .cost import costs
+from .cost import costs, feeding
 from .decision import Decision
 from .epoch_counts import epoch_counts
 from .frames import Frames
-from .measured_gains import Pair, pairs
+from .gains import Pair, pairs, tried
+from .loops import in_use, representative, standing, withheld
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
 from .rules import evaluate
-from .segment_choice import in_use, representative, standing, withheld
-from .segment_verdict import advised, judge
 from .segments import segments
-from .verdict import THRESHOLDS
-
-if TYPE_CHECKING:
-    from ..store import Snapshot
+from .verdict import THRESHOLDS, advised, judge
 
 NOTHING = Verdict(
     "undetermined",
@@ -57,7 +53,10 @@ def analyse(
     """
     cannot: list[str] = []
     given = dict(thresholds or {})
-    limits = _limits(given.pop("verdict", {}))
+    limits = {**THRESHOLDS, **given.pop("verdict", {})}
+    unknown = sorted(set(limits) - set(THRESHOLDS))
+    if unknown:
+        raise MonitorError(f"There is no threshold {unknown[0]!r} of the verdict. There are: {', '.join(THRESHOLDS)}.")
 
     def attempt(what: str, make: Callable[[], Found], otherwise: Found, *, asked: bool = False) -> Found:
         """`make()`; where the session is not as it must be, `otherwise` and a sentence; raises what was `asked`."""
@@ -77,19 +76,17 @@ def analyse(
     states = {str(state.get("id")): state for state in snapshot.loaders}
     switched: tuple[Pair, ...] = attempt("What switches brought", lambda: pairs(snapshot.steps, snapshot.events), ())
 
-    def judged(segment: Segment, until: float | None = None) -> Verdict:
+    def judged(segment: Segment, until: float) -> Verdict:
         text = f"The segment {segment.key} could not be judged."
         otherwise = Verdict("undetermined", segment.key, text, (Advice("Compare its figures by hand."),))
-        return attempt(
-            f"The verdict on {segment.key}",
-            lambda: judge(
-                frames, segment, states.get(segment.loader, {}), limits,
-                events=snapshot.events, switched=switched, until=until,
-            ),
-            otherwise,
-        )  # fmt: skip
 
-    verdicts = tuple(judged(segment) for segment in parts)
+        def make() -> Verdict:
+            known = tried(snapshot.events, segment, switched, until)
+            return judge(frames, segment, states.get(segment.loader, {}), limits, known)
+
+        return attempt(f"The verdict on {segment.key}", make, otherwise)
+
+    verdicts = tuple(judged(segment, segment.end) for segment in parts)
     compared: tuple[Change, ...] = attempt(
         "The comparison of segments", lambda: changes(parts, snapshot.events, verdicts=verdicts, epochs=epochs), ()
     )
@@ -109,15 +106,13 @@ def analyse(
             (newest, Decision(segment, withheld=why)),
         )
         with_advice.append(verdict)
-    chosen = representative(parts, used)
-    per_hour = _number(price if price is not None else snapshot.facts.get("price"))
+    chosen = representative(parts, stands)
+    per_hour = snapshot.facts.get("price") if price is None else price
+    if isinstance(per_hour, bool) or not isinstance(per_hour, int | float) or not math.isfinite(per_hour):
+        per_hour = None  # facts may hold anything
     unit = str(snapshot.facts.get("currency") or "")
-    nothing: tuple[Finding, ...] = ()
-    findings = attempt(
-        "The rules",
-        lambda: evaluate(snapshot, parts, given, others=others, frames=frames, decisions=decisions),
-        nothing,
-        asked=bool(given),
+    findings: tuple[Finding, ...] = attempt(
+        "The rules", lambda: evaluate(snapshot, parts, given, others, frames, decisions), (), asked=bool(given)
     )
     cannot += _cannot(snapshot, parts, epochs)
     return Analysis(
@@ -135,20 +130,6 @@ def analyse(
         profiles=_results(snapshot, "profile"),
         cannot=tuple(dict.fromkeys(cannot)),
     )
-
-
-def _limits(given: Mapping[str, float]) -> dict[str, float]:
-    unknown = sorted(set(given) - set(THRESHOLDS))
-    if unknown:
-        raise MonitorError(f"There is no threshold {unknown[0]!r} of the verdict. There are: {', '.join(THRESHOLDS)}.")
-    return {**THRESHOLDS, **given}
-
-
-def _number(value: object) -> float | None:
-    """A price as facts hold it; None for whatever is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def _results(snapshot: Snapshot, kind: str) -> tuple[dict[str, Any], ...]:

@@ -8,24 +8,20 @@ the ratios that result is the interval. *Slower* means that all of the interval 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import MonitorError
+from ..store import Snapshot
 from .cost import cost_per_step
 from .counted_steps import counted
 from .epoch_counts import epoch_counts
+from .results import EpochCount, Segment
 from .segments import segments
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from ..store import Snapshot
-    from .results import EpochCount, Segment
 
 Outcome = Literal["slower", "within", "faster", "unknown"]
 
@@ -57,22 +53,14 @@ class Comparison:
     """A loader in two segments."""
 
     loader: str  # its name
-    before: Side | None  # before, after: None where the loader has no such segment
-    after: Side | None
-    slower: float  # time per image (per step without images) after, over that before, less 1; NaN where it is unknown
-    low: float  # low, high: the middle 99 % of what it may be
-    high: float
-    outcome: Outcome  # `slower` than allowed, `within` what is allowed or the spread, `faster`, or `unknown`
-    sentence: str  # for people
+    before: Side | None = None  # before, after: None where the loader has no such segment
+    after: Side | None = None
+    slower: float = math.nan  # time per image (per step without images) after, over that before, less 1; NaN: unknown
+    low: float = math.nan  # low, high: the middle 99 % of what it may be
+    high: float = math.nan
+    outcome: Outcome = "unknown"  # `slower` than allowed, `within` what is allowed or the spread, or `faster`
+    sentence: str = ""  # for people
     caveats: tuple[str, ...] = ()  # why it may not be taken at face value
-
-
-@dataclass(frozen=True)
-class Prices:
-    """The price of an hour before and after; None where none is known."""
-
-    before: float | None = None
-    after: float | None = None
 
 
 def compare(
@@ -82,7 +70,7 @@ def compare(
     loader: str | None = None,
     keys: Sequence[str] = (),
     allowed: float | None = None,
-    prices: Prices | None = None,
+    prices: Sequence[float | None] = (None, None),
 ) -> tuple[Comparison, ...]:
     """Compare the loaders that two sessions have in common, by their names.
 
@@ -92,41 +80,35 @@ def compare(
         keys: of segments (`train/2`): one for both sessions, or one for each. Left out, it is the loader's segment
             with the most steps, real batches before replayed ones.
         allowed: share by which the time per image may grow; None: any.
-        prices: per hour.
+        prices: per hour, before and after; None where none is known.
 
     Raises:
         MonitorError: a loader or a segment of that name is not there; the message says which there are.
     """
-    prices = prices or Prices()
     sessions = (a, b)
-    chosen: list[dict[str, Segment]] = []
-    for session, key, letter in zip(sessions, (keys[0], keys[-1]) if keys else (None, None), "AB", strict=True):
-        chosen.append(_choose(segments(session), loader, key, letter))
-    names = [name for name in chosen[0] if name in chosen[1]]
-    if keys and len(chosen[0]) == len(chosen[1]) == 1 and not names:
-        names = [next(iter(chosen[0]))]
-        chosen[1] = {names[0]: next(iter(chosen[1].values()))}
+    chosen = [
+        _choose(segments(session), loader, key, letter)
+        for letter, session, key in zip("AB", sessions, (keys[0], keys[-1]) if keys else (None, None), strict=True)
+    ]
+    if keys and len(chosen[0]) == len(chosen[1]) == 1:  # whatever the loaders are called
+        chosen[1] = dict(zip(chosen[0], chosen[1].values(), strict=True))
     epochs = [epoch_counts(session) for session in sessions]
     made = []
-    for name in names:
-        pair = [segments_of[name] for segments_of in chosen]
-        steps = [_steps(session, segment) for session, segment in zip(sessions, pair, strict=True)]
-        caveats = [
-            f"{letter}: {words}"
-            for letter, counts, segment in zip("AB", epochs, pair, strict=True)
-            for words in _short_epochs(counts, segment)
-        ]
-        caveats += [
-            f"{letter}: its batches were replayed (synthetic)"
-            for letter, segment in zip("AB", pair, strict=True)
-            if segment.synthetic
-        ]
-        before, after = _side(pair[0], steps[0], prices.before), _side(pair[1], steps[1], prices.after)
-        made.append(_compared(name, before, after, steps, tuple(caveats), allowed))
+    for name in (name for name in chosen[0] if name in chosen[1]):
+        sides, steps, short, replayed = [], [], [], []
+        parts = zip("AB", sessions, [found[name] for found in chosen], epochs, prices, strict=True)
+        for letter, session, segment, counts, price in parts:
+            rows = session.steps.of(segment.loader, segment.start, segment.end)
+            steps.append(rows[counted(rows)])
+            sides.append(_side(segment, steps[-1], price))
+            short += [f"{letter}: {words}" for words in _short_epochs(counts, segment)]
+            replayed += [f"{letter}: its batches were replayed (synthetic)"] if segment.synthetic else []
+        made.append(_compared(name, sides, steps, (*short, *replayed), allowed))
     for name in {**chosen[0], **chosen[1]}:
-        if name not in names:
+        if name not in chosen[0] or name not in chosen[1]:
             where = "A" if name in chosen[0] else "B"
-            made.append(_unknown(name, f"{name}: only in {where}, so there is nothing to compare it with."))
+            sentence = f"{name}: only in {where}, so there is nothing to compare it with."
+            made.append(Comparison(name, sentence=sentence))
     return tuple(made)
 
 
@@ -141,18 +123,10 @@ def _choose(found: Sequence[Segment], loader: str | None, key: str | None, where
         if not own:
             known = ", ".join(f"{segment.key} ({segment.backend}, {segment.steps:,} steps)" for segment in found)
             raise MonitorError(f"{where} has no segment {key!r}. Its segments are: {known or 'none'}.")
-    best: dict[str, Segment] = {}
+    by_name: dict[str, list[Segment]] = {}
     for segment in own:
-        known_best = best.get(segment.name, segment)
-        longer = (not segment.synthetic, segment.steps) > (not known_best.synthetic, known_best.steps)
-        best[segment.name] = segment if longer else known_best
-    return best
-
-
-def _steps(snapshot: Snapshot, segment: Segment) -> npt.NDArray[Any]:
-    rows = snapshot.steps.of(segment.loader, segment.start, segment.end)
-    kept: npt.NDArray[Any] = rows[counted(rows)]
-    return kept
+        by_name.setdefault(segment.name, []).append(segment)
+    return {name: max(those, key=lambda one: (not one.synthetic, one.steps)) for name, those in by_name.items()}
 
 
 def _short_epochs(epochs: Sequence[EpochCount], segment: Segment) -> list[str]:
@@ -188,18 +162,20 @@ def _side(segment: Segment, rows: npt.NDArray[Any], price: float | None) -> Side
 
 def _compared(
     name: str,
-    before: Side,
-    after: Side,
+    sides: Sequence[Side],
     steps: Sequence[npt.NDArray[Any]],
     caveats: tuple[str, ...],
     allowed: float | None,
 ) -> Comparison:
+    before, after = sides
     counts = f"{before.steps:,} and {after.steps:,} steps"
     if min(before.steps, after.steps) < FEWEST_STEPS:
         sentence = f"{name}: {counts} are too few to compare; it takes {FEWEST_STEPS} of each, after the warm-up."
-        return _unknown(name, sentence, before, after, caveats)
+        return Comparison(name, before, after, sentence=sentence, caveats=caveats)
     per_image = before.images > 0 and after.images > 0
-    slower, low, high = interval(*(_work(rows, per_image=per_image) for rows in steps))
+    # Seconds and pieces of work (images or steps) of each step.
+    work = [np.stack([rows["step"], rows["images"] if per_image else np.ones(len(rows))], axis=1) for rows in steps]
+    slower, low, high = interval(*(pairs.astype(float) for pairs in work))
     outcome: Outcome = "within"
     if allowed is not None and low > allowed:
         outcome, verdict = "slower", f"slower than the {100 * allowed:g} % that are allowed"
@@ -218,18 +194,6 @@ def _compared(
     spread = f"99 % interval {100 * low:+.1f} to {100 * high:+.1f} %, {counts}"
     sentence = f"{name}: {what} {share} in B ({spread}): {verdict}."
     return Comparison(name, before, after, slower, low, high, outcome, sentence, caveats)
-
-
-def _unknown(
-    name: str, sentence: str, before: Side | None = None, after: Side | None = None, caveats: tuple[str, ...] = ()
-) -> Comparison:
-    return Comparison(name, before, after, math.nan, math.nan, math.nan, "unknown", sentence, caveats)
-
-
-def _work(rows: npt.NDArray[Any], *, per_image: bool) -> npt.NDArray[np.float64]:
-    """float64[n, 2]: seconds and pieces of work (images or steps) of each step."""
-    pieces = rows["images"].astype(float) if per_image else np.ones(len(rows))
-    return np.stack([rows["step"].astype(float), pieces], axis=1)
 
 
 def interval(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> tuple[float, float, float]:

@@ -17,7 +17,7 @@ what is above 98 %, where a busy GPU spends its time.)"""
 
 def quantiles(values: npt.ArrayLike) -> Quantiles:
     """The spread of the finite values, by `numpy.percentile`'s linear interpolation."""
-    present = _finite(values)
+    present = finite(values)
     if len(present) == 0:
         return Quantiles(0, *[math.nan] * 6)
     return Quantiles(len(present), *map(float, np.percentile(present, (0, 50, 90, 95, 99, 100))))
@@ -28,7 +28,7 @@ def histogram(values: npt.ArrayLike) -> tuple[float, ...]:
 
     Bin k is [2k, 2k + 2), the last one holds 100 too; what lies outside of 0 to 100 counts in the bin at that end.
     """
-    present = _finite(values)
+    present = finite(values)
     if len(present) == 0:
         return ()
     places = np.clip(np.floor(present * (BINS / 100)), 0, BINS - 1).astype(np.intp)
@@ -40,15 +40,13 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
 
     It is the least share of the samples that would have to lie elsewhere for the two to be equal. 0: equal; 1: no bin
     in common; NaN where one of them is empty. It does not grow further with how far apart the bins are.
-
-    Raises:
-        ValueError: they have different numbers of bins.
     """
     if not a or not b:
         return math.nan
     return float(0.5 * np.abs(np.subtract(a, b)).sum())
 
 
-def _finite(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def finite(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The finite values, in their order."""
     given = np.asarray(values, dtype=np.float64).ravel()
     return given[np.isfinite(given)]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..steps.measured_step import ON_DEVICE, PHASES
 from .counted_steps import counted
-
-if TYPE_CHECKING:
-    from .frames import Floats, Frames
+from .frames import Floats, Frames
+from .results import Segment
 
 BLOCKS, BLOCK_STEPS = 20, 5
 """The spread of a share is taken over so many runs of neighbouring steps, of so many steps at least."""
@@ -37,14 +36,9 @@ class Timings:
         return round(float(self.weights.sum()))
 
     @property
-    def phased(self) -> npt.NDArray[np.bool_]:
-        """bool[n], which steps have phases."""
-        return np.asarray(np.isfinite(self.phases).any(axis=1))
-
-    def part(self, chosen: npt.NDArray[np.bool_]) -> Timings:
-        """Those of `chosen`, bool[n]."""
-        wait, step, weights = (values[chosen] for values in (self.wait, self.step, self.weights))
-        return Timings(wait, step, self.phases[chosen], self.on_device, weights)
+    def mean(self) -> float:
+        """The mean step, s."""
+        return float(np.average(self.step, weights=self.weights))
 
 
 def of_steps(rows: npt.NDArray[Any]) -> Timings:
@@ -70,6 +64,11 @@ def of_frames(frames: Frames, loader: str, start: float, end: float) -> Timings:
     return Timings(wait, step, phases, on_device=False, weights=weights)
 
 
+def block_steps(segment: Segment) -> int:
+    """Workers deliver in bursts: a block of steps must hold some of them."""
+    return max(BLOCK_STEPS, 2 * segment.knobs.get("workers", 0))
+
+
 @dataclass(frozen=True)
 class Share:
     """A part's share of the step time, 0 to 1, and its 95 % interval."""
@@ -89,61 +88,62 @@ class Shares:
     parts: dict[str, Share]
     blocks: Floats  # float64[k, 1 + parts], the same of each of k runs of neighbouring steps, in the order of time
     seconds: Floats  # float64[k], how long each took
-    missing: tuple[str, ...] = field(default=PHASES)  # names of phases that no step has
+    missing: tuple[str, ...] = PHASES  # names of phases that no step has
 
 
 def shares(timings: Timings, shortest: int = BLOCK_STEPS) -> Shares:
-    """The shares of all steps that are phased, or of all steps where none is.
+    """The shares of all steps that are phased, or of all steps where hardly any is.
 
     The wait counts as `min(wait, step − device time)` of each block where phases are of the device: without the wait
-    the loop would take `max(step − wait, device time)` (host and device work side by side).
-
-    Args:
-        timings: at least one step.
-        shortest: the fewest steps in a block: longer than the rhythm in which workers deliver.
+    the loop would take `max(step − wait, device time)` (host and device work side by side). A block has at least
+    `shortest` steps: more than the rhythm in which workers deliver.
     """
-    phased = timings.phased
-    has_phases = bool(phased.sum() >= max(1, len(timings) // 4))
-    used = timings.part(phased) if has_phases else timings
-    count = max(min(BLOCKS, len(used) // shortest), min(len(used), 2))
-    edges = np.linspace(0, len(used), count + 1).astype(int)[:-1]
+    used = np.isfinite(timings.phases).any(axis=1)
+    has_phases = bool(used.sum() >= max(1, len(timings) // 4))
+    if not has_phases:
+        used = np.ones(len(timings), dtype=bool)
+    total, weights, phases = int(used.sum()), timings.weights[used], timings.phases[used]
+    count = max(min(BLOCKS, total // shortest), min(total, 2))
+    edges = np.linspace(0, total, count + 1).astype(int)[:-1]
 
     def sums(values: Floats) -> Floats:
-        added: Floats = np.add.reduceat(values * used.weights, edges)
+        added: Floats = np.add.reduceat(values * weights, edges)
         return added
 
-    wait, step = sums(used.wait), sums(used.step)
+    wait, step = sums(timings.wait[used]), sums(timings.step[used])
     if not has_phases:
         return Shares(_ratio(wait, step), {}, (wait / step)[:, None], step)
-    columns = {name: sums(np.nan_to_num(used.phases[:, place])) for place, name in enumerate(PHASES)}
+    columns = {name: sums(np.nan_to_num(phases[:, place])) for place, name in enumerate(PHASES)}
     work = sum(columns.values(), np.zeros(count))
     if timings.on_device:
         total_idle = max(0.0, float(step.sum() - work.sum()))
         # The queue carries work from block to block: what is idle is known of the whole, each block has its part.
         exposed = np.minimum(wait, np.maximum(0.0, step - work))
         most = min(float(wait.sum()), total_idle)
-        exposed = exposed * (most / exposed.sum()) if exposed.sum() > 0 else exposed
-        wait = exposed
+        wait = exposed * (most / exposed.sum()) if exposed.sum() > 0 else exposed
     compute = columns["forward"] + columns["backward"] + columns["optimizer"]
     other = np.maximum(0.0, step - wait - work)
     parts = {"copy": columns["copy"], "compute": compute, "other": other}
     blocks = np.stack([wait, *parts.values()], axis=1) / step[:, None]
-    missing = tuple(name for place, name in enumerate(PHASES) if not np.isfinite(used.phases[:, place]).any())
-    return Shares(
-        _ratio(wait, step), {name: _ratio(values, step) for name, values in parts.items()}, blocks, step, missing
-    )
+    missing = tuple(name for place, name in enumerate(PHASES) if not np.isfinite(phases[:, place]).any())
+    shared = {name: _ratio(values, step) for name, values in parts.items()}
+    return Shares(_ratio(wait, step), shared, blocks, step, missing)
 
 
 def _ratio(part: Floats, whole: Floats) -> Share:
     """A ratio of sums over blocks, with the interval of a ratio estimator.
 
-    Source: W. G. Cochran, Sampling Techniques, 3rd ed., section 6.4; Student's t for 95 % by 1.96 + 3.27 / (k − 1),
-    which is within 2 % of the tables from k = 4 on.
+    Source: W. G. Cochran, Sampling Techniques, 3rd ed., section 6.4.
     """
     k, value = len(part), float(part.sum() / whole.sum())
     if k < 2:
         return Share(value, 0.0, 1.0)
     rest = part - value * whole
     error = float(np.sqrt((rest**2).sum() / (k * (k - 1)))) / float(whole.mean())
-    half = (1.96 + 3.27 / (k - 1)) * error
+    half = student(k) * error
     return Share(value, max(0.0, value - half), min(1.0, value + half))
+
+
+def student(k: int) -> float:
+    """Student's t for 95 % of `k` values, within 2 % of the tables from k = 4 on."""
+    return 1.96 + 3.27 / (k - 1)

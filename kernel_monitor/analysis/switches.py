@@ -1,19 +1,19 @@
-"""The switches of a session, and both sides of one, without the change-over between them (`compare`)."""
+"""The switches of a session, and both sides of one (`compare`), each as what was measured in it (`measure`).
+
+The kernel's reader thread runs this once a second while training goes on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from .aggregates import Measured, measure
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..store import StepTable
-    from .frames import Table
+from ..store import Rows, StepTable
+from .frames import Floats, Frames
+from .statistics import finite
 
 LONGEST_S = 60.0  # at most this much time on each side is compared
 SHORTEST_S = 2.0  # less than this on one side is not compared
@@ -22,6 +22,33 @@ REPLAYS = "synthetic"  # the engine that replays batches: its figures are of the
 IN_FLIGHT = 4  # batches that an engine has ready when it takes over, which do not show its speed
 
 Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A part of a session, counted only while the loader was delivering.
+
+    Every array has the values of the rows that have one (no NaN), in % unless another unit is named.
+    """
+
+    start: float  # start, end: session s
+    end: float
+    seconds: float  # how long the loader was delivering in it
+    samples: float  # how many it delivered in those seconds
+    cpu: Floats  # cpu, iowait: mean of the logical cores that this process may use
+    iowait: Floats
+    gpu: Floats  # gpu, gpu_memory: mean of the GPUs in use; empty without one
+    gpu_memory: Floats
+    memory: Floats  # of the host, in use
+    wait: Floats  # wait, step: ms, the mean of the steps that ended in the row
+    step: Floats
+    mean_wait: float  # mean_wait, mean_step: ms, rows weighted by what they delivered; NaN without a step
+    mean_step: float
+
+    @property
+    def rate(self) -> float:
+        """Samples per second really delivered; NaN when no time was counted."""
+        return self.samples / self.seconds if self.seconds > 0 else float("nan")
 
 
 @dataclass(frozen=True)
@@ -49,9 +76,7 @@ def first(event: Any) -> float:
     return float(event["time"] if event.get("first") is None else event["first"])
 
 
-def compare(
-    table: Table, events: Sequence[Event], which: int = -1, steps: StepTable | None = None
-) -> Comparison | None:
+def compare(table: Rows, events: Sequence[Event], which: int = -1, steps: StepTable | None = None) -> Comparison | None:
     """Compare both sides of a switch, `switches(events)[which]`; None when there is no switch.
 
     Before: from the switch before it (at most the last minute) to the request. After: from the end of the change-over
@@ -76,7 +101,45 @@ def compare(
     return Comparison(switch, before, after, _reason(before, after, open_end=until == float("inf")))
 
 
-def settled(table: Table, switch: Event) -> float:
+def measure(table: Rows, loader: str | None, start: float, end: float, steps: StepTable | None = None) -> Measured:
+    """Aggregate the rows in `(start, end]` (session s) in which `loader` (its id; None: at any time) was delivering.
+
+    The rows of steps that do not count (`counted_steps`) are left out; a snapshot brings its own `steps`.
+    """
+    frames = Frames(table, steps, start, end)
+    rows = np.arange(len(frames.time)) if loader is None else frames.of(loader)
+    delivered = frames.samples(loader)[rows]
+
+    def present(values: Floats) -> Floats:
+        return finite(values[rows])
+
+    wait, step = (frames.series(f"loader/{loader}/{name}") for name in ("wait", "step"))
+    return Measured(
+        start=start,
+        end=end,
+        seconds=float(frames.window[rows].sum()),
+        samples=float(delivered.sum()),
+        cpu=present(frames.cpu),
+        iowait=present(frames.mean("cpu", "iowait")),
+        gpu=present(frames.mean("gpu", "utilisation")),
+        gpu_memory=present(frames.mean("gpu", "memory")),
+        memory=present(frames.series("memory/percent")),
+        wait=present(wait),
+        step=present(step),
+        mean_wait=weighted_mean(wait[rows], delivered),
+        mean_step=weighted_mean(step[rows], delivered),
+    )
+
+
+def weighted_mean(values: Floats, weights: Floats) -> float:
+    """Of the finite values; unweighted where the weights are 0, NaN without a value."""
+    present = np.isfinite(values)
+    if not present.any():
+        return float("nan")
+    return float(np.average(values[present], weights=weights[present] if weights[present].sum() > 0 else None))
+
+
+def settled(table: Rows, switch: Event) -> float:
     """When the batches that the incoming engine had made in advance were used up, session s."""
     begin = first(switch)
     column = table.schema.columns.get(f"loader/{switch['loader']}/step")
@@ -88,18 +151,10 @@ def settled(table: Table, switch: Event) -> float:
 
 
 def _reason(before: Measured, after: Measured, *, open_end: bool) -> str | None:
-    if _short(before):
-        return f"too little was measured before the switch to compare ({_amount(before)})"
-    if not _short(after):
-        return None
-    if open_end:
-        return "measuring…"
-    return f"too little was measured after the switch to compare ({_amount(after)})"
-
-
-def _short(side: Measured) -> bool:
-    return side.seconds < SHORTEST_S or len(side.wait) < FEWEST_STEPS
-
-
-def _amount(side: Measured) -> str:
-    return f"{side.samples:,.0f} samples in {side.seconds:.1f} s"
+    for side, words in ((before, "before"), (after, "after")):
+        if side.seconds < SHORTEST_S or len(side.wait) < FEWEST_STEPS:
+            if side is after and open_end:
+                return "measuring…"
+            amount = f"{side.samples:,.0f} samples in {side.seconds:.1f} s"
+            return f"too little was measured {words} the switch to compare ({amount})"
+    return None

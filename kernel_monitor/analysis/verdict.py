@@ -1,19 +1,24 @@
-"""The verdict on one segment: what the time of its steps is bound by, as far as it was measured. docs/verdict.md"""
+"""The verdict on one segment: what the time of its steps is bound by, as far as it was measured. docs/verdict.md
+
+`judge` takes a segment's steps to the verdict with its gains, `advised` that to its advice.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .advice import next_step, percent
+from .decision import Decision, decide
+from .frames import Frames
+from .gains import Reckoned, gains, resources
+from .machine_limits import usable_cores
 from .results import Gain, Kind, Segment, Verdict
-from .step_times import BLOCK_STEPS, Share, Shares, shares
-
-if TYPE_CHECKING:
-    from .step_times import Timings
+from .step_times import Share, Shares, Timings, block_steps, of_frames, of_steps, shares
 
 THRESHOLDS = {
     "wait": 0.10,
@@ -36,68 +41,87 @@ WATCH = "phases: monitor.watch(model, optimizer)"
 KINDS: dict[str, Kind] = {"wait": "input-bound", "copy": "copy-bound", "other": "residual-heavy"}
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A kind with its reasons; `part` is what it names, of `Shares`."""
+class Judged(NamedTuple):
+    """A kind with its reasons."""
 
     kind: Kind
     sentence: str
     missing: tuple[str, ...] = ()
 
 
+def judge(
+    frames: Frames,
+    segment: Segment,
+    state: Mapping[str, Any],
+    thresholds: Mapping[str, float],
+    known: Sequence[Gain],
+) -> Verdict:
+    """The verdict on one segment, with the gains to expect; `advised` adds the advice.
+
+    `state` is its loader's (empty where it is not known). What was measured already (`known`) stands in place of
+    predictions.
+    """
+    rows = frames.steps(segment.loader, segment.start, segment.end)
+    # Where no single step was kept, there are only the means of the rows.
+    timings = of_steps(rows) if len(rows) else of_frames(frames, segment.loader, segment.start, segment.end)
+    expected = Reckoned()
+    if len(timings) and not segment.synthetic:
+        given = resources(segment, frames.schema, len(rows) or timings.steps)
+        expected = gains(segment, timings, given, state, known)
+    # Where the loader could decode on a GPU, the training may run on one that NVML does not report.
+    decodes = any(one.get("name") == "dali-gpu" and one.get("available") for one in state.get("backends") or ())
+    return verdict(segment, timings, gpu=bool(frames.schema.gpus) or decodes, expected=expected, thresholds=thresholds)
+
+
+def advised(
+    frames: Frames, segment: Segment, found: Verdict, state: Mapping[str, Any], withheld: str | None = None
+) -> tuple[Verdict, Decision]:
+    """The verdict `found` with its advice, and the decision that all advice on the segment is made from."""
+    decision = decide(segment, found, state, usable_cores(frames.schema), withheld)
+    return replace(found, advised=next_step(decision, found.missing)), decision
+
+
 def verdict(
     segment: Segment,
-    timings: Timings | None = None,
+    timings: Timings,
     *,
     gpu: bool | None = None,
-    gains: Sequence[Gain] = (),
-    unknown: Sequence[str] = (),
+    expected: Reckoned | None = None,
     thresholds: Mapping[str, float] | None = None,
 ) -> Verdict:
     """Judge one segment; what to do about it is `advice.py`'s.
 
-    Without `timings` it is undetermined. `gpu`: whether a GPU may be at work (None: if it was measured). `gains` are
-    expected of changes, the most promising first; predictions are kept where the loop is input-bound. `unknown` are
-    sentences on the gains that could not be computed. `thresholds` replaces some of `THRESHOLDS`.
+    `gpu`: whether a GPU may be at work (None: if it was measured). Of the gains `expected` predictions are kept where
+    the loop is input-bound. `thresholds` replaces some of `THRESHOLDS`.
     """
-    limits = {**THRESHOLDS, **(thresholds or {})}
-    steps = timings.steps if timings is not None else 0
-    found = shares(timings, block_steps(segment)) if timings is not None and len(timings) else None
+    limits, expected = {**THRESHOLDS, **(thresholds or {})}, expected or Reckoned()
+    found = shares(timings, block_steps(segment)) if len(timings) else None
     judged = _judge(segment, timings, found, limits, math.isfinite(segment.median("gpu")) if gpu is None else gpu)
     values = {}
     if found is not None and not segment.synthetic:
         values = {"wait": found.wait.value, **{name: share.value for name, share in found.parts.items()}}
         if found.parts and "copy" in found.missing:
             del values["copy"]
-    expected = tuple(gain for gain in gains if judged.kind == "input-bound" or np.isfinite(gain.measured))
-    missing = (*judged.missing, *(unknown if judged.kind == "input-bound" else ()))
+    waits = judged.kind == "input-bound"
     return Verdict(
         kind=judged.kind,
         segment=segment.key,
         sentence=judged.sentence,
         shares=values,
-        steps=steps,
-        missing=missing,
-        gains=expected,
+        steps=timings.steps,
+        missing=(*judged.missing, *(expected.unknown if waits else ())),
+        gains=tuple(gain for gain in expected.gains if waits or np.isfinite(gain.measured)),
     )
 
 
-def block_steps(segment: Segment) -> int:
-    """Workers deliver in bursts: a block of steps must hold some of them."""
-    return max(BLOCK_STEPS, 2 * segment.knobs.get("workers", 0))
-
-
-def _judge(
-    segment: Segment, timings: Timings | None, found: Shares | None, limits: Mapping[str, float], gpu: bool
-) -> Judged:
+def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Mapping[str, float], gpu: bool) -> Judged:
     if segment.synthetic:
         rate = f"{segment.rate:,.0f} images/s" if np.isfinite(segment.rate) else "its rate is not known"
         text = f"Batches were replayed here: {rate} is what the loop can take at most, and says nothing of the loader."
         return Judged("undetermined", text)
-    if timings is None or found is None or timings.steps < limits["steps"]:
-        count = timings.steps if timings is not None else 0
+    if found is None or timings.steps < limits["steps"]:
         left = f" ({segment.left_out} of warm-up and profiling left out)" if segment.left_out else ""
-        text = f"{count} {_plural(count, 'step')} {'is' if count == 1 else 'are'} too few to judge{left}."
+        text = f"{_steps(timings)} {'is' if timings.steps == 1 else 'are'} too few to judge{left}."
         return Judged("undetermined", text, (f"at least {limits['steps']:.0f} steps",))
     mixed = _mixed(found, timings, limits)
     if mixed is not None:
@@ -109,14 +133,15 @@ def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[st
     """Input-bound, or undetermined with the reason; None: it is not input-bound."""
     wait, threshold = found.wait, limits["wait"]
     serial = segment.backend not in PIPELINED and segment.knobs.get("workers", 0) == 0
-    text = _waits(timings, found)
+    who = "The GPU waits for data" if timings.on_device and found.parts else "The loop waits for data"
+    text = f"{who} {percent(wait.value)} of each step ({_ms(timings, wait.value)}, {_steps(timings)})."
     if wait.low < threshold:
         if wait.high < threshold:
             return None
         larger = max((found.parts[name].low for name in ("copy", "other") if name in found.parts), default=0.0)
         if larger > 2 * wait.high and wait.value < threshold:
             return None
-        between = f"{text} It is {_range(wait)}; {_percent(threshold)} is the threshold."
+        between = f"{text} It is {_range(wait)}; {percent(threshold)} is the threshold."
         return Judged("undetermined", between, ("more steps",))
     busy = segment.median("gpu")
     phased = timings.on_device and bool(found.parts) and not {"copy", "optimizer"} & set(found.missing)
@@ -141,7 +166,7 @@ def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
 
 def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged:
     """What the step is bound by, as data do not hold it up."""
-    wait = f"The loop waits for data {_percent(found.wait.value)} of each step"
+    wait = f"The loop waits for data {percent(found.wait.value)} of each step"
     needed = _steps_needed(segment, limits)
     if timings.steps < needed:
         text = f"{wait}, in {_steps(timings)}; batches loaded in advance may still hide a slow loader."
@@ -160,11 +185,11 @@ def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mappin
         if part.low >= threshold or (part.value >= SLACK * threshold and part.low >= threshold / SLACK):
             return _part(timings, found, name, gpu)
         if part.high >= threshold and part.value > threshold / SLACK:
-            text = f"{_words(name, found)} ({_steps(timings)}), {_range(part)}; {_percent(threshold)} is the threshold."
+            text = f"{_words(name, found)} ({_steps(timings)}), {_range(part)}; {percent(threshold)} is the threshold."
             return Judged("undetermined", text, ("more steps",))
     share = found.parts["compute"].value
-    text = f"Forward, backward and optimizer take {_percent(share)} of each step ({_ms(timings, share)},"
-    return Judged("compute-bound", f"{text} {_steps(timings)}); the wait for data {_percent(found.wait.value)}.")
+    text = f"Forward, backward and optimizer take {percent(share)} of each step ({_ms(timings, share)},"
+    return Judged("compute-bound", f"{text} {_steps(timings)}); the wait for data {percent(found.wait.value)}.")
 
 
 def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> Judged:
@@ -202,45 +227,28 @@ def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str 
         low = float(np.average(values[little], weights=found.seconds[little]))
         words = {"wait": "the wait for data", "copy": "the copy to the device", "other": "what is in no phase"}[name]
         return (
-            f"The loop is not one thing here: {words} takes {_percent(low)} of the step for some of the time and "
-            f"{_percent(high)} for the rest ({_steps(timings)})."
+            f"The loop is not one thing here: {words} takes {percent(low)} of the step for some of the time and "
+            f"{percent(high)} for the rest ({_steps(timings)})."
         )
     return None
-
-
-# -- words ------------------------------------------------------------------------------------------------------------
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "less than 1 %"
 
 
 def _range(share: Share) -> str:
     return f"{100 * share.low:.0f} to {100 * share.high:.0f} % by the spread of the steps"
 
 
-def _plural(count: int, word: str) -> str:
-    return word if count == 1 else f"{word}s"
-
-
 def _steps(timings: Timings) -> str:
-    return f"{timings.steps:,} {_plural(timings.steps, 'step')}"
+    return f"{timings.steps:,} step{'' if timings.steps == 1 else 's'}"
 
 
 def _ms(timings: Timings, share: float) -> str:
-    mean = 1e3 * float(np.average(timings.step, weights=timings.weights))
+    mean = 1e3 * timings.mean
     part = share * mean
     return f"{part:,.1f} of {mean:,.1f} ms" if mean < 10 else f"{part:,.0f} of {mean:,.0f} ms"
-
-
-def _waits(timings: Timings, found: Shares) -> str:
-    who = "The GPU waits for data" if timings.on_device and found.parts else "The loop waits for data"
-    share = found.wait.value
-    return f"{who} {_percent(share)} of each step ({_ms(timings, share)}, {_steps(timings)})."
 
 
 def _words(name: str, found: Shares) -> str:
     share = found.parts[name].value
     if name == "copy":
-        return f"Copying to the device takes {_percent(share)} of each step"
-    return f"{_percent(share)} of each step is in no phase: neither wait nor copy, forward, backward or optimizer"
+        return f"Copying to the device takes {percent(share)} of each step"
+    return f"{percent(share)} of each step is in no phase: neither wait nor copy, forward, backward or optimizer"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
 from ..steps.measured_step import NO_GRADIENTS
 from .diagnosis_run import DiagnosisRun
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..loaders import SwitchableLoader
     from ..protocol.analysis_states import DiagnosisState
     from .loop_guard import Stage
@@ -43,23 +45,14 @@ class Diagnosis(dict[str, Any]):
         printer.text(str(self))
 
 
-class LoaderChoice(Protocol):
-    """Finds a loader by what a person calls it."""
-
-    def choose(self, loader: str | None) -> SwitchableLoader:
-        """The live loader of that id or name; the only one for None."""
-
-
 class DiagnoseCommand:
     """Starts a diagnosis, one at a time, and holds the newest.
 
-    Args:
-        loaders: chooses the loader.
-        stage: what a diagnosis needs of the monitor.
+    `choose` finds the live loader of an id or name; for None the only one.
     """
 
-    def __init__(self, loaders: LoaderChoice, stage: Stage) -> None:
-        self._loaders = loaders
+    def __init__(self, choose: Callable[[str | None], SwitchableLoader], stage: Stage) -> None:
+        self._choose = choose
         self.stage = stage
         self._run: DiagnosisRun | None = None
 
@@ -88,7 +81,7 @@ class DiagnoseCommand:
             raise MonitorError(
                 f"An engine is measured for {SECONDS[0]:g} to {SECONDS[1]:g} seconds, not for {seconds!r}."
             )
-        chosen = self._loaders.choose(loader if loader is not None else self._in_use())
+        chosen = self._choose(loader if loader is not None else self._in_use())
         under_way = self._run
         if under_way is not None and not under_way.ended.is_set():
             raise MonitorError(f"{under_way.state['name']} is being diagnosed: wait for it or cancel it first.")
@@ -111,8 +104,7 @@ class DiagnoseCommand:
         """How far the newest diagnosis is: `state` (`running`, `done`, `failed`, `cancelled`), `loader`, `name`,
         `backend` (under measurement), `done` and `total` (engines), `seconds_left`, `message`, `result` (what was
         measured, also by one that was aborted); None before the first one."""
-        run = self._run
-        return None if run is None else run.state
+        return None if self._run is None else self._run.state
 
     def cancel(self) -> bool:
         """End the diagnosis under way; the loader goes back to the engine it had. False if there is none."""
@@ -129,7 +121,7 @@ class DiagnoseCommand:
     def _in_use(self) -> str | None:
         """Id of the only loader that steps now, or that did before the evaluation under way; None without one."""
         last = {}
-        for loader in self.stage.session.tracker.loaders():
+        for loader in self.stage.loaders():
             steps = loader.meter.steps_since(max(0, loader.meter.totals().steps - 1))[0]
             if steps:
                 last[loader.id] = steps[-1]

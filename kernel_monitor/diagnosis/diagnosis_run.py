@@ -161,7 +161,7 @@ class DiagnosisRun:
             steps += [step for step in new if step.end - step.step >= begun]  # a GPU's steps may come late
             rows = step_rows(steps)
             seconds, left_out = float(covered(rows).sum()), float(rows["step"][flagged(rows)].sum())
-        times, store = self._stage.session.session_time, self._stage.store
+        times, store = self._stage.session_time, self._stage.store
         start, end = times(steps[0].end - steps[0].step) or 0.0, times(steps[-1].end) or 0.0
         return trial(engine, steps, store.rows(store.seq_before(start - 1.0), CHARTS), loop.id, start, end)
 
@@ -200,9 +200,9 @@ class DiagnosisRun:
                 + [f"{engine} was not measured: {message}" for engine in self._engines if engine not in tried],
             )
             message = message or result["sentence"]
-            at = self._stage.session.session_time(time.monotonic())
+            at = self._stage.session_time(time.monotonic())
             if at is not None:
-                self._stage.session.add_event("diagnosis", at, loader=self._loop.id, state=state, result=result)
+                self._stage.add_event("diagnosis", at, loader=self._loop.id, state=state, result=result)
         self.state = {**self.state, "state": state, "seconds_left": 0, "message": message, "result": result}
 
     def _poll(self) -> None:

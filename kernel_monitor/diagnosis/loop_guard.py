@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
@@ -36,33 +36,15 @@ class DiagnosisAborted(Exception):
         self.state = state
 
 
-class Tracker(Protocol):
-    """The loops of this process: its switchable loaders, and what else is watched."""
-
-    def loaders(self) -> list[SwitchableLoader]: ...
-
-    def sources(self) -> list[SwitchableLoader | Source]: ...
-
-
-class Session(Protocol):
-    """The running session, as a diagnosis needs it."""
-
-    @property
-    def tracker(self) -> Tracker: ...
-
-    @property
-    def running(self) -> bool: ...
-
-    def session_time(self, monotonic: float) -> float | None: ...
-
-    def add_event(self, kind: str, at: float, **fields: Any) -> Any: ...
-
-
 class Stage(NamedTuple):
     """What a diagnosis needs of the monitor."""
 
-    session: Session  # gets the event, and knows the clock
     store: Store  # has the figures of the machine
+    loaders: Callable[[], list[SwitchableLoader]]  # the live ones of this process
+    sources: Callable[[], list[SwitchableLoader | Source]]  # these, and what else is watched
+    running: Callable[[], bool]
+    session_time: Callable[[float], float | None]  # of a time of `time.monotonic`
+    add_event: Callable[..., Any]
     start: Callable[[], None]  # starts the sampler; one that runs goes on
     # of a loader's id, what can be predicted of its changes now, as `analysis.results.Gain` in JSON
     gains: Callable[[str], Sequence[GainState]]
@@ -89,11 +71,7 @@ class LoopGuard:
 
     @property
     def live(self) -> SwitchableLoader:
-        """The loader; not to be kept.
-
-        Raises:
-            DiagnosisAborted: it is gone.
-        """
+        """The loader; not to be kept. Raises `DiagnosisAborted` where it is gone."""
         loader = self._loader()
         if loader is None:
             raise DiagnosisAborted("failed", f"{self.name} is gone: its loop has ended, or its cell was run again.")
@@ -118,33 +96,29 @@ class LoopGuard:
             self.live.switch(clicked)
 
     def cancel(self, why: str) -> None:
-        """Have `poll` raise `DiagnosisAborted`."""
         self.end = self.end or DiagnosisAborted("cancelled", why)
         self._wake.set()
 
     def poll(self) -> None:
-        """Wait a moment.
-
-        Raises:
-            DiagnosisAborted: the loop ended, the loader was changed, or the diagnosis was cancelled.
-        """
+        """Wait a moment; raises `DiagnosisAborted` where the loop ended, its loader was changed, or by `cancel`."""
         self._wake.wait(POLL_S)
         self._wake.clear()
         if self.end is not None:
             raise self.end
-        if not self._stage.session.running:
+        if not self._stage.running():
             raise DiagnosisAborted("cancelled", "The monitor was stopped.")
         live, now = self.live, time.monotonic()
-        if (steps := live.meter.totals().steps) != self._steps:
-            self._steps, self._stepped, self.begun = steps, now, True
-        sources = self._stage.session.tracker.sources()
-        others = sum(source.meter.totals().steps for source in sources if source is not live)
+        totals = live.meter.totals()
+        if totals.steps != self._steps:
+            self._steps, self._stepped, self.begun = totals.steps, now, True
+        others = sum(source.meter.totals().steps for source in self._stage.sources() if source is not live)
         if others != self._others:
             self._others, self._others_stepped = others, now
         if not self.begun and self.idle > self._start_s:
             raise DiagnosisAborted("failed", NO_LOOP)
         evaluates = now - self._others_stepped < PAUSE_S
-        if self.begun and self.idle > (OTHERS_S if evaluates else self._pause_s()):
+        pause = OTHERS_S if evaluates else max(PAUSE_S, 4 * totals.step_s / max(1, totals.steps))
+        if self.begun and self.idle > pause:
             raise DiagnosisAborted(
                 "failed", f"No step has ended for {self.idle:.0f} s: the loop has ended, or it pauses."
             )
@@ -168,7 +142,3 @@ class LoopGuard:
     def own_thread(self) -> None:
         """Take this thread's requests for our own, not for a person's."""
         self._thread = threading.get_ident()
-
-    def _pause_s(self) -> float:
-        totals = self.live.meter.totals()
-        return max(PAUSE_S, 4 * totals.step_s / max(1, totals.steps))

@@ -5,22 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ..analysis.aggregates import measure
 from ..analysis.counted_steps import counted
 from ..analysis.decision import CLEAR
+from ..analysis.frames import Floats, Steps
 from ..analysis.results import Advice, Point, plain
-from ..analysis.switches import REPLAYS
-from ..steps.measured_step import ON_DEVICE, PHASES
-from ..store import STEP
-
-if TYPE_CHECKING:
-    from ..analysis.frames import Floats, Steps, Table
-    from ..protocol.analysis_states import DiagnosisResult, GainState
-    from ..steps.measured_step import Step
+from ..analysis.switches import REPLAYS, measure
+from ..protocol.analysis_states import DiagnosisResult, GainState
+from ..steps.measured_step import ON_DEVICE, PHASES, Step
+from ..store import STEP, Rows
 
 FEWEST = 3  # with fewer steps an engine has no figures
 FEWEST_PARTS = 4  # a trial is cut into single seconds, or into this many parts if it is shorter
@@ -76,7 +72,7 @@ def covered(rows: Steps) -> Floats:
     return adds.clip(min=0.0)
 
 
-def trial(backend: str, steps: Sequence[Step], table: Table, loader: str, start: float, end: float) -> Trial:
+def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: float, end: float) -> Trial:
     """An engine's figures, from the steps that ended in its trial (oldest first) and the sampler's rows of that time.
 
     `start` and `end` (session s) are the first step's beginning and the last one's end.
@@ -101,25 +97,14 @@ def trial(backend: str, steps: Sequence[Step], table: Table, loader: str, start:
     )
     if len(kept) < FEWEST:
         return replace(known, problem=f"only {len(kept)} steps ended in {seconds:.0f} s")
-    rates = per_second(adds, kept["images"].astype(np.float64))
-    return replace(
-        known,
-        rate=samples / seconds,
-        rate_low=float(np.percentile(rates, 25)),
-        rate_high=float(np.percentile(rates, 75)),
-        step=1e3 * float(kept["step"].mean(dtype=np.float64)),
-        wait=1e3 * float(kept["wait"].mean(dtype=np.float64)),
-        work=_work(kept),
-    )
+    low, high = map(float, np.percentile(per_second(adds, kept["images"].astype(np.float64)), (25, 75)))
+    step, wait = (1e3 * float(kept[name].mean(dtype=np.float64)) for name in ("step", "wait"))
+    rate = samples / seconds
+    return replace(known, rate=rate, rate_low=low, rate_high=high, step=step, wait=wait, work=_work(kept))
 
 
 def per_second(seconds: Floats, images: Floats) -> Floats:
-    """Rates of the single seconds (at least four parts) of a trial; a step's samples are spread over its time.
-
-    Args:
-        seconds: of each step.
-        images: of each step.
-    """
+    """Rates of the single seconds (at least four parts) of a trial; each step's `images` are spread over its time."""
     time, samples = np.concatenate([[0.0], np.cumsum(seconds)]), np.concatenate([[0.0], np.cumsum(images)])
     cuts = np.linspace(0.0, time[-1], max(FEWEST_PARTS, round(float(time[-1]))) + 1)
     rates: Floats = np.diff(np.interp(cuts, time, samples)) / np.diff(cuts)
@@ -204,25 +189,16 @@ def _measured_gains(usable: Mapping[str, Trial], first: str, predicted: Sequence
     What replayed batches saved is measured for the action `loader`: it leaves no wait for data.
     """
     base = usable.get(first)
-    if base is None:
-        return []
     expected = {gain["action"]: gain for gain in predicted}
     gains: list[GainState] = []
     for trial in usable.values():
-        if trial is base:
+        if base is None or trial is base:
             continue
         action = "loader" if trial.backend == REPLAYS else trial.backend
-        gain = expected.get(action)
-        gains.append(
-            {
-                "action": action,
-                "low": None if gain is None else gain["low"],
-                "high": None if gain is None else gain["high"],
-                "measured": 1 - trial.step / base.step,
-                "basis": f"{base.step:,.1f} → {trial.step:,.1f} ms per step ({base.steps:,} → {trial.steps:,} steps)",
-                "by": "Diagnose",
-            }
-        )
+        low, high = (expected[action]["low"], expected[action]["high"]) if action in expected else (None, None)
+        saved = 1 - trial.step / base.step
+        basis = f"{base.step:,.1f} → {trial.step:,.1f} ms per step ({base.steps:,} → {trial.steps:,} steps)"
+        gains.append({"action": action, "low": low, "high": high, "measured": saved, "basis": basis, "by": "Diagnose"})
     return gains
 
 

@@ -6,8 +6,8 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from ..profiler.operator_text import text as operators_text
-from ..profiler.profile_command import READING
+from ..profiler.profile_command import text as operators_text
+from ..profiler.profile_run import READING
 
 if TYPE_CHECKING:
     from ..analysis.results import Analysis, Gain

@@ -1,4 +1,5 @@
-"""Tables of a trace of torch.profiler: operators by their own time, kernels of the GPU by theirs.
+"""Traces of torch.profiler: their tables (operators and the GPU's kernels by their own time), and their files, which
+lie beside the recording of their session for as long as that exists.
 
 `python -m kernel_monitor.profiler.operators` reads a request from stdin and runs in a process of its own, because
 torch's `key_averages` holds the GIL of the process that trains for seconds. Standard library only.
@@ -9,7 +10,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,6 +24,8 @@ from ..output import write
 TOP = 10  # rows of each table
 LONGEST_NAME = 160  # characters of a kernel's name that are kept: those of templates run to thousands
 
+MOST = 50  # traces kept in a folder; the oldest go
+PART = "-profile-"
 ON_CPU = ("cpu_op", "cuda_runtime", "cuda_driver")
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 # Facts about the machine that a trace holds and a reader of it does not need.
@@ -97,8 +102,7 @@ def _rows(sums: Mapping[str, list[float]], whole: float, top: int, ms: str, coun
 def keep(trace: Mapping[str, Any], path: Path) -> None:
     """Write a trace for ui.perfetto.dev, readable by its owner only, without host name and paths.
 
-    Raises:
-        MonitorError: it cannot be written; nothing is left.
+    Raises a `MonitorError` where it cannot be written; nothing is left.
     """
     shown = {key: value for key, value in trace.items() if key not in PRIVATE}
     packed = io.BytesIO()
@@ -107,18 +111,41 @@ def keep(trace: Mapping[str, Any], path: Path) -> None:
     write(path, packed.getvalue(), mode=0o600)
 
 
+def new_trace(recording: str | os.PathLike[str] | None) -> Path:
+    """A new name for a trace: `SESSION-profile-1.json.gz`, or, without a recording, in a folder of its own in /tmp."""
+    if recording is None:
+        return Path(tempfile.mkdtemp(prefix="kernel-monitor-trace-"), "profile-1.json.gz")
+    session = Path(recording)
+    prune(session.parent)
+    number = 1
+    while (place := session.with_name(f"{session.stem}{PART}{number}.json.gz")).exists():
+        number += 1
+    return place
+
+
+def prune(folder: Path) -> list[Path]:
+    """Delete traces whose recording is gone, and the oldest where there are many; returns which."""
+    traces = sorted(folder.glob(f"*{PART}*.json.gz"), key=lambda trace: trace.stat().st_mtime)
+    alone = [trace for trace in traces if not (folder / f"{trace.name.rsplit(PART, 1)[0]}.kmsession").exists()]
+    kept = [trace for trace in traces if trace not in alone]
+    gone = [*alone, *kept[: max(0, len(kept) - MOST + 1)]]
+    for trace in gone:
+        trace.unlink(missing_ok=True)
+    return gone
+
+
 def main() -> None:
-    """Reads `{"trace", "keep" (a path or null), "top"}`, writes the tables, `trace` (a file's name) and `problem`."""
+    """Reads `{"trace", "keep"}` (paths), writes the tables, `trace` (a file's name) and `problem`."""
     request = json.load(sys.stdin)
     with Path(request["trace"]).open(encoding="utf-8", errors="replace") as file:
         trace = json.load(file)
-    result: dict[str, Any] = {**tables(trace["traceEvents"], request.get("top", TOP)), "trace": None, "problem": None}
-    if request["keep"] is not None:
-        try:
-            keep(trace, Path(request["keep"]))
-            result["trace"] = Path(request["keep"]).name
-        except MonitorError as error:
-            result["problem"] = f"the trace could not be kept: {str(error).rstrip('.')}"
+    result: dict[str, Any] = {**tables(trace["traceEvents"]), "trace": None, "problem": None}
+    kept = Path(request["keep"])
+    try:
+        keep(trace, kept)
+        result["trace"] = kept.name
+    except MonitorError as error:
+        result["problem"] = f"the trace could not be kept: {str(error).rstrip('.')}"
     json.dump(result, sys.stdout)
 
 

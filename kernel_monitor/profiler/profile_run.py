@@ -8,24 +8,23 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MonitorError
 from ..steps.boundary import at_boundary
 from ..steps.main_thread import run_on_main_thread
 from ..steps.measured_step import PROFILED
 from ..stream.render_process import run_module
-from .operators import TOP
+from .operators import new_trace
 from .torch_profile import OperatorProfile
-from .traces import new_trace
 
 if TYPE_CHECKING:
+    from ..loaders import SwitchableLoader
     from ..protocol.analysis_states import ProfileResult, ProfileState, TaskState
-    from ..protocol.states import RecordingState
     from ..steps.boundary import BoundaryInfo
-    from ..steps.step_meter import Meter
+    from ..steps.sources import Source
 
 STALL_S = 10.0
 STALL_STEPS = 5.0  # a profiled loop that ends no step for so long, or for so many of its steps, is over
@@ -36,45 +35,14 @@ NOT_WORKERS = "What runs in the loader's worker processes is not in it."
 log = logging.getLogger(__name__)
 
 
-class Loop(Protocol):
-    """A loader whose steps can be profiled."""
+class Stage(NamedTuple):
+    """What a profile needs of the monitor."""
 
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def meter(self) -> Meter: ...
-
-    def state(self) -> Any: ...
-
-
-class Tracker(Protocol):
-    """The loops of this process."""
-
-    def sources(self) -> Sequence[Loop]: ...
-
-
-class Recording(Protocol):
-    """The session's recording."""
-
-    def to_json(self) -> RecordingState: ...
-
-
-class Session(Protocol):
-    """The running session, as a profile needs it."""
-
-    @property
-    def tracker(self) -> Tracker: ...
-
-    @property
-    def recorder(self) -> Recording: ...
-
-    def session_time(self, monotonic: float) -> float | None: ...
-
-    def add_event(self, kind: str, at: float, **fields: Any) -> Any: ...
+    sources: Callable[[], Sequence[SwitchableLoader | Source]]  # the loops of this process
+    recording: Callable[[], str | None]  # the path of the session's recording
+    session_time: Callable[[float], float | None]  # of a time of `time.monotonic`
+    add_event: Callable[..., Any]
+    start: Callable[[], None]  # starts the sampler; one that runs goes on
 
 
 class ProfileRun:
@@ -84,9 +52,9 @@ class ProfileRun:
     the first of them.
     """
 
-    def __init__(self, session: Session, source: tuple[str, str] | None, steps: int, patience: float) -> None:
+    def __init__(self, stage: Stage, source: tuple[str, str] | None, steps: int, patience: float) -> None:
         self.ended = threading.Event()
-        self._session = session
+        self._stage = stage
         self._id: str | None = None if source is None else source[0]
         self._name: str | None = None if source is None else source[1]
         self._backend = "loader"
@@ -104,7 +72,7 @@ class ProfileRun:
         self._begun = threading.Event()
         self._stopped = threading.Event()
         self._given_up = False  # nobody waits for the result any more
-        self.state = self._progress("running", "waiting for a step to end")
+        self._set_state("running", "waiting for a step to end")
 
     def start(self) -> None:
         """Return at once, whoever holds the GIL (see `loaders.switching.preparation`)."""
@@ -148,7 +116,12 @@ class ProfileRun:
             self._begun.set()
         self._thread = threading.get_ident()
         self._from = info.steps
-        self._identify(info.loader_id)
+        self._id = self._name = info.loader_id
+        for source in self._stage.sources():
+            if source.id == self._id:
+                self._name, self._backend = source.name, str(source.state()["backend"])
+                totals = source.meter.totals()
+                self._longest = totals.step_s / totals.steps if totals.steps else 0.0
         try:
             self._profile.start()
         except Exception as error:  # noqa: BLE001 - the training goes on; the state says what was wrong
@@ -159,16 +132,6 @@ class ProfileRun:
         self._set_state("running", f"step 1 of {self._steps}")
         info.flag(PROFILED)
         return True
-
-    def _identify(self, loader: str) -> None:
-        """Note name, engine and usual step of the loader that is profiled."""
-        self._id, self._name = loader, loader
-        for source in self._session.tracker.sources():
-            if source.id == loader:
-                self._name = source.name
-                self._backend = str(source.state()["backend"])
-                totals = source.meter.totals()
-                self._longest = totals.step_s / totals.steps if totals.steps else 0.0
 
     def _stop(self, why: str) -> None:
         with self._lock:
@@ -238,11 +201,7 @@ class ProfileRun:
                 return
 
     def _stop_from_outside(self, why: str) -> None:
-        """Have the loop's thread stop the profiler though the loop reaches no step boundary any more.
-
-        Raises:
-            MonitorError: that thread cannot be reached.
-        """
+        """Have the loop's thread stop the profiler though the loop reaches no step boundary any more."""
         if self._thread == threading.main_thread().ident:
             run_on_main_thread(lambda: self._stop_late(why))
             self._stopped.wait(TO_STOP_S)
@@ -265,12 +224,12 @@ class ProfileRun:
             self._profile.save(raw)
             no_more = at_boundary(self._id, self._let_go)
             try:
-                kept = new_trace(self._session.recorder.to_json()["path"])
-                request = {"trace": str(raw), "keep": str(kept), "top": TOP}
+                kept = new_trace(self._stage.recording())
+                request = {"trace": str(raw), "keep": str(kept)}
                 found = json.loads(run_module("kernel_monitor.profiler.operators", json.dumps(request).encode()))
             finally:
                 no_more()
-        began, ended = (self._session.session_time(moment) for moment in (self._began, self._stopped_at))
+        began, ended = (self._stage.session_time(moment) for moment in (self._began, self._stopped_at))
         reason = self._profile.gpu_reason
         if reason is None and not found["gpu"]:
             reason = "no kernel ran in these steps, or CUPTI may not see them (another profiler or missing rights)"
@@ -290,16 +249,13 @@ class ProfileRun:
             "trace": found["trace"],
         }
         if began is not None:
-            self._session.add_event("profile", began, loader=self._id, result=result)
+            self._stage.add_event("profile", began, loader=self._id, result=result)
         fewer = f"{self._why} after {self._done} of {self._steps} steps." if self._done < self._steps else ""
         where = f"The trace is {kept}: open it at ui.perfetto.dev." if found["trace"] else f"Only {found['problem']}."
         self._set_state("done", " ".join(filter(None, [fewer, where, NOT_WORKERS])), result)
 
     def _set_state(self, state: TaskState, message: str, result: ProfileResult | None = None) -> None:
-        self.state = self._progress(state, message, result)
-
-    def _progress(self, state: TaskState, message: str, result: ProfileResult | None = None) -> ProfileState:
-        return {
+        self.state: ProfileState = {
             "state": state,
             "loader": self._id,
             "name": self._name,

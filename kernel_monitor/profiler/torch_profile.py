@@ -25,9 +25,8 @@ _SILENT = "99"
 class OperatorProfile:
     """One profile: `start`, `stop` (both on the loop's thread), `save` (on any), `let_go` (between two steps).
 
-    Args:
-        displaced: is called, on the loop's thread, when the loop's own code starts a profiler in the meantime. Ours
-            has been stopped by then and gives way.
+    `displaced` is called, on the loop's thread, when the loop's own code starts a profiler in the meantime. Ours has
+    been stopped by then and gives way.
     """
 
     def __init__(self, displaced: Callable[[], None]) -> None:
@@ -38,11 +37,7 @@ class OperatorProfile:
         self.gpu_reason: str | None = None
 
     def start(self) -> None:
-        """Begin.
-
-        Raises:
-            MonitorError: there is no torch in this process, or another profiler is running.
-        """
+        """Raises a `MonitorError` where there is no torch in this process, or another profiler is running."""
         if "torch" not in sys.modules:
             raise MonitorError("Nothing to profile: torch is not in use in this process.")
         import torch
@@ -74,11 +69,7 @@ class OperatorProfile:
         self._profile.stop()
 
     def save(self, path: Path) -> None:
-        """Write the trace as JSON.
-
-        Raises:
-            MonitorError: the profiler has no results.
-        """
+        """Write the trace as JSON; raises a `MonitorError` where the profiler has no results."""
         profile = self._profile
         # Without results torch would follow a null pointer.
         if profile is None or getattr(profile.profiler, "kineto_results", None) is None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from ..analysis.gains import Pair, pair
 from ..analysis.live_segment import live_verdict
-from ..analysis.measured_gains import Pair, pair
 from ..analysis.results import Advice, Verdict, plain
 from ..analysis.switches import LONGEST_S, asked, first
 from .offers import Offers, under_way

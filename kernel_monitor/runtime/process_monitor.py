@@ -8,8 +8,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..diagnosis import loop_guard
 from ..diagnosis.diagnose_command import DiagnoseCommand
-from ..diagnosis.loop_guard import Stage
+from ..profiler import profile_run
 from ..profiler.profile_command import ProfileCommand
 from ..recorded import Opened, RecordedSession
 from ..store import Store
@@ -52,8 +53,15 @@ class Monitor:
         self.live_session = Session(self.store, self)
         self.publisher = Publisher(self.live_session, self.store, self.hub, lambda: self._settings, self._tasks)
         self._loaders = LoaderCommands(self.live_session.tracker, self.publisher.current.offers, self._tasks)
-        self.diagnosis = DiagnoseCommand(self._loaders, Stage(self.live_session, self.store, self.start, self._gains))
-        self.profiler = ProfileCommand(self.live_session, self.start)
+        session, tracker = self.live_session, self.live_session.tracker
+        at, add, start = session.session_time, session.add_event, self.start
+        stage = loop_guard.Stage(
+            self.store, tracker.loaders, tracker.sources, lambda: session.running, at, add, start, self._gains
+        )
+        self.diagnosis = DiagnoseCommand(self._loaders.choose, stage)
+        self.profiler = ProfileCommand(
+            profile_run.Stage(tracker.sources, lambda: session.recorder.to_json()["path"], at, add, start)
+        )
         self.exporter = Exporter(self.live_session, self.store, lambda: self._settings)
         # The public commands are the parts' own methods; their documentation is there.
         self.switch, self.set = self._loaders.switch, self._loaders.set

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis.session_comparison import FEWEST_STEPS, Prices, compare, interval, status, table
+from kernel_monitor.analysis.session_comparison import FEWEST_STEPS, compare, interval, status, table
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.steps.measured_step import PROFILED, WARM_UP
 from kernel_monitor.store import Snapshot
@@ -155,13 +155,13 @@ def test_an_epoch_that_delivered_too_little_is_told_of() -> None:
 
 
 def test_prices() -> None:
-    (found,) = compare(session(), session(0.05), prices=Prices(3.6, 7.2))
+    (found,) = compare(session(), session(0.05), prices=(3.6, 7.2))
     assert found.before is not None
     assert found.after is not None
     assert found.after.cost == pytest.approx(found.before.cost, rel=0.02)
     assert found.before.cost == pytest.approx(1000 * 3.6 / 3600 * found.before.step / 1e3 / 32)
     assert "€" in table([found], "€")
-    (free,) = compare(session(), session(), prices=Prices(0.0, None))
+    (free,) = compare(session(), session(), prices=(0.0, None))
     assert free.before is not None
     assert free.before.cost == 0
     assert "per 1,000" not in table(compare(session(), session()))

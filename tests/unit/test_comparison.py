@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.analysis import SwitchComparison, last_comparison
+from kernel_monitor.analysis.switch_comparison import SwitchComparison, last_comparison
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.store import Snapshot

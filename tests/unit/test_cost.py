@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kernel_monitor.analysis.advice import MOST_CORES
-from kernel_monitor.analysis.cores_needed import feeding
-from kernel_monitor.analysis.cost import cost_per_step, costs
+from kernel_monitor.analysis.cost import cost_per_step, costs, feeding
 from kernel_monitor.analysis.decision import decide
 from kernel_monitor.analysis.epoch_counts import epoch_counts
 from kernel_monitor.analysis.machine_limits import usable_cores

@@ -10,8 +10,8 @@ import pytest
 from kernel_monitor.analysis import measure, strip
 from kernel_monitor.analysis.counted_steps import counted
 from kernel_monitor.analysis.frames import Frames
+from kernel_monitor.analysis.gains import pairs
 from kernel_monitor.analysis.live_segment import live_verdict
-from kernel_monitor.analysis.measured_gains import pairs
 from kernel_monitor.analysis.segments import segments
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.analysis.session_comparison import compare

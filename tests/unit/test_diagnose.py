@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis import allowed_cores, compare, limits_note, measure, memory_note, strip
+from kernel_monitor.analysis import allowed_cores, measure, strip
+from kernel_monitor.analysis.machine_limits import limits_note, memory_note
+from kernel_monitor.analysis.switches import compare
 from kernel_monitor.store import Snapshot, Store
 from tests.unit import sessions
 from tests.unit.sessions import Floats, Value, build

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.profiler.operator_text import pairs, text
-from kernel_monitor.profiler.operators import LONGEST_NAME, keep, tables
-from kernel_monitor.profiler.traces import MOST, new_trace, prune
+from kernel_monitor.profiler.operators import LONGEST_NAME, MOST, keep, new_trace, prune, tables
+from kernel_monitor.profiler.profile_command import pairs, text
 from kernel_monitor.runtime import Monitor
 
 
@@ -97,7 +96,7 @@ def test_a_kept_trace_is_the_owner_s_and_names_no_machine(tmp_path: Path) -> Non
 def test_the_process_reads_a_trace(tmp_path: Path) -> None:
     raw = tmp_path / "trace.json"
     raw.write_text(json.dumps({"traceEvents": TRACE}))
-    request = {"trace": str(raw), "keep": str(tmp_path / "gone" / "t.json.gz"), "top": 3}
+    request = {"trace": str(raw), "keep": str(tmp_path / "gone" / "t.json.gz")}
     done = subprocess.run(
         [sys.executable, "-m", "kernel_monitor.profiler.operators"],
         input=json.dumps(request),
@@ -107,7 +106,7 @@ def test_the_process_reads_a_trace(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert len(found["cpu"]) == 3
+    assert len(found["cpu"]) == 4
     assert found["trace"] is None
     assert found["problem"].startswith("the trace could not be kept: Cannot write ")
     assert found["problem"].endswith("gone does not exist: name a file in another folder")
@@ -152,7 +151,7 @@ def result(backend: str = "torchvision", **fields: Any) -> dict[str, Any]:
 def test_two_profiles_stand_side_by_side() -> None:
     before = result("torchvision", cpu=[{"name": "aten::add", "share": 0.25, "self_ms": 9.0, "count": 3}])
     after = result("dali-cpu")
-    assert [(one.name, one.before is None, one.after is None) for one in pairs(before, after, "cpu")] == [
+    assert [(name, was is None, now is None) for name, was, now in pairs(before, after, "cpu")] == [
         ("aten::mm", True, False),
         ("aten::add", False, True),
     ]

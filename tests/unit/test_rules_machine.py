@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 
+from kernel_monitor.analysis.results import plain
 from kernel_monitor.store import Snapshot
 
 from .rules_asked import ask, findings
@@ -122,6 +124,7 @@ def test_a_low_gpu_has_a_95th_percentile_below_seventy(p95: float, state: str) -
     found = ask("low-gpu-utilisation", build(60, gpus=1, gpu=p95, runs=LOOP))
     assert found.state == state
     assert found.evidence[0].text.endswith(": it is low") == (state == "fired")
+    assert json.loads(json.dumps(plain(found)))["times"] == (1 if state == "fired" else 0)
 
 
 @pytest.mark.parametrize(("p5", "state"), [(9.5, "fired"), (10, "quiet"), (10.5, "quiet")])

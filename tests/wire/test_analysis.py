@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.analysis.offer import Offer
+from kernel_monitor.analysis.advice import Offer
 from kernel_monitor.analysis.results import Advice, Gain, Point, Verdict, plain
 from kernel_monitor.diagnosis.diagnosis_run import DiagnosisRun
 from kernel_monitor.diagnosis.trials import Trial, diagnosis

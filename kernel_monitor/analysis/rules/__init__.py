@@ -5,25 +5,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...errors import MonitorError
+from ...store import Snapshot
+from ..decision import Decision
 from ..frames import Frames
-from . import bottlenecks, gpu_use, loader_processes, memory_growth, overviews, ranks, step_patterns
+from ..results import Finding, Segment
+from . import gpu_use, loader_processes, memory_growth, step_patterns, whole_session
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ...store import Snapshot
-    from ..decision import Decision
-    from ..results import Finding, Segment
 
 __all__ = ["RULES", "Parameter", "Rule", "evaluate"]
 
 RULES: dict[str, Rule] = {
     rule.id: rule
-    for family in (bottlenecks, gpu_use, loader_processes, step_patterns, memory_growth, ranks, overviews)
+    for family in (gpu_use, loader_processes, step_patterns, memory_growth, whole_session)
     for rule in family.RULES
 }
 """Every rule by its id."""
@@ -33,7 +29,6 @@ def evaluate(
     snapshot: Snapshot,
     segments: Sequence[Segment],
     thresholds: Mapping[str, Mapping[str, float]] | None = None,
-    *,
     others: Sequence[Snapshot] = (),
     frames: Frames | None = None,
     decisions: Mapping[str, Decision] | None = None,
@@ -47,7 +42,12 @@ def evaluate(
         MonitorError: there is no such rule or parameter.
     """
     given = {rule: dict(values) for rule, values in (thresholds or {}).items()}
-    _refuse_unknown(given)
+    for name, values in given.items():
+        if name not in RULES:
+            raise MonitorError(f"There is no rule {name!r}. The rules are: {', '.join(RULES)}.")
+        for wrong in (one for one in values if one not in RULES[name].parameters):
+            known = ", ".join(RULES[name].parameters) or "none"
+            raise MonitorError(f"The rule {name} has no threshold {wrong!r}. It has: {known}.")
     session = Session(snapshot, Frames(snapshot) if frames is None else frames, segments, others, decisions or {})
     return tuple(
         finding
@@ -70,13 +70,3 @@ def _findings(rule: Rule, thresholds: Mapping[str, float], session: Session) -> 
     if rule.of_segment is not None and not judged:
         replayed = "deliveries: all batches of this session were replayed"
         yield Check(rule, thresholds).abstained(SignalMissing(replayed if session.segments else NO_DELIVERY))
-
-
-def _refuse_unknown(given: Mapping[str, Mapping[str, float]]) -> None:
-    for rule, values in given.items():
-        if rule not in RULES:
-            raise MonitorError(f"There is no rule {rule!r}. The rules are: {', '.join(RULES)}.")
-        for name in values:
-            if name not in RULES[rule].parameters:
-                known = ", ".join(RULES[rule].parameters) or "none"
-                raise MonitorError(f"The rule {rule} has no threshold {name!r}. It has: {known}.")

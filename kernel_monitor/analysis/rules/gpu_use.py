@@ -1,26 +1,21 @@
-"""Rules on how the GPUs are used: too little, in fits and starts, one more than another."""
+"""Rules on how the GPUs are used: too little, in fits and starts, unevenly, or while CPU or storage do much."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import advice
-from ..results import Point
-from ..statistics import distance, histogram
-from .rule import Parameter, Rule, SignalMissing, plainly, require, windows
+from ..decision import WAITS, Decision
+from ..frames import Floats
+from ..results import Advice, Evidence, Finding, Point, Segment
+from ..statistics import distance, finite, histogram
+from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require, span, windows
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from ..decision import Decision
-    from ..frames import Floats
-    from ..results import Advice, Finding, Segment
-    from .rule import Check, Session
+Advised = Callable[[Decision], Sequence[Advice]]
 
 LARGER = Point("batch", "larger", "for")
 WINDOW = {
@@ -28,6 +23,70 @@ WINDOW = {
     "least": Parameter(100, "samples that the last, shorter window must have"),
     "windows": Parameter(0.5, "of the windows: more than this share must be so"),
 }
+SHARED = {
+    "gpu": Parameter(10, "%: a GPU below it has nothing to do"),
+    "share": Parameter(0.5, "of the samples with such a GPU: more than this share must be explained"),
+    "low": Parameter(0.1, "of all samples: at least this share must have such a GPU"),
+    "least": Parameter(20, "samples that it takes"),
+}
+MENDED = (
+    "Mended: the share is of the samples with a GPU below its threshold, as is said, and not of all; those must be a "
+    "tenth of all, or three samples would do; {cores}; no GPU is no error."
+)
+
+
+def cpu(session: Session, check: Check, segment: Segment) -> Finding:
+    return _bottleneck(session, check, segment, session.frames.load, "CPU", check["cpu"], _relief)
+
+
+def io(session: Session, check: Check, segment: Segment) -> Finding:
+    cores, readers = len(session.frames.cores), segment.knobs.get(segment.crowd)
+    busy = session.frames.mean("cpu", "iowait")
+    if readers is not None and cores:
+        # Only as many cores can wait for what these read as there are processes or threads that load.
+        busy = busy * (cores / min(cores, max(1, readers)))
+    return _bottleneck(session, check, segment, busy, "I/O wait", check["iowait"], _storage)
+
+
+def _relief(decision: Decision) -> Sequence[Advice]:
+    if not decision.waits:
+        words = f"The CPU is full and the GPU idles, but not for data: the step is {decision.kind}."
+        return (advice.say(decision, words), *advice.next_step(decision))
+    seen = advice.say(decision, "The CPU prepares batches as fast as it can and the GPU waits for them.")
+    return (seen, *advice.engines(decision), *([] if decision.engines else [advice.cores(decision)]))
+
+
+def _storage(decision: Decision) -> Sequence[Advice]:
+    words = "The loader waits for storage: copy the data to a local disk or to memory, or use fewer and larger files."
+    found = [advice.say(decision, words, Point("storage", "faster", "for"))]
+    found += advice.raise_crowd(decision)
+    if decision.best is None and decision.engines:
+        slow = [Point("engine", outlook.engine, "against") for outlook in decision.engines]
+        found.append(advice.say(decision, "Another engine would read the same files as slowly.", *slow))
+    return found
+
+
+def _bottleneck(
+    session: Session, check: Check, segment: Segment, values: Floats, name: str, high: float, advised: Advised
+) -> Finding:
+    session.require_gpu()
+    rows = session.rows(segment)
+    gpu, busy, time = session.frames.mean("gpu", "utilisation")[rows], values[rows], session.frames.time[rows]
+    known = np.isfinite(gpu) & np.isfinite(busy)
+    count = int(known.sum())
+    require(f"samples of GPU and {name}", count, check["least"])
+    low = known & (gpu < check["gpu"])
+    both = low & (busy > high)
+    share = float(both.sum() / low.sum()) if low.any() else 0.0
+    text = (
+        f"{name} above {high:g} % in {both.sum():,} of the {low.sum():,} samples with the GPU below "
+        f"{check['gpu']:g} %, which are {100 * low.sum() / count:.0f} % of all {count:,}"
+    )
+    evidence = Evidence(text, 100 * share, 100 * check["share"], "%", share, **span(time[both]))
+    fires = bool(low.sum() >= check["low"] * count) and share > check["share"]
+    decision = session.decision(segment)
+    advices = (advice.over(decision),) if decision.withheld is not None else advised(decision)
+    return check.finding(fires, advices, evidence, samples=count, times=int(both.sum()))
 
 
 def low(session: Session, check: Check, segment: Segment) -> Finding:
@@ -35,8 +94,8 @@ def low(session: Session, check: Check, segment: Segment) -> Finding:
     rows = session.rows(segment)
     parts = windows("GPU samples", len(rows), check["window"], check["least"])
     evidence, times, fires = [], 0, False
-    for number, values in zip(session.frames.gpus, session.frames.utilisation[rows].T, strict=True):
-        present = [values[part][np.isfinite(values[part])].astype(np.float64) for part in parts]
+    for number, values in zip(session.frames.gpus, session.frames.parts("gpu", "utilisation")[rows].T, strict=True):
+        present = [finite(values[part]) for part in parts]
         spreads = [np.percentile(window, (5, 95)) for window in present if len(window)]
         if not spreads:
             continue
@@ -45,7 +104,7 @@ def low(session: Session, check: Check, segment: Segment) -> Finding:
         p5, p95 = np.median(spreads, axis=0)
         so = little + uneven > check["windows"] * len(spreads)
         fires |= so
-        times += little + uneven
+        times += int(little + uneven)
         words = "is low" if little >= uneven else "rises and falls"
         text = (
             f"GPU {number}: p95 {p95:.0f} %, p5 {p5:.0f} % (medians of {len(spreads)} windows; low in "
@@ -67,7 +126,7 @@ def _headroom(decision: Decision) -> Sequence[Advice]:
     if decision.kind == "undetermined":
         unsettled = "Whether it waits for data is not settled: the verdict says what that takes."
         return (seen, advice.say(decision, unsettled))
-    if decision.larger_batch:
+    if not decision.wait > WAITS:
         text = "Larger batches, automatic mixed precision or fewer synchronisations fill it."
         return (seen, advice.say(decision, text, LARGER))
     return (seen, advice.say(decision, "Automatic mixed precision or fewer synchronisations fill it."))
@@ -79,8 +138,8 @@ def batch_size(session: Session, check: Check, segment: Segment) -> Finding:
     frames, rows = session.frames, session.rows(segment)
     columns = {
         "CPU": frames.load[rows],
-        "GPU": _highest(frames.utilisation[rows]),
-        "GPU memory": _highest(frames.gpu_memory[rows]),
+        "GPU": _highest(frames.parts("gpu", "utilisation")[rows]),
+        "GPU memory": _highest(frames.parts("gpu", "memory")[rows]),
     }
     whole = np.all([np.isfinite(values) for values in columns.values()], axis=0)
     count = int(whole.sum())
@@ -109,7 +168,7 @@ def balance(session: Session, check: Check, segment: Segment) -> Finding:
         raise SignalMissing("a second GPU that this kernel uses")
     rows = session.rows(segment)
     require("GPU samples", len(rows), check["least"])
-    columns = zip(session.frames.gpus, session.frames.utilisation[rows].T, strict=True)
+    columns = zip(session.frames.gpus, session.frames.parts("gpu", "utilisation")[rows].T, strict=True)
     shapes = {number: histogram(values) for number, values in columns}
     pairs = [(distance(shapes[a], shapes[b]), a, b) for a, b in combinations(shapes, 2) if shapes[a] and shapes[b]]
     if not pairs:
@@ -136,6 +195,29 @@ def _highest(values: npt.NDArray[np.float32]) -> Floats:
 
 
 RULES = (
+    Rule(
+        "cpu-bottleneck",
+        "The CPU holds up the GPU",
+        {"cpu": Parameter(90, "%: CPU above it, mean of the usable cores or of the quota, is busy"), **SHARED},
+        "Fires when most of the samples in which the GPU had nothing to do had a busy CPU. Abstains without a GPU.",
+        "SageMaker Debugger's CPUBottleneck (CPU > 90 %, GPU < 10 %, share > 50 %). "
+        + MENDED.format(cores="it is the mean of the usable cores, and not any single busy one"),
+        of_segment=cpu,
+    ),
+    Rule(
+        "io-bottleneck",
+        "Storage holds up the GPU",
+        {
+            "iowait": Parameter(50, "%: I/O wait above it, of as many cores as there are workers or threads, is much"),
+            **SHARED,
+        },
+        "Fires when most of the samples in which the GPU had nothing to do had cores waiting for I/O. At most as many "
+        "cores as there are processes that load can wait for what they read, so the share is of so many. Abstains "
+        "without a GPU.",
+        "SageMaker Debugger's IOBottleneck (I/O wait > 50 %, GPU < 10 %, share > 50 %). "
+        + MENDED.format(cores="the idle cores of a large machine do not hide that all of its workers wait"),
+        of_segment=io,
+    ),
     Rule(
         "low-gpu-utilisation",
         "A GPU has little to do",

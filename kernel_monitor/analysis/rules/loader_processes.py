@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from .. import advice
+from ..decision import Decision
 from ..machine_limits import limits_note, usable_cores
-from ..results import Evidence
-from .rule import Parameter, Rule, SignalMissing, plainly, require, span
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..decision import Decision
-    from ..results import Advice, Finding, Segment
-    from .rule import Check, Session
+from ..results import Advice, Evidence, Finding, Segment
+from ..statistics import finite
+from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
 
 
 def dataloader(session: Session, check: Check, segment: Segment) -> Finding:
@@ -36,13 +31,12 @@ def dataloader(session: Session, check: Check, segment: Segment) -> Finding:
     few = percent < check["few"]
     evidence = check.evidence(text, percent, check["few"] if few else check["many"], "%")
     fires = (few and waits > check["wait"]) or percent > check["many"]
-    return check.finding(fires, _number(session, segment, many, word), evidence, samples=segment.steps)
+    return check.finding(fires, _number(session, segment, many), evidence, samples=segment.steps)
 
 
 def too_many(session: Session, check: Check, segment: Segment) -> Finding:
     many, word, cores = _loading(session, segment)
-    load = session.frames.load[session.rows(segment)]
-    load = load[np.isfinite(load)]
+    load = finite(session.frames.load[session.rows(segment)])
     require("samples of CPU", len(load), check["least"])
     full = float(np.mean(load > check["cpu"]))
     text = (
@@ -51,7 +45,7 @@ def too_many(session: Session, check: Check, segment: Segment) -> Finding:
     )
     evidence = check.evidence(text, many / cores, check["per_core"], f"{word} per core", full)
     fires = many > check["per_core"] * cores and full > check["share"]
-    return check.finding(fires, _number(session, segment, many, word), evidence, samples=len(load))
+    return check.finding(fires, _number(session, segment, many), evidence, samples=len(load))
 
 
 def saturated(session: Session, check: Check, segment: Segment) -> Finding:
@@ -59,9 +53,10 @@ def saturated(session: Session, check: Check, segment: Segment) -> Finding:
     if len(frames.cores) < 2:
         raise SignalMissing("a second core that this process may use")
     rows = session.rows(segment)
-    busiest, place = (values[rows] for values in frames.hottest)
+    busy = np.nan_to_num(frames.parts("cpu", "busy")[rows].astype(np.float64), nan=-1.0)
+    busiest, place = busy.max(axis=1), busy.argmax(axis=1)
     mean = frames.cpu[rows]
-    known = np.isfinite(busiest) & np.isfinite(mean)
+    known = np.isfinite(mean)
     count = int(known.sum())
     require("samples of CPU", count, check["least"])
     alone = known & (busiest >= check["core"]) & (mean < check["mean"])
@@ -81,13 +76,12 @@ def saturated(session: Session, check: Check, segment: Segment) -> Finding:
     return check.finding(share > check["share"], advised, evidence, samples=count, times=int(alone.sum()))
 
 
-def _number(session: Session, segment: Segment, many: float, word: str) -> Sequence[Advice]:
-    """Whether more or fewer of what loads."""
+def _number(session: Session, segment: Segment, many: float) -> Sequence[Advice]:
     decision = session.decision(segment)
     if decision.withheld is not None:
         return (advice.over(decision),)
-    advised = advice.crowd(decision, decision.crowd(many, word))
-    return plainly("How many should load is not known.", segment) if advised is None else (advised,)
+    known = advice.crowd(decision, decision.crowd(many))
+    return known or plainly("How many should load is not known.", segment)
 
 
 def _one_thread(decision: Decision) -> Sequence[Advice]:
@@ -98,9 +92,9 @@ def _one_thread(decision: Decision) -> Sequence[Advice]:
         return (seen, advice.say(decision, "Give it less to do, or more threads (torch.set_num_threads)."))
     text = "Move work out of it: transforms belong in the data set, not in the loop."
     found = decision.crowd()
-    advised = advice.crowd(decision, found) if found is not None and found.many == 0 else None
+    advised = advice.crowd(decision, found) if found is not None and found.many == 0 else ()
     switch = advice.engines(decision) if decision.best is not None else ()
-    return (seen, advice.say(decision, text), *([] if advised is None else [advised]), *switch)
+    return (seen, advice.say(decision, text), *advised, *switch)
 
 
 def _amount(many: float, word: str) -> str:
@@ -113,8 +107,7 @@ def _loading(session: Session, segment: Segment) -> tuple[float, str, float]:
     word = segment.crowd
     many: float | None = segment.knobs.get(word)
     if many is None and word == "workers":
-        counts = session.frames.series("process/workers/count")[session.rows(segment)]
-        counts = counts[np.isfinite(counts)]
+        counts = finite(session.frames.series("process/workers/count")[session.rows(segment)])
         many = float(np.median(counts)) if len(counts) else None
     cores = usable_cores(session.snapshot.schema)
     if many is None:

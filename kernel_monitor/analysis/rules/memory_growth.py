@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-from ..results import Evidence
-from .rule import NO_DELIVERY, Parameter, Rule, SignalMissing, plainly, require
-
-if TYPE_CHECKING:
-    from ..frames import Frames
-    from ..results import Finding, Segment
-    from .rule import Check, Session
+from ..frames import Frames
+from ..results import Evidence, Finding, Segment
+from ..statistics import finite
+from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require
 
 SETTLES = 0.2  # share of the time from the first step to the last: what is allocated before it is no creep
 FEWEST = 20  # readings that a line is fitted to
@@ -37,7 +34,7 @@ def memory_increase(session: Session, check: Check, segment: Segment) -> Finding
     width = max(1, round(check["window"]))
     require("samples of GPU memory", len(rows), 2 * width)
     found, times = [], 0
-    for number, values in zip(frames.gpus, frames.gpu_memory[rows].T.astype(np.float64), strict=True):
+    for number, values in zip(frames.gpus, frames.parts("gpu", "memory")[rows].T.astype(np.float64), strict=True):
         known = np.isfinite(values)
         if known.sum() < 2 * width:
             continue
@@ -86,7 +83,8 @@ def creep(session: Session, check: Check) -> Finding:
             text += f"; {room / 1e9:,.1f} GB are left, which {words} after {hours:,.1f} h"
         text += f" (a straight line explains {100 * rise.explained:.0f} %)"
         evidence.append(Evidence(text, hours, check["hours"], "h", start=start, end=end))
-        if rise.grown > check["grown"] * 1e6 and rise.explained > check["explained"] and hours < check["hours"]:
+        grown = rise.slope * rise.seconds > check["grown"] * 1e6
+        if grown and rise.explained > check["explained"] and hours < check["hours"]:
             rising.append(role)
             critical |= hours < 1
     if not evidence:
@@ -98,13 +96,12 @@ def creep(session: Session, check: Check) -> Finding:
 
 @dataclass(frozen=True)
 class Rise:
-    """A straight line through resident memory: B/s, B in all, share of the variance that it explains, s, readings."""
+    """A straight line through resident memory."""
 
-    slope: float
-    grown: float
-    explained: float
-    seconds: float
-    samples: int
+    slope: float  # B/s
+    explained: float  # share of the variance
+    seconds: float  # of the readings
+    samples: int  # readings
 
 
 def _rise(frames: Frames, role: str, start: float, end: float) -> Rise | None:
@@ -116,8 +113,8 @@ def _rise(frames: Frames, role: str, start: float, end: float) -> Rise | None:
     slope, level = np.polyfit(time - time[0], held, 1)
     residual = float(np.var(held - level - slope * (time - time[0])))
     whole = float(np.var(held))
-    seconds = float(time[-1] - time[0])
-    return Rise(float(slope), float(slope) * seconds, 1 - residual / whole if whole > 0 else 0.0, seconds, len(held))
+    explained = 1 - residual / whole if whole > 0 else 0.0
+    return Rise(float(slope), explained, float(time[-1] - time[0]), len(held))
 
 
 def _room(session: Session) -> float:
@@ -128,8 +125,7 @@ def _room(session: Session) -> float:
         ("memory/percent", host.get("memory_total")),
         ("container/memory_percent", (host.get("limits") or {}).get("memory")),
     ):
-        values = session.frames.series(name)
-        values = values[np.isfinite(values)]
+        values = finite(session.frames.series(name))
         if total and len(values):
             found.append(float(total) * (1 - float(values[-1]) / 100))
     if not found:

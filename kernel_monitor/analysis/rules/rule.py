@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
+from ...store import Snapshot
 from ..decision import Decision
-from ..results import Advice, Evidence, Finding, Point, State
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from ...store import Snapshot
-    from ..frames import Frames, Places, Steps
-    from ..results import Segment
+from ..frames import Frames, Places, Steps
+from ..results import Advice, Evidence, Finding, Segment
 
 NO_DELIVERY = "deliveries: no loader of this kernel delivered a batch"
 
 
 class SignalMissing(Exception):
-    """A rule abstains: the signals that it would need, and how many values it has."""
+    """A rule abstains: the signal that it would need, and how many values it has."""
 
-    def __init__(self, *signals: str, samples: int = 0) -> None:
-        super().__init__(*signals)
-        self.signals = signals
+    def __init__(self, signal: str, samples: int = 0) -> None:
+        super().__init__(signal)
         self.samples = samples
 
 
@@ -64,8 +57,7 @@ class Session:
 
     def require_gpu(self, what: str = "utilisation") -> None:
         """Abstain where the `utilisation` (or the `memory`) of no GPU was measured."""
-        values = self.frames.gpu_memory if what == "memory" else self.frames.utilisation
-        if not self.frames.gpus or not bool(np.isfinite(values).any()):
+        if not bool(np.isfinite(self.frames.parts("gpu", what)).any()):
             raise SignalMissing(f"GPU {what}: {self.snapshot.schema.gpu_reason or 'no value was measured'}")
 
 
@@ -124,32 +116,29 @@ class Check:
         severity: Literal["warning", "critical"] = "warning",
     ) -> Finding:
         """Fired, with what to do, or quiet."""
-        if not fires:
-            return self.quiet(*evidence, samples=samples)
-        found = self._finding("fired", samples, evidence=evidence)
-        return replace(found, severity=severity, times=times, advised=tuple(advised))
-
-    def quiet(self, *evidence: Evidence, samples: int = 0) -> Finding:
-        return self._finding("quiet", samples, evidence=evidence)
-
-    def abstained(self, missing: SignalMissing) -> Finding:
-        return self._finding("abstained", missing.samples, missing=missing.signals)
-
-    def _finding(self, state: State, samples: int, **fields: Any) -> Finding:
-        return Finding(
+        found = Finding(
             rule=self.rule.id,
             title=self.rule.title,
-            state=state,
+            state="quiet",
             segment=None if self.segment is None else self.segment.key,
             samples=samples,
+            evidence=evidence,
             parameters=dict(self.thresholds),
-            **fields,
         )
+        if not fires:
+            return found
+        return replace(found, state="fired", severity=severity, times=times, advised=tuple(advised))
+
+    def quiet(self, *evidence: Evidence, samples: int = 0) -> Finding:
+        return self.finding(False, (), *evidence, samples=samples)
+
+    def abstained(self, missing: SignalMissing) -> Finding:
+        return replace(self.quiet(samples=missing.samples), state="abstained", missing=(str(missing),))
 
 
-def plainly(text: str, segment: Segment | None = None, *points: Point) -> tuple[Advice, ...]:
+def plainly(text: str, segment: Segment | None = None) -> tuple[Advice, ...]:
     """Advice that follows from the rule alone: no other advice can say the opposite."""
-    return (Advice(text, points, None if segment is None else segment.key),)
+    return (Advice(text, segment=None if segment is None else segment.key),)
 
 
 def windows(what: str, count: int, size: float, least: float) -> list[slice]:

@@ -1,22 +1,19 @@
-"""The rule on several ranks of one training: one whose data come late holds up all."""
+"""Rules on a session as a whole: several ranks of one training, how the machine was used, where the time went."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from ..loops import beside, of_segments
-from ..results import Evidence
+from ...store import Snapshot
+from ..loops import trained
+from ..results import Evidence, Finding, Segment
 from ..segments import segments
-from .rule import NO_DELIVERY, Parameter, Rule, SignalMissing, plainly, require
+from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...store import Snapshot
-    from ..results import Finding, Segment
-    from .rule import Check, Session
+SYSTEM = ("cpu", "iowait", "gpu", "gpu_memory", "memory", "received", "sent", "disk")
 
 
 class Rank(NamedTuple):
@@ -66,12 +63,7 @@ def imbalance(session: Session, check: Check) -> Finding:
 
 def _rank(snapshot: Snapshot, made: Sequence[Segment], place: int) -> Rank | None:
     """The newest segment of the loader that delivered most steps; an evaluation does not count."""
-    aside = beside(of_segments(made))
-    real = [
-        segment
-        for segment in made
-        if not segment.synthetic and segment.steps and math.isfinite(segment.wait) and segment.loader not in aside
-    ]
+    real = [one for one in trained(made) if not one.synthetic and one.steps and math.isfinite(one.wait)]
     if not real:
         return None
     steps: Counter[str] = Counter()
@@ -81,6 +73,37 @@ def _rank(snapshot: Snapshot, made: Sequence[Segment], place: int) -> Rank | Non
     newest = next(segment for segment in reversed(real) if segment.loader == loader)
     number = snapshot.facts.get("rank")
     return Rank(place if number is None else int(number), newest.step, newest.wait, newest.steps)
+
+
+def system(session: Session, check: Check) -> Finding:
+    if not session.segments:
+        raise SignalMissing(NO_DELIVERY)
+    evidence = []
+    for segment in session.segments:
+        spreads = []
+        for found in segment.statistics:
+            factor, unit = (1e6, "MB/s") if found.unit == "B/s" else (1.0, found.unit)
+            p50, p95 = found.values.p50 / factor, found.values.p95 / factor
+            if found.metric in SYSTEM:
+                spreads.append(f"{found.label} p50 {p50:,.1f}, p95 {p95:,.1f} {unit}")
+        text = f"{segment.key}: " + ("; ".join(spreads) or "nothing was measured")
+        evidence.append(Evidence(text, start=segment.start, end=segment.end))
+    return check.quiet(*evidence, samples=len(session.frames.time))
+
+
+def framework(session: Session, check: Check) -> Finding:
+    timed = [segment for segment in session.segments if segment.step > 0]
+    if not timed:
+        raise SignalMissing(NO_DELIVERY)
+    evidence = []
+    for segment in timed:
+        parts = {"wait": segment.wait, **(segment.phases or {"rest": segment.step - segment.wait})}
+        shares = ", ".join(f"{name} {100 * time / segment.step:.0f} %" for name, time in parts.items())
+        words = "" if segment.phases else " (the rest is told apart by monitor.watch(model, optimizer))"
+        text = f"{segment.key}: of {segment.step:,.1f} ms a step ({segment.steps:,} steps) {shares}{words}"
+        waits = 100 * segment.wait / segment.step
+        evidence.append(Evidence(text, waits, unit="%", start=segment.start, end=segment.end))
+    return check.quiet(*evidence, samples=sum(segment.steps for segment in timed))
 
 
 RULES = (
@@ -94,5 +117,23 @@ RULES = (
         "Compares the newest segments of all ranks' sessions. Abstains on one rank's alone.",
         "This project's.",
         of_session=imbalance,
+    ),
+    Rule(
+        "system-usage",
+        "How the machine was used",
+        {},
+        "Never fires: medians and 95th percentiles of CPU, I/O wait, GPU, memories, network and disks for each "
+        "segment. All percentiles are in the segments' tables.",
+        "SageMaker Debugger's OverallSystemUsage.",
+        of_session=system,
+    ),
+    Rule(
+        "framework-metrics",
+        "Where the steps' time went",
+        {},
+        "Never fires: the shares of wait, copy, forward, backward, optimizer and other for each segment. Shares of "
+        "operators come with *Profile 10 steps*.",
+        "SageMaker Debugger's OverallFrameworkMetrics.",
+        of_session=framework,
     ),
 )
