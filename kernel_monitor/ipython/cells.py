@@ -10,18 +10,16 @@ import re
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..analysis.counted_steps import counted
 from ..analysis.loops import Loop, beside, of_steps
 from ..analysis.machine_limits import allowed_cores, limits_note
+from ..runtime import Monitor
+from ..store import Rows
 from ..text import line
-
-if TYPE_CHECKING:
-    from ..runtime import Monitor
-    from ..store import Rows
 
 FIRST_LINE = re.compile(r"%%monitor(?:[ \t]+(?P<label>.*?))?[ \t]*$")
 MAX_LABEL = 200  # characters of a cell's label

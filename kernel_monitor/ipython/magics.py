@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,11 @@ from IPython.display import display
 
 from ..errors import MonitorError
 from ..recorded import table
-from ..runtime.recorder_state import words as recording_words
+from ..runtime.recorder import words as recording_words
 from ..stream.jupyter import page_of_cell
 from ..text import shown
-from .answers import Answers, offer_lines, verdict_text
+from .answers import Answers, html_table, offer_lines, summary_rows, text_table, verdict_text
 from .cells import Cells
-from .summary import html_table, summary_rows, text_table
 from .usage import USAGE, parser
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ class MonitorMagics(Magics):
         super().__init__(shell)
         self._monitor = monitor
         self._parser = parser()
-        self._cells = Cells(monitor)
+        self.cells = Cells(monitor)
         self._answers = Answers(monitor)
         self._shown: list[tuple[Any, dict[str, Any]]] = []
 
@@ -65,61 +63,76 @@ class MonitorMagics(Magics):
             _say(USAGE)
             return
         args = self._parser.parse_args(words)
-        actions: dict[str | None, Callable[[argparse.Namespace], None]] = {
-            None: lambda _args: self._show(),
-            "start": self._start,
-            "sidebar": lambda _args: self._sidebar(),
-            "stop": lambda _args: self._stop(),
-            "status": lambda _args: _say(self._monitor.status()),
-            "switch": lambda args: self._switch(args.backend, args.loader, confirmed=args.yes),
-            "set": lambda args: self._set(args.loader, dict(args.knobs)),
-            "export": lambda args: _say(f"wrote {self._monitor.export(args.path)}"),
-            "show": lambda args: self._charts(args.charts),
-            "record": lambda args: self._record(on=args.record == "on"),
-            "sessions": lambda _args: _say(table(self._monitor.opened.listing())),
-            "open": lambda args: self._open(args.session),
-            "verdict": lambda _args: self._verdict(),
-            "diagnose": self._diagnose,
-            "profile": self._profile,
-            "mark": lambda args: self._mark(" ".join(args.words)),
-            "price": lambda args: self._price(" ".join(args.price)),
-        }
         try:
-            actions[args.command](args)
+            self._run(args)
         except MonitorError as exc:  # without a traceback: the message has cause and remedy
             raise UsageError(shown(f"{type(exc).__name__}: {exc}")) from exc
 
-    def refresh_summaries(self) -> None:
-        """Update the static summaries, which headless runs and reopened notebooks show.
-
-        Not once a page has asked for live charts: an update would redraw the output of the cell.
-        """
-        if not self._monitor.hub.ever_subscribed:
-            self._update_summaries()
-
-    def before_cell(self, source: str) -> None:
-        """Called before each cell with its source."""
-        self._cells.begin(source)
+    def _run(self, args: argparse.Namespace) -> None:
+        monitor = self._monitor
+        match args.command:
+            case None:
+                self._show()
+            case "start":
+                monitor.start(interval=args.interval, history=args.history, charts=args.charts, record=args.record)
+                self._say_news()
+            case "sidebar":
+                self._sidebar()
+            case "stop":
+                monitor.stop()
+                self._update_summaries()
+            case "status":
+                _say(monitor.status())
+            case "show":
+                _say(f"charts: {', '.join(monitor.configure(charts=args.charts)['charts'])}")
+            case "switch":
+                self._switch(args.backend, args.loader, confirmed=args.yes)
+            case "set":
+                state = monitor.set(loader=args.loader, **dict(args.knobs))
+                now = ", ".join(f"{name} {value}" for name, value in state["knobs"].items() if value is not None)
+                _say(f"{state['name']}: {now}")
+            case "verdict":
+                _say("\n".join([verdict_text(monitor.snapshot()), *offer_lines(monitor)]))
+            case "diagnose" if args.cancel:
+                _say("cancelled" if monitor.cancel_diagnosis() else "There is no diagnosis to cancel.")
+            case "diagnose":
+                monitor.diagnose(args.loader, seconds=args.seconds, confirmed=args.yes, wait=False)
+                name = "the loader" if (diagnosis := monitor.diagnosing) is None else diagnosis["name"]
+                _say(f"diagnosing {name}: {self._answers.expect('diagnosing')}")
+            case "profile":
+                monitor.profile(args.steps, loader=args.loader, wait=False, patience=PATIENCE_S)
+                which = "the next step" if args.steps == 1 else f"the next {args.steps} steps"
+                _say(f"profiling {which}: {self._answers.expect('profiling')}")
+            case "mark":
+                _say(f"marked: {monitor.mark(' '.join(args.words))['label']}")
+            case "price":
+                self._price(" ".join(args.price))
+            case "export":
+                _say(f"wrote {monitor.export(args.path)}")
+            case "record":
+                self._record(on=args.record == "on")
+            case "sessions":
+                _say(table(monitor.opened.listing()))
+            case "open":
+                self._open(args.session)
 
     def after_cell(self) -> None:
-        """Called after each cell: print results that are ready and the summary."""
+        """Called after each cell: show results that are ready, and what the machine did."""
         self._monitor.profiler.end_here()
         for words in self._answers.ready():
             _say(words)
-        lines = self._cells.end()
-        if lines is None:
-            return
-        if getattr(self.shell, "kernel", None) is None:
-            _say(text_table("%%monitor", lines))
-        else:
+        lines = self.cells.end()
+        if lines is not None and self._in_kernel:
             display(_tables("%%monitor", "This cell", lines), raw=True)
+        elif lines is not None:
+            _say(text_table("%%monitor", lines))
+        # Not once a page has asked for live charts: an update would redraw the output of the cell.
+        if not self._monitor.hub.ever_subscribed:
+            self._update_summaries()
 
-    def _verdict(self) -> None:
-        _say("\n".join([verdict_text(self._monitor.snapshot()), *offer_lines(self._monitor)]))
-
-    def _start(self, args: argparse.Namespace) -> None:
-        self._monitor.start(interval=args.interval, history=args.history, charts=args.charts, record=args.record)
-        self._say_news()
+    @property
+    def _in_kernel(self) -> bool:
+        return getattr(self.shell, "kernel", None) is not None
 
     def _sidebar(self) -> None:
         self._monitor.start()
@@ -135,29 +148,25 @@ class MonitorMagics(Magics):
         if news is not None:
             _say(news)
 
-    def _charts(self, charts: list[str]) -> None:
-        _say(f"charts: {', '.join(self._monitor.configure(charts=charts)['charts'])}")
-
     def _record(self, *, on: bool) -> None:
         self._monitor.configure(record=on)
-        recording = self._monitor.recording
         if on and not self._monitor.running:
             _say("The session will be recorded once the monitor runs: %monitor start.")
         else:
-            _say(recording_words(recording))
+            _say(recording_words(self._monitor.recording))
 
     def _open(self, session: str | None) -> None:
         recorded = self._monitor.opened.open(session)
         text = recorded.words()
-        if getattr(self.shell, "kernel", None) is None:
+        if self._in_kernel:
+            display(self._picture(recorded.dashboard(), text, f"<p>{escape(text)}</p>"), raw=True)
+        else:
             _say(text)
-            return
-        display(self._picture(recorded.dashboard(), text, f"<p>{escape(text)}</p>"), raw=True)
 
     def _show(self) -> None:
         self._monitor.start()
         self._say_news()
-        if getattr(self.shell, "kernel", None) is None:
+        if not self._in_kernel:
             _say(text_table("kernel_monitor", summary_rows(self._monitor)))
             return
         data = self._picture(self._monitor.dashboard(), "", "")
@@ -171,10 +180,6 @@ class MonitorMagics(Magics):
             raise MonitorError("This front end gives widgets no display: use %monitor status and %monitor export.")
         return {**bundle[0], "text/plain": text, "text/html": html}
 
-    def _stop(self) -> None:
-        self._monitor.stop()
-        self._update_summaries()
-
     def _switch(self, backend: str, loader: str | None, *, confirmed: bool) -> None:
         question = None if confirmed else self._monitor.question(backend, loader=loader)
         if question is not None:
@@ -184,33 +189,13 @@ class MonitorMagics(Magics):
         state = self._monitor.switch(backend, loader=loader, confirmed=True)
         _say(f"{state['name']}: {state['status']}")
 
-    def _set(self, loader: str | None, knobs: dict[str, int]) -> None:
-        state = self._monitor.set(loader=loader, **knobs)
-        now = ", ".join(f"{name} {value}" for name, value in state["knobs"].items() if value is not None)
-        _say(f"{state['name']}: {now}")
-
-    def _diagnose(self, args: argparse.Namespace) -> None:
-        if args.cancel:
-            _say("cancelled" if self._monitor.cancel_diagnosis() else "There is no diagnosis to cancel.")
-            return
-        self._monitor.diagnose(args.loader, seconds=args.seconds, confirmed=args.yes, wait=False)
-        _say(self._answers.diagnosis())
-
-    def _profile(self, args: argparse.Namespace) -> None:
-        self._monitor.profile(args.steps, loader=args.loader, wait=False, patience=PATIENCE_S)
-        _say(self._answers.profile(args.steps))
-
-    def _mark(self, label: str) -> None:
-        event = self._monitor.mark(label)
-        _say(f"marked: {event['label']}")
-
     def _price(self, words: str) -> None:
-        self._monitor.configure(price="" if words == "off" else words)
-        settings = self._monitor.settings
+        settings = self._monitor.configure(price="" if words == "off" else words)
         price, currency = settings["price"], settings["currency"]
         _say("no price" if price is None else f"price: {price:g} {currency} an hour".replace("  ", " "))
 
     def _update_summaries(self) -> None:
+        """Update the static summaries, which headless runs and reopened notebooks show."""
         for handle, data in self._shown:
             handle.update(self._with_summary(data), raw=True)
 

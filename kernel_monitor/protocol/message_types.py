@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from .analysis_states import DiagnosisState, Findings, Kind, OfferState, ProfileState, VerdictState
+from .analysis_states import Findings, Kind
 from .states import (
     ChartState,
     Event,
@@ -19,8 +19,7 @@ from .states import (
     Strip,
 )
 
-PROTOCOL = 2
-"""Incremented when an older page or kernel could misread a message."""
+PROTOCOL = 2  # incremented when an older page or kernel could misread a message
 
 TARGET = "kernel_monitor"
 """Target name of the comm that announces that a kernel answers requests."""
@@ -177,28 +176,8 @@ class ConfigureReply(Reply):
     settings: SettingsState
 
 
-class OffersReply(Reply):
-    """Reply to `decline`."""
-
-    offers: list[OfferState]
-
-
-class DiagnoseReply(Reply):
-    """Reply to `diagnose`."""
-
-    diagnosing: DiagnosisState | None
-
-
-class ProfileReply(Reply):
-    """Reply to `profile`."""
-
-    profiling: ProfileState | None
-
-
-class VerdictReply(Reply):
-    """Reply to `verdict`."""
-
-    verdict: VerdictState | None
+class FindingsReply(Reply, Findings):
+    """Reply to `decline`, `diagnose`, `profile` and `verdict`: that part of the findings."""
 
 
 class DocumentReply(Reply):

@@ -7,62 +7,38 @@ thread also serves interrupts and the debugger, so nothing here may block it.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import MonitorError
+from ..protocol import message_types as types
+from ..runtime import Monitor
 from ..stream import page_messages as wire
 from ..stream.chart_documents import Documents
 from ..stream.hub import GLANCE, LEASE_S
-from .arguments import Args, BadRequest, flag, knobs, only, parse, settings, text
+from ..stream.jupyter import Send
+from .arguments import SETTINGS, Args, BadRequest, flag, knobs, only, optional, parse, text
 from .recorded_requests import Answer, RecordedRequests, bokeh_version
 
-if TYPE_CHECKING:
-    from ..protocol import message_types as types
-    from ..protocol.states import LoaderState
-    from ..runtime import Monitor
-    from ..stream.jupyter import Send
+Commands = dict[str, Callable[[Args], Answer]]
+ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
+ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "profile", "mark")
+SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict")
+"""The commands, the last ones answered on a thread; each is a method of `Control`."""
 
 
 class Control:
-    """Answers requests for one :class:`~kernel_monitor.runtime.Monitor`. Knows no Jupyter.
-
-    Args:
-        monitor: the monitor.
-        documents: chart documents; by default those in the user's cache folder.
-    """
+    """Answers requests for one :class:`~kernel_monitor.runtime.Monitor`. Knows no Jupyter."""
 
     def __init__(self, monitor: Monitor, documents: Documents | None = None) -> None:
         self._monitor = monitor
         self.documents = Documents() if documents is None else documents
-        self._quick: dict[str, Callable[[Args], Answer]] = {
-            "hello": self._hello,
-            "subscribe": self._subscribe,
-            "unsubscribe": self._unsubscribe,
-            "switch": self._switch,
-            "decline": self._decline,
-            "set": self._set,
-            "history": self._history,
-            "glance": self._glance,
-            "sidebar": self._sidebar,
-            "diagnose": self._diagnose,
-            "profile": self._profile,
-            "mark": self._mark,
-        }
-        self._slow: dict[str, Callable[[Args], Answer]] = {
-            "start": self._start,
-            "stop": self._stop,
-            "document": self._document,
-            "bokehjs": self._bokehjs,
-            "export": self._export,
-            "configure": self._configure,
-            "sessions": self._sessions,
-            "open": self._open,
-            "verdict": self._verdict,
-        }
+        self._quick: Commands = {name: getattr(self, f"_{name}") for name in ABOUT_PAGES + ABOUT_LOOPS}
+        self._slow: Commands = {name: getattr(self, f"_{name}") for name in SLOW}
         self._recorded = RecordedRequests(monitor.publisher.state)
 
     def handle(self, content: Any, reply: Send) -> None:
@@ -70,41 +46,37 @@ class Control:
 
         An invalid request and a failed command get an error reply.
         """
-        try:
-            command, args = parse(content)
-            work = self._slow.get(command)
-            if args.get("recorded") is not None:
-                work = self._of_recorded(command, args)
-            if work is not None:
-                threading.Thread(
-                    target=_answer, args=(partial(work, args), reply), name=f"kernel-monitor-{command}", daemon=True
-                ).start()
-                return
-            if command not in self._quick:
-                known = ", ".join(sorted([*self._quick, *self._slow]))
-                raise BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
-            quick = self._quick[command]
-        except BaseException as exc:
-            reply(wire.error(exc), [])
-            if isinstance(exc, KeyboardInterrupt):
-                raise
-            return
-        _answer(lambda: quick(args), reply)
+        _answer(lambda: self._work(content, reply), reply)
+
+    def _work(self, content: Any, reply: Send) -> Answer | None:
+        """The answer to a request; None if a thread will give it."""
+        command, args = parse(content)
+        work = self._slow.get(command)
+        if args.get("recorded") is not None:
+            work = self._of_recorded(command, args)
+        if work is not None:
+            threading.Thread(
+                target=_answer, args=(partial(work, args), reply), name=f"kernel-monitor-{command}", daemon=True
+            ).start()
+            return None
+        if command not in self._quick:
+            known = ", ".join(sorted([*self._quick, *self._slow]))
+            raise BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
+        return self._quick[command](args)
 
     def _hello(self, _args: Args) -> Answer:
-        content: types.HelloReply = {"status": "ok", **self._monitor.publisher.hello()}
-        return content, []
+        return types.HelloReply(status="ok", **self._monitor.publisher.hello()), []
 
     def _start(self, args: Args) -> Answer:
-        self._monitor.start(**settings("start", args))
+        only("start", args, *SETTINGS)
+        changed: dict[str, Any] = dict(args)
+        self._monitor.start(**changed)
         return self._hello(args)
 
     def _configure(self, args: Args) -> Answer:
-        content: types.ConfigureReply = {
-            "status": "ok",
-            "settings": self._monitor.configure(**settings("configure", args)),
-        }
-        return content, []
+        only("configure", args, *SETTINGS)
+        changed: dict[str, Any] = dict(args)
+        return types.ConfigureReply(status="ok", settings=self._monitor.configure(**changed)), []
 
     def _stop(self, args: Args) -> Answer:
         self._monitor.stop()
@@ -113,21 +85,21 @@ class Control:
     def _subscribe(self, args: Args) -> Answer:
         monitor = self._monitor
         monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)))
-        content: types.SubscribeReply = {
-            "status": "ok",
-            "lease": LEASE_S,
-            "session": monitor.session,
-            "running": monitor.running,
-            "seq": monitor.store.last_seq,
-            "schema": monitor.store.page_schema.to_json(),
-            "loaders": monitor.loader_states(),
-            "events": monitor.publisher.events(),
-            "strip": monitor.strip,
-            "paused": monitor.hub.paused,
-            "recorded": None,
+        content = types.SubscribeReply(
+            status="ok",
+            lease=LEASE_S,
+            session=monitor.session,
+            running=monitor.running,
+            seq=monitor.store.last_seq,
+            schema=monitor.store.page_schema.to_json(),
+            loaders=monitor.loader_states(),
+            events=monitor.publisher.events(),
+            strip=monitor.publisher.strip,
+            paused=monitor.hub.paused,
+            recorded=None,
             **monitor.publisher.findings(),
             **monitor.publisher.state(),
-        }
+        )
         return content, []
 
     def _unsubscribe(self, args: Args) -> Answer:
@@ -139,15 +111,15 @@ class Control:
     def _glance(self, args: Args) -> Answer:
         monitor = self._monitor
         monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)), kind=GLANCE)
-        content: types.GlanceReply = {
-            "status": "ok",
-            "lease": LEASE_S,
-            "session": monitor.session,
-            "running": monitor.running,
-            "paused": monitor.hub.paused,
-            "glance": monitor.publisher.glance(),
-            "sidebar": monitor.sidebar.page,
-        }
+        content = types.GlanceReply(
+            status="ok",
+            lease=LEASE_S,
+            session=monitor.session,
+            running=monitor.running,
+            paused=monitor.hub.paused,
+            glance=monitor.publisher.glance(),
+            sidebar=monitor.sidebar.page,
+        )
         return content, []
 
     def _sidebar(self, args: Args) -> Answer:
@@ -158,17 +130,16 @@ class Control:
     def _switch(self, args: Args) -> Answer:
         confirmed = flag("switch", args, "confirmed")
         state = self._monitor.switch(text(args, "backend"), loader=text(args, "loader"), confirmed=confirmed)
-        return _loader_reply(state)
+        return types.LoaderReply(status="ok", loader=state), []
 
     def _decline(self, args: Args) -> Answer:
         only("decline", args, "loader")
         self._monitor.decline(text(args, "loader"))
-        content: types.OffersReply = {"status": "ok", "offers": self._monitor.offers}
-        return content, []
+        return types.FindingsReply(status="ok", offers=self._monitor.offers), []
 
     def _set(self, args: Args) -> Answer:
-        loader = text(args, "loader")
-        return _loader_reply(self._monitor.set(loader=loader, **knobs(args)))
+        state = self._monitor.set(loader=text(args, "loader"), **knobs(args))
+        return types.LoaderReply(status="ok", loader=state), []
 
     def _diagnose(self, args: Args) -> Answer:
         only("diagnose", args, "loader", "confirmed", "seconds", "cancel")
@@ -176,19 +147,15 @@ class Control:
         if cancel:
             self._monitor.cancel_diagnosis()
         else:
-            loader = None if args.get("loader") is None else text(args, "loader")
             seconds: Any = args.get("seconds", 8.0)  # `diagnose` checks it
-            self._monitor.diagnose(loader, seconds=seconds, confirmed=confirmed, wait=False)
-        content: types.DiagnoseReply = {"status": "ok", "diagnosing": self._monitor.diagnosing}
-        return content, []
+            self._monitor.diagnose(optional(args, "loader"), seconds=seconds, confirmed=confirmed, wait=False)
+        return types.FindingsReply(status="ok", diagnosing=self._monitor.diagnosing), []
 
     def _profile(self, args: Args) -> Answer:
         only("profile", args, "loader", "steps")
-        loader = None if args.get("loader") is None else text(args, "loader")
         steps: Any = args.get("steps", 10)  # `profile` checks it
-        self._monitor.profile(steps, loader=loader, wait=False)
-        content: types.ProfileReply = {"status": "ok", "profiling": self._monitor.profiling}
-        return content, []
+        self._monitor.profile(steps, loader=optional(args, "loader"), wait=False)
+        return types.FindingsReply(status="ok", profiling=self._monitor.profiling), []
 
     def _mark(self, args: Args) -> Answer:
         only("mark", args, "label")
@@ -197,8 +164,7 @@ class Control:
 
     def _verdict(self, args: Args) -> Answer:
         only("verdict", args)
-        content: types.VerdictReply = {"status": "ok", "verdict": self._monitor.verdict}
-        return content, []
+        return types.FindingsReply(status="ok", verdict=self._monitor.verdict), []
 
     def _history(self, args: Args) -> Answer:
         since = args.get("since", 0)
@@ -210,28 +176,27 @@ class Control:
 
     def _document(self, _args: Args) -> Answer:
         schema = self._monitor.store.page_schema
-        content: types.DocumentReply = {"status": "ok", "schema": schema.version, "bokeh": bokeh_version()}
+        content = types.DocumentReply(status="ok", schema=schema.version, bokeh=bokeh_version())
         return content, [self.documents.get(schema)]
 
     def _bokehjs(self, _args: Args) -> Answer:
-        content: types.BokehReply = {"status": "ok", "version": bokeh_version()}
-        return content, [_bokehjs_path().read_bytes()]
+        spec = util.find_spec("bokeh")
+        if spec is None or spec.origin is None:
+            raise MonitorError("bokeh is not installed in the kernel's environment: pip install bokeh.")
+        path = Path(spec.origin).parent / "server" / "static" / "js" / "bokeh.min.js"
+        return types.BokehReply(status="ok", version=bokeh_version()), [path.read_bytes()]
 
     def _export(self, _args: Args) -> Answer:
-        exporter = self._monitor.exporter
-        content: types.ExportReply = {"status": "ok", "filename": exporter.file_name()}
-        return content, [exporter.render().encode()]
+        name = time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html")
+        return types.ExportReply(status="ok", filename=name), [self._monitor.exporter.render().encode()]
 
     def _sessions(self, _args: Args) -> Answer:
-        content: types.SessionsReply = {"status": "ok", "sessions": self._monitor.opened.listing()}
-        return content, []
+        return types.SessionsReply(status="ok", sessions=self._monitor.opened.listing()), []
 
     def _open(self, args: Args) -> Answer:
-        path = args.get("path")
-        opened = self._monitor.opened.open(None if path is None else text(args, "path"))
+        opened = self._monitor.opened.open(optional(args, "path"))
         facts = dict(opened.snapshot.facts)
-        content: types.OpenReply = {"status": "ok", "recorded": opened.id, **opened.label(), "facts": facts}
-        return content, []
+        return types.OpenReply(status="ok", recorded=opened.id, facts=facts, **opened.label()), []
 
     def _of_recorded(self, command: str, args: Args) -> Callable[[Args], Answer]:
         answer = self._recorded.answers.get(command)
@@ -241,26 +206,16 @@ class Control:
         return lambda _args: answer(self._monitor.opened.get(recorded))
 
 
-def _loader_reply(state: LoaderState) -> Answer:
-    content: types.LoaderReply = {"status": "ok", "loader": state}
-    return content, []
-
-
-def _answer(work: Callable[[], Answer], reply: Send) -> None:
+def _answer(work: Callable[[], Answer | None], reply: Send) -> None:
     """Reply with the result or with the error: without a reply the page would wait for ever."""
     try:
-        content, buffers = work()
-        content = wire.sendable(content)
+        answer = work()
+        if answer is None:  # a thread gives it
+            return
+        content, buffers = wire.sendable(answer[0]), answer[1]
     except BaseException as exc:
         reply(wire.error(exc), [])
         if isinstance(exc, KeyboardInterrupt):
             raise
         return
     reply(content, buffers)
-
-
-def _bokehjs_path() -> Path:
-    spec = util.find_spec("bokeh")
-    if spec is None or spec.origin is None:
-        raise MonitorError("bokeh is not installed in the kernel's environment: pip install bokeh.")
-    return Path(spec.origin).parent / "server" / "static" / "js" / "bokeh.min.js"
