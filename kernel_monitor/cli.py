@@ -215,7 +215,7 @@ def _report(options: argparse.Namespace) -> int:
         from .report.client import render_in_process
 
         # The session is read while the rendering process starts and imports Bokeh.
-        text = render_in_process(lambda: _read(options).snapshot)
+        text = render_in_process(lambda: _read(options.session, options.price).snapshot)
     if to_stdout:
         sys.stdout.buffer.write(text.encode())
     else:
@@ -230,21 +230,20 @@ def _as_json(options: argparse.Namespace) -> str:
     from .analysis.session_analysis import analyse
     from .report.privacy import clean
 
-    session = _read(options)
+    session = _read(options.session, options.price)
     snapshot = clean(session.snapshot)
     label = {key: value for key, value in session.label().items() if key != "path"}
     content = {"session": session.id, **label, "facts": snapshot.facts, **analyse(snapshot).to_json()}
     return json.dumps(plain(content), indent=1) + "\n"
 
 
-def _read(options: argparse.Namespace) -> RecordedSession:
-    """The session, with the price of the command line."""
+def _read(name: str, price: tuple[float | None, str] | None) -> RecordedSession:
+    """The session of that name, with the price of the command line if there is one."""
     from .recorded import Opened
 
-    session = Opened().open(options.session)
-    if options.price is not None:
-        price, currency = options.price
-        facts = {**session.snapshot.facts, "price": price, "currency": currency}
+    session = Opened().open(name)
+    if price is not None:
+        facts = {**session.snapshot.facts, "price": price[0], "currency": price[1]}
         session.snapshot = replace(session.snapshot, facts=facts)
     return session
 
@@ -252,16 +251,13 @@ def _read(options: argparse.Namespace) -> RecordedSession:
 def _compare(options: argparse.Namespace) -> int:
     from .analysis.results import plain
     from .analysis.session_comparison import Prices, compare, status, table
-    from .recorded import Opened, interpreted
+    from .recorded import interpreted
 
     if len(options.segment) > 2:
         raise MonitorError("--segment is given once, or twice: of A and of B (see kernel-monitor compare --help)")
-    price = options.price
-    opened = Opened()
-    snapshots = [opened.open(session).snapshot for session in (options.a, options.b)]
-    facts = [snapshot.facts for snapshot in snapshots]
-    hours = [price[0]] * 2 if price is not None else [fact.get("price") for fact in facts]
-    currencies = {price[1]} if price is not None else {str(fact.get("currency") or "") for fact in facts}
+    snapshots = [_read(name, options.price).snapshot for name in (options.a, options.b)]
+    hours = [snapshot.facts.get("price") for snapshot in snapshots]
+    currencies = {str(snapshot.facts.get("currency") or "") for snapshot in snapshots}
     if None not in hours and len(currencies) > 1:
         raise MonitorError(f"The prices are in {' and '.join(sorted(currencies))}: say one with --price.")
     with interpreted(f"{options.a} and {options.b}", "a comparison"):

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..analysis.results import Analysis, Gain
+from ..diagnosis.diagnose_command import Diagnosis
 from ..profiler.operator_text import text as operators_text
 from ..profiler.profile_command import READING
 from ..runtime import Monitor
-from ..store import Snapshot
 
 WIDTH = 100
 READING_S = 5.0  # how long the end of a cell waits for a trace that is being read
@@ -107,8 +107,6 @@ class Answers:
         return f"{operators_text(state['result'], before)}\n{state['message']}"
 
     def _diagnosis(self, state: dict[str, Any]) -> str:
-        from ..diagnosis.diagnose_command import Diagnosis
-
         result = state["result"]
         found = "" if not result else str(Diagnosis(result))
         if state["state"] == "done":
@@ -116,14 +114,8 @@ class Answers:
         return "\n".join(filter(None, [f"diagnosis {state['state']}: {state['message']}", found]))
 
 
-def verdict_text(snapshot: Snapshot) -> str:
-    """The analysis of a session as text: verdict, reason, advice, gains, and the rules that fired."""
-    from ..analysis.session_analysis import analyse
-
-    return analysis_text(analyse(snapshot))
-
-
 def analysis_text(analysis: Analysis) -> str:
+    """The analysis of a session: verdict, reason, advice, gains, and the rules that fired."""
     verdict = analysis.verdict
     of = "" if verdict.segment is None else f"{verdict.segment}: "
     parts = [("why", verdict.sentence), ("next", verdict.advice)]

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,8 +42,7 @@ def leave_out(lines: list[str]) -> list[str]:
     return rest if rest and rest[0].startswith("%%") else [f"# {lines[0]}", *rest]
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell that runs."""
 
     label: str  # from its first line

@@ -1,30 +1,58 @@
-"""``%monitor``: thin, every action is a method of :class:`kernel_monitor.runtime.Monitor`."""
+"""`%monitor`: its usage, its arguments, and thin actions: each is a method of `kernel_monitor.runtime.Monitor`."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
+from ..analysis import analyse
 from ..errors import MonitorError
 from ..recorded import table
+from ..requests.arguments import KNOBS
 from ..runtime.recorder import words as recording_words
 from ..stream.jupyter import page_of_cell
 from ..text import shown
-from .answers import Answers, html_table, offer_lines, summary_rows, text_table, verdict_text
+from .answers import Answers, analysis_text, html_table, offer_lines, summary_rows, text_table
 from .cells import Cells
-from .usage import USAGE, parser
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from ..runtime import Monitor
     from ..widgets import Dashboard
+
+USAGE = """%monitor                        show the dashboard (starts the monitor if needed)
+%monitor sidebar                open JupyterLab's sidebar, which shows the same (starts the monitor if needed)
+%monitor start [--interval S] [--history S] [--charts ID,ID] [--no-record]
+                                sample every S seconds (default 0.1) and keep S seconds (default 600);
+                                the same again while it runs changes the settings
+%monitor stop                   stop sampling; what was measured stays
+%monitor status                 what runs, what it costs, what was missed, where it is recorded
+%monitor show CHART …           choose the charts: ids, or all, or default
+%monitor switch NAME [--loader LOADER] [--yes]
+                                go on with another loader backend from the next batch;
+                                --yes: without the question that synthetic asks
+%monitor set [workers=N] [prefetch=N] [threads=N] [--loader LOADER]
+                                change the loader's knobs from the next batch on
+%monitor verdict                where the time of a step goes, why, what to do and what to expect of it
+%monitor diagnose [--loader LOADER] [--seconds S] [--yes] [--cancel]
+                                try every engine in the running loop, S seconds each (default 8), and come back;
+                                --yes: synthetic too, which replays batches; the result stands under the cell
+%monitor profile [N] [--loader LOADER]
+                                torch.profiler over the next N steps (default 10); the result stands under the cell
+%monitor mark WORDS             begin a new segment here, by this name
+%monitor price 2.50€|off        what an hour of this machine costs
+%monitor export PATH            write everything as one HTML file
+%monitor record on|off          go on with the recording, or leave it
+%monitor sessions               the recorded sessions
+%monitor open [SESSION]         the dashboard of a recorded session: a path, an id or its beginning; or the newest
+%%monitor [LABEL]               as a cell's first line: what the machine did meanwhile, under it when it ends"""
 
 PATIENCE_S = 600.0  # how long a profile waits for a loop in another cell
 
@@ -44,7 +72,7 @@ class MonitorMagics(Magics):
     def __init__(self, shell: InteractiveShell, monitor: Monitor) -> None:
         super().__init__(shell)
         self._monitor = monitor
-        self._parser = parser()
+        self._parser = _parser()
         self.cells = Cells(monitor)
         self._answers = Answers(monitor)
         self._shown: list[tuple[Any, dict[str, Any]]] = []
@@ -92,7 +120,7 @@ class MonitorMagics(Magics):
                 now = ", ".join(f"{name} {value}" for name, value in state["knobs"].items() if value is not None)
                 _say(f"{state['name']}: {now}")
             case "verdict":
-                _say("\n".join([verdict_text(monitor.snapshot()), *offer_lines(monitor)]))
+                _say("\n".join([analysis_text(analyse(monitor.snapshot())), *offer_lines(monitor)]))
             case "diagnose" if args.cancel:
                 _say("cancelled" if monitor.cancel_diagnosis() else "There is no diagnosis to cancel.")
             case "diagnose":
@@ -140,8 +168,10 @@ class MonitorMagics(Magics):
         page = page_of_cell(self.shell)
         if page is None:
             _say(NO_SIDEBAR)
-        else:
-            _say(SIDEBAR_OPEN if self._monitor.open_sidebar(page, SIDEBAR_S) else SIDEBAR_ASKED)
+            return
+        self._monitor.sidebar.ask(page)
+        self._monitor.publisher.notify("sidebar", page=page)
+        _say(SIDEBAR_OPEN if self._monitor.sidebar.wait(SIDEBAR_S) else SIDEBAR_ASKED)
 
     def _say_news(self) -> None:
         news = self._monitor.news()
@@ -210,3 +240,54 @@ def _tables(title: str, caption: str, rows: list[tuple[str, str]]) -> dict[str, 
 def _say(text: str) -> None:
     """Print text that may contain names of files and loaders, made safe."""
     print(shown(text))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"%monitor: {message}\n{USAGE}")
+
+
+def _knob(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if name not in KNOBS:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of workers=N, prefetch=N, threads=N")
+    try:
+        return name, int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{name} is a whole number, not {value!r}") from None
+
+
+def _parser() -> _Parser:
+    made = _Parser(prog="%monitor", add_help=False)
+    commands = made.add_subparsers(dest="command")
+
+    def add(name: str, *, loader: bool = False) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, add_help=False)
+        if loader:
+            command.add_argument("--loader", default=None)
+        return command
+
+    start = add("start")
+    start.add_argument("--interval", type=float, default=None)
+    start.add_argument("--history", type=float, default=None)
+    start.add_argument("--charts", type=lambda text: [chart.strip() for chart in text.split(",")], default=None)
+    start.add_argument("--no-record", dest="record", action="store_false", default=None)
+    for name in ("sidebar", "stop", "status", "verdict", "sessions"):
+        add(name)
+    switch = add("switch", loader=True)
+    switch.add_argument("backend")
+    switch.add_argument("--yes", action="store_true")
+    knobs = add("set", loader=True)
+    knobs.add_argument("knobs", nargs="+", type=_knob, metavar="workers=N|prefetch=N|threads=N")
+    diagnose = add("diagnose", loader=True)
+    diagnose.add_argument("--seconds", type=float, default=8.0)
+    diagnose.add_argument("--yes", action="store_true")
+    diagnose.add_argument("--cancel", action="store_true")
+    add("profile", loader=True).add_argument("steps", nargs="?", type=int, default=10, metavar="N")
+    add("mark").add_argument("words", nargs="+", metavar="WORDS")
+    add("price").add_argument("price", nargs="+", metavar="2.50€|off")
+    add("export").add_argument("path")
+    add("show").add_argument("charts", nargs="+", metavar="CHART")
+    add("record").add_argument("record", choices=("on", "off"))
+    add("open").add_argument("session", nargs="?", default=None)
+    return made

@@ -21,8 +21,7 @@ from .states import (
 
 PROTOCOL = 2  # incremented when an older page or kernel could misread a message
 
-TARGET = "kernel_monitor"
-"""Target name of the comm that announces that a kernel answers requests."""
+TARGET = "kernel_monitor"  # target name of the comm that announces that a kernel answers requests
 REQUEST = "kernel_monitor_request"
 REPLY = "kernel_monitor_reply"
 FRAME = "kernel_monitor_frame"

@@ -20,11 +20,7 @@ class BadRequest(MonitorError):
 
 
 def parse(content: Any) -> tuple[str, Args]:
-    """The command and its arguments.
-
-    Raises:
-        BadRequest: the content is malformed or of another protocol.
-    """
+    """The command and its arguments; BadRequest if the content is malformed or of another protocol."""
     if not isinstance(content, dict):
         raise BadRequest("The request's content is not an object.")
     protocol = content.get("protocol")

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import util
+from importlib import metadata, util
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..errors import MonitorError
 from ..protocol import message_types as types
+from ..protocol.states import Event, LoaderState, MonitorState
+from ..recorded import RecordedSession
 from ..runtime import Monitor
 from ..stream import page_messages as wire
 from ..stream.chart_documents import Documents
 from ..stream.hub import GLANCE, LEASE_S
 from ..stream.jupyter import Send
-from .arguments import SETTINGS, Args, BadRequest, flag, knobs, only, optional, parse, text
-from .recorded_requests import Answer, RecordedRequests, bokeh_version
+from .arguments import KNOBS, SETTINGS, Args, BadRequest, flag, knobs, only, optional, parse, text
 
+Answer = tuple[Mapping[str, object], list[bytes]]  # content and buffers of a reply
 Commands = dict[str, Callable[[Args], Answer]]
 ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
 ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "profile", "mark")
@@ -39,7 +41,6 @@ class Control:
         self.documents = Documents() if documents is None else documents
         self._quick: Commands = {name: getattr(self, f"_{name}") for name in ABOUT_PAGES + ABOUT_LOOPS}
         self._slow: Commands = {name: getattr(self, f"_{name}") for name in SLOW}
-        self._recorded = RecordedRequests(monitor.publisher.state)
 
     def handle(self, content: Any, reply: Send) -> None:
         """Answer one request by calling `reply` exactly once: now, or from a worker thread for slow commands.
@@ -103,9 +104,7 @@ class Control:
         return content, []
 
     def _unsubscribe(self, args: Args) -> Answer:
-        client = text(args, "client")
-        self._monitor.hub.unsubscribe(client)
-        self._monitor.hub.unsubscribe(client, kind=GLANCE)
+        self._monitor.hub.unsubscribe(text(args, "client"))
         return {"status": "ok"}, []
 
     def _glance(self, args: Args) -> Answer:
@@ -176,7 +175,7 @@ class Control:
 
     def _document(self, _args: Args) -> Answer:
         schema = self._monitor.store.page_schema
-        content = types.DocumentReply(status="ok", schema=schema.version, bokeh=bokeh_version())
+        content = types.DocumentReply(status="ok", schema=schema.version, bokeh=metadata.version("bokeh"))
         return content, [self.documents.get(schema)]
 
     def _bokehjs(self, _args: Args) -> Answer:
@@ -184,7 +183,7 @@ class Control:
         if spec is None or spec.origin is None:
             raise MonitorError("bokeh is not installed in the kernel's environment: pip install bokeh.")
         path = Path(spec.origin).parent / "server" / "static" / "js" / "bokeh.min.js"
-        return types.BokehReply(status="ok", version=bokeh_version()), [path.read_bytes()]
+        return types.BokehReply(status="ok", version=metadata.version("bokeh")), [path.read_bytes()]
 
     def _export(self, _args: Args) -> Answer:
         name = time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html")
@@ -199,11 +198,10 @@ class Control:
         return types.OpenReply(status="ok", recorded=opened.id, facts=facts, **opened.label()), []
 
     def _of_recorded(self, command: str, args: Args) -> Callable[[Args], Answer]:
-        answer = self._recorded.answers.get(command)
-        if answer is None:
-            raise BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(self._recorded.answers))}.")
-        recorded = text(args, "recorded")
-        return lambda _args: answer(self._monitor.opened.get(recorded))
+        if command not in OF_RECORDED:
+            raise BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(OF_RECORDED))}.")
+        recorded, monitor = text(args, "recorded"), self._monitor
+        return lambda _args: OF_RECORDED[command](monitor.opened.get(recorded), monitor.publisher.state())
 
 
 def _answer(work: Callable[[], Answer | None], reply: Send) -> None:
@@ -219,3 +217,67 @@ def _answer(work: Callable[[], Answer | None], reply: Send) -> None:
             raise
         return
     reply(content, buffers)
+
+
+def _events(session: RecordedSession) -> list[Event]:
+    return cast("list[Event]", session.snapshot.events)
+
+
+def _recorded_subscribe(session: RecordedSession, state: MonitorState) -> Answer:
+    rows = session.page_rows
+    content = types.SubscribeReply(
+        status="ok",
+        lease=LEASE_S,
+        session=session.id,
+        running=False,
+        recorded=session.label(),
+        seq=int(rows.seq[-1]) if len(rows) else 0,
+        schema=rows.schema.to_json(),
+        loaders=[complete(loader) for loader in session.snapshot.loaders],
+        events=_events(session),
+        strip=session.strip,
+        paused=False,
+        verdict=session.verdict,
+        offers=[],
+        diagnosing=None,
+        profiling=None,
+        **state,
+    )
+    return content, []
+
+
+def _recorded_document(session: RecordedSession, _state: MonitorState) -> Answer:
+    schema = session.page_rows.schema
+    content = types.DocumentReply(status="ok", schema=schema.version, bokeh=metadata.version("bokeh"))
+    return content, [session.document]
+
+
+OF_RECORDED: dict[str, Callable[[RecordedSession, MonitorState], Answer]] = {
+    "subscribe": _recorded_subscribe,
+    "history": lambda session, state: wire.history(session.page_rows, _events(session), state["charts"]),
+    "document": _recorded_document,
+    "export": lambda session, _state: (
+        types.ExportReply(status="ok", filename=session.export_name()),
+        [session.render().encode()],
+    ),
+}
+"""Answers about recorded sessions; the state is this process's monitor's, which such pages show, too."""
+
+
+def complete(state: Mapping[str, Any]) -> LoaderState:
+    """A recorded state with every field: the reader leaves out those that are damaged or that were not recorded."""
+    unknown: dict[str, Any] = {
+        **dict.fromkeys(("id", "name", "backend", "status"), ""),
+        **dict.fromkeys(("epoch", "batch", "samples", "lost", "doubled", "skipped", "replaced"), 0),
+        **dict.fromkeys(("wanted", "batches", "planned")),
+        "backends": [],
+        "skips": [],
+        "knobs": dict.fromkeys(KNOBS),
+        "decoded": {},
+        "calibration": {},
+    }
+    engine = {"available": False, "reason": None, "confirm": None, "note": None}
+    known = {key: value for key, value in state.items() if key != "epochs" and value is not None}
+    known["backends"] = [{**engine, **entry} for entry in known.get("backends", ())]
+    known["knobs"] = {**unknown["knobs"], **known.get("knobs", {})}
+    return cast("LoaderState", {**unknown, **known})

@@ -19,8 +19,7 @@ from .offers import Offers, under_way
 
 PERIOD_S = 2.0  # between two verdicts while a page is watching
 LOOKED_AT_S = 75.0  # length of the past that is analysed, so that the cost does not grow with the session
-CHARTS = ("cpu", "gpu", "images", "wait", "processes")
-"""Charts whose series a verdict needs."""
+CHARTS = ("cpu", "gpu", "images", "wait", "processes")  # whose series a verdict needs
 
 State = Mapping[str, Any]
 log = logging.getLogger(__name__)
@@ -83,10 +82,7 @@ class CurrentVerdict:
     def _judge(
         self, now: float, states: Sequence[State], *, before: int | None = None, loader: str | None = None
     ) -> dict[str, Any] | None:
-        """The verdict, and as `offer` the switch that may be offered; what is later than `now` is ignored.
-
-        `before`: the id of an event; it and later ones are ignored.
-        """
+        """The verdict at `now`, without the event with the id `before` and later ones; `offer`: the switch to offer."""
         store = self._store
         rows = store.rows(store.seq_before(now - LOOKED_AT_S), CHARTS)
         steps = store.steps.table(now - LOOKED_AT_S)
@@ -119,7 +115,7 @@ class CurrentVerdict:
             state = next((state for state in states if state["id"] == event["loader"]), None)
             if state is None:
                 continue
-            then: dict[str, Any] = {**state, "backend": event["source"], "wanted": None}
+            then = {**state, "backend": event["source"], "wanted": None}
             try:
                 gains = self.gains(event["time"], then, before=event["id"])
             except Exception as error:  # noqa: BLE001 - the switch goes on

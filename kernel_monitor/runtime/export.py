@@ -9,6 +9,7 @@ from pathlib import Path
 from ..analysis.switch_comparison import SwitchComparison, last_comparison
 from ..errors import SessionError
 from ..output import check, write
+from ..report.client import render_in_process
 from ..store import Snapshot, Store
 from ..text import line
 from .session import Session
@@ -22,11 +23,7 @@ class Exporter:
         self._store = store
 
     def snapshot(self) -> Snapshot:
-        """An immutable copy of everything measured so far.
-
-        Raises:
-            SessionError: nothing was measured yet.
-        """
+        """An immutable copy of everything measured so far; SessionError if that is nothing."""
         session = self._session
         if session.id is None or self._store.last_seq == 0:
             raise SessionError("Nothing was measured yet: start the monitor first (%monitor start).")
@@ -54,8 +51,6 @@ class Exporter:
 
     def render(self) -> str:
         """The HTML report, rendered in a separate process."""
-        from ..report.client import render_in_process
-
         return render_in_process(self.snapshot())
 
     def export(self, path: str | os.PathLike[str]) -> Path:

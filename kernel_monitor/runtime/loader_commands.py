@@ -43,25 +43,11 @@ class LoaderCommands:
         return state
 
     def decline(self, loader: str | None = None) -> bool:
-        """Refuse the offer to a loader; it is not made again in this session.
-
-        Args:
-            loader: the loader's id or name; optional if there is only one.
-
-        Returns:
-            False if nothing was offered.
-
-        Raises:
-            MonitorError: there is no such loader.
-        """
+        """Refuse the offer to a loader (its id or name) for this session; returns False if nothing was offered."""
         return self._offers.decline(self.choose(loader).id)
 
     def question(self, backend: str, *, loader: str | None = None) -> str | None:
-        """The question to ask before switching to an engine, or None.
-
-        Raises:
-            MonitorError: there is no such loader.
-        """
+        """The question to ask before switching to an engine, or None."""
         state = self.choose(loader).state()
         if backend == (state["wanted"] or state["backend"]):
             return None
@@ -94,11 +80,7 @@ class LoaderCommands:
         return state
 
     def choose(self, loader: str | None) -> SwitchableLoader:
-        """The live loader with an id or name; the only one for None.
-
-        Raises:
-            MonitorError: there is none, or there are several.
-        """
+        """The live loader with an id or name; the only one for None. MonitorError if there is none, or several."""
         live = self._tracker.loaders()
         if not live:
             raise MonitorError(

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from ..protocol.states import EpochCounts, LoaderState, ReportedState
     from ..steps.sources import Source
 
-    AddEvent = Callable[..., object]
-
-KEPT_ENDED = 4
-"""Ended loaders that are still shown: one made in a function ends with it, but its curves belong to the session."""
+KEPT_ENDED = 4  # ended loaders still shown: one made in a function ends with it, but its curves are the session's
 KEPT_EPOCHS = 100  # finished epochs whose counts are kept for the report, per loader
 MOST_STEPS_A_SECOND = 200  # per loader; of a faster one, evenly chosen steps are kept and the number of dropped ones
 
@@ -41,16 +38,16 @@ class Stepped(NamedTuple):
 class LoaderTracker:
     """States, steps and epochs of the loaders, polled on the sampler's reader thread.
 
-    Args:
-        session_time: converts a `time.monotonic()` to session s; None before the session began.
-        add_event: called with `(kind, time, **fields)` on the thread on which an event happened.
+    `add_event` is called with `(kind, time, **fields)` on the thread on which an event happened.
 
     Attributes:
         phased: ids of the loaders of whose steps phases were measured.
         past: counts of the epochs before each loader's newest, by loader id; a new object when they changed.
     """
 
-    def __init__(self, store: Store, session_time: Callable[[float], float | None], add_event: AddEvent) -> None:
+    def __init__(
+        self, store: Store, session_time: Callable[[float], float | None], add_event: Callable[..., object]
+    ) -> None:
         self._store = store
         self._session_time = session_time
         self._add_event = add_event
@@ -61,8 +58,7 @@ class LoaderTracker:
         self._listening = False
         self._named: dict[str, tuple[str, bool]] = {}
         self._counted: dict[str, int] = {}
-        # The meter of an ended loader is kept until its last steps have been read.
-        self._meters: dict[str, Meter] = {}
+        self._meters: dict[str, Meter] = {}  # that of an ended loader is kept until its last steps have been read
         self.phased: set[str] = set()
         self._reading = threading.Lock()  # `steps` is called by the reader thread and by snapshots
         self._read: dict[str, int] = {}
@@ -80,7 +76,7 @@ class LoaderTracker:
         return [] if module is None else list(module.live())
 
     def stop_calibrations(self) -> None:
-        """End what `calibrate` has begun, and wait for its end."""
+        """End the calibrations that are under way, and wait for their end."""
         module = _loaders_module()
         if module is not None:
             module.stop_calibrations()

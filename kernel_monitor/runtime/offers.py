@@ -24,8 +24,7 @@ class Offers:
     never made again; if its loader ended before that, it may be.
 
     Attributes:
-        standing: the open offers as sent to pages: `loader` (id), `source` (the engine in use), `engine`, `sentence`,
-            `gain` (`analysis.results.Gain` as JSON, or None). Replaced, never modified.
+        standing: the open offers as sent to pages. Replaced, never modified.
     """
 
     def __init__(self) -> None:
@@ -41,12 +40,9 @@ class Offers:
     def judge(
         self, now: float, verdict: State | None, states: Sequence[State], *, busy: bool, backs: Collection[Any] = ()
     ) -> None:
-        """Update the offers with a new verdict.
+        """Update the offers with a new verdict (`analysis.live_verdict`) at `now` (session s).
 
         Args:
-            now: session s.
-            verdict: as `analysis.live_verdict` gives it.
-            states: of the loaders.
             busy: a diagnosis or a profile runs, which changes the loop.
             backs: (loader id, engine) that the page already offers as the way back.
         """
@@ -58,7 +54,8 @@ class Offers:
                 return
             loader = str(verdict["loader"])
             state, candidate = live[loader], verdict.get("offer")
-            key = _key(state)
+            # Known again when it is made again: by its name, or by the length of its epochs.
+            key = (state["name"], None) if state["name"] != loader else ("", state.get("batches"))
             self._judged = loader, now
             passed = min(now - last[1], GAP_S) if last is not None and last[0] == loader else 0.0
             bound = self._count(loader, verdict, passed)
@@ -80,9 +77,7 @@ class Offers:
     def look(self, states: Sequence[State], *, diagnosing: bool = False) -> None:
         """Drop the offers of loaders that ended, and close those of loaders whose engine the user changed.
 
-        Args:
-            states: of the loaders.
-            diagnosing: a diagnosis runs: the engines in use are not the user's choice.
+        While `diagnosing`, the engines in use are not the user's choice.
         """
         if not self._open:
             return
@@ -155,11 +150,6 @@ class Offers:
 def under_way(tasks: Mapping[str, Any] | None) -> set[str]:
     """The names of the running ones among the states of *Diagnose* and *Profile* (None if never started)."""
     return {name for name, state in (tasks or {}).items() if state is not None and state["state"] == "running"}
-
-
-def _key(state: State) -> Key:
-    """Identifies a loader when it is made again."""
-    return (state["name"], None) if state["name"] != state["id"] else ("", state.get("batches"))
 
 
 def _chosen(state: State) -> Any:

@@ -29,11 +29,10 @@ from .settings import Price, Record, Settings
 
 if TYPE_CHECKING:
     from ..protocol.analysis_states import DiagnosisState, Findings, GainState, OfferState, ProfileState, VerdictState
-    from ..protocol.states import LoaderState, RecordingState, SettingsState
+    from ..protocol.states import RecordingState, SettingsState
     from ..widgets import Dashboard
 
-RECORDER_ANSWER_S = 3.0
-"""How long `configure` waits for the recorder's answer when recording is turned on; it usually takes 50 ms."""
+RECORDER_ANSWER_S = 3.0  # how long `configure` waits for the recorder's answer, which usually takes 50 ms
 MAX_LABEL = 200  # characters of a mark's label; charts show the first forty
 
 
@@ -66,13 +65,12 @@ class Monitor:
         self.snapshot, self.comparison = self.exporter.snapshot, self.exporter.comparison
         self.export = self.exporter.export
         self.step, self.phase, self.watch = step, phase, watch
+        self.loader_states = self.live_session.tracker.states
         self._news: str | None = None
         self._began = 0.0
         self._configure_store()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_in_child)
-
-    # -- measuring --------------------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -83,11 +81,7 @@ class Monitor:
         record: Record | None = None,
         price: Price | None = None,
     ) -> None:
-        """Start sampling with these settings (see `configure`); a monitor that runs already is configured.
-
-        Raises:
-            SessionError: a value is not accepted.
-        """
+        """Start sampling with these settings (see `configure`); a monitor that runs already is configured."""
         self.configure(interval=interval, history=history, charts=charts, record=record, price=price)
         with self._lock:
             left = left_behind() if self.session is None else None
@@ -109,7 +103,7 @@ class Monitor:
         record: Record | None = None,
         price: Price | None = None,
     ) -> SettingsState:
-        """Change settings, also while the monitor runs, without losing samples; those left out stay as they are.
+        """Change settings, also while the monitor runs, without losing samples; returns all settings.
 
         Args:
             interval: s between samples, 0.05 to 60; default 0.1.
@@ -118,9 +112,6 @@ class Monitor:
             record: False stops the recording, True resumes it in the same file, a folder sets where to record; the
                 result is in `recording`. Default True.
             price: of an hour of this machine: a number, or text such as `2.50 €`; an empty text removes it.
-
-        Returns:
-            All settings.
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
@@ -209,12 +200,6 @@ class Monitor:
         self.start()
         return Dashboard()
 
-    # -- loaders and loops ------------------------------------------------------------------------------------------
-
-    def loader_states(self) -> list[LoaderState]:
-        """The states of the live loaders, and the last states of the most recently ended ones (`"ended": true`)."""
-        return self.live_session.tracker.states()
-
     @property
     def verdict(self) -> VerdictState | None:
         """The current verdict (`analysis.results.Verdict` as JSON, and `loader`); None while no loop runs."""
@@ -225,9 +210,7 @@ class Monitor:
     def offers(self) -> list[OfferState]:
         """Switches that are offered to loops that have waited for their data for some time, each once.
 
-        Each has `loader` (its id), `source` (the engine in use), `engine`, `sentence`, and `gain`
-        (`analysis.results.Gain` as JSON, or None). Updated while a page shows the loop. `switch` accepts one,
-        `decline` refuses it.
+        Updated while a page shows the loop. `switch` accepts one, `decline` refuses it.
         """
         offers = self.publisher.current.offers
         offers.look(self.loader_states(), diagnosing="diagnosing" in under_way(self._tasks()))
@@ -235,15 +218,12 @@ class Monitor:
 
     @property
     def diagnosing(self) -> DiagnosisState | None:
-        """Progress of the newest diagnosis: `state` (`running`, `done`, `failed`, `cancelled`), `loader`, `name`,
-        `backend` (under measurement), `done` and `total` (engines), `seconds_left`, `message`, `result` (what was
-        measured, also by one that was aborted); None before the first one."""
+        """Progress of the newest diagnosis, with what it has measured as `result`; None before the first one."""
         return self.diagnosis.state
 
     @property
     def profiling(self) -> ProfileState | None:
-        """Progress of the newest profile: `state` (`running`, `done`, `failed`), `loader`, `done` and `total` (steps),
-        `message`, `result`; None before the first one."""
+        """Progress of the newest profile, with its `result` at the end; None before the first one."""
         return self.profiler.state
 
     def mark(self, label: str) -> dict[str, Any]:
@@ -254,9 +234,6 @@ class Monitor:
 
         Returns:
             The event: `id`, `kind`, `time` (session s), `label`.
-
-        Raises:
-            MonitorError: the label is empty or too long, or nothing is measured yet.
         """
         text = given(label, "A mark", sys.maxsize)
         if not text:
@@ -272,28 +249,10 @@ class Monitor:
         """Messages about steps that cannot be measured."""
         return list(cuda_times.LOST)
 
-    # -- called by magics and pages ---------------------------------------------------------------------------------
-
     def news(self) -> str | None:
         """The message that the previous session ended without a goodbye, returned once; or None."""
         news, self._news = self._news, None
         return news
-
-    def open_sidebar(self, page: str, patience: float) -> bool:
-        """Ask a page to open its sidebar.
-
-        Args:
-            page: the session id of its connection to the kernel.
-            patience: s to wait for its answer; a later answer is accepted, too.
-
-        Returns:
-            Whether the page has answered.
-        """
-        self.sidebar.ask(page)
-        self.publisher.notify("sidebar", page=page)
-        return self.sidebar.wait(patience)
-
-    # -- private ------------------------------------------------------------------------------------------------------
 
     def _configure_store(self) -> None:
         self.store.set_capacity(self._settings.capacity)

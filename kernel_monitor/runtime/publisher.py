@@ -29,8 +29,7 @@ from .settings import Settings
 
 GLANCE_PERIOD_S = 1.0
 STRIP_PERIOD_S = 1.0
-STRIP_CHARTS = ("cpu", "gpu", "images", "wait")
-"""Charts whose series the strip needs."""
+STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
 SETTLED_S = 60.0  # for this long after its first batch an engine may deliver batches that it had prefetched
 
 
@@ -179,13 +178,9 @@ class Publisher:
 
 
 def machine_figures(rows: Rows, *, loaders: Sequence[str]) -> MachineFigures:
-    """The figures of some rows; what is not known is None.
+    """The figures of some rows, with the rates of these loaders (their ids) added up; what is not known is None.
 
     CPU is of the cores that this process may use, memory of its container where that has a limit.
-
-    Args:
-        rows: the rows to average over.
-        loaders: the ids of the live loaders, whose rates are added.
     """
     schema = rows.schema
     limit = (schema.host.get("limits") or {}).get("memory")

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
     from ..protocol.states import RecorderState, RecordingState
 
+    Loaders = Sequence[SwitchableLoader]
+
+States = Sequence[Mapping[str, Any]]
 LOG = logging.getLogger(__name__)
 
 FLUSH_S = 0.5  # between two sends of values and steps: a killed kernel loses at most this much
 LOOK_S = 1.0  # between two comparisons of the loaders' states and workers with those sent last
 OFF = "Recording is off."
-NO_ANSWER = "the recorder has not answered yet"
 
 
 class Recording:
@@ -37,7 +39,7 @@ class Recording:
         self._path: Path | None = None
         self._folder: str | None = None
         self._moved: str | None = None
-        self._answered = threading.Event()  # the recorder has answered the newest `begin`
+        self._answered = threading.Event()  # the recorder has answered the newest request
 
     def to_json(self) -> RecordingState:
         return self._state
@@ -46,14 +48,14 @@ class Recording:
     def on(self) -> bool:
         return self._state["state"] in ("recording", "moved")
 
-    def begin(self, folder: str | None, session: str, origin: float) -> Path | None:
-        """Begin or resume recording; returns the file, the same for a whole session unless the folder changes, or None.
+    def turn(self, *, on: bool, folder: str | None, session: str, origin: float) -> Path | None:
+        """Begin, resume or end the recording of a session (its id) that began at `origin` (Unix s).
 
-        Args:
-            folder: for recordings; None for the default one.
-            session: the session's id.
-            origin: its beginning, in Unix s.
+        Returns its file, the same for a whole session unless `folder` changes (None: the default one), or None.
         """
+        if not on:
+            self.end()
+            return None
         self._answered.clear()
         try:
             if self._path is None or folder != self._folder:
@@ -74,7 +76,7 @@ class Recording:
     def settle(self, seconds: float) -> None:
         """Wait at most `seconds` for the recorder's answer, so that the state is the result and not the request."""
         if self.on and not self._answered.wait(seconds):
-            self._set("recording", self._path, NO_ANSWER)
+            self._set("recording", self._path, "the recorder has not answered yet")
 
     def handle_notice(self, notice: Mapping[str, Any]) -> None:
         """Take over the recorder's report, unless it answers an earlier request."""
@@ -98,19 +100,14 @@ class Recording:
 class RecorderFeed:
     """Sends the recorder what changed since the last send, one JSON line each on the sampler's stdin. Thread-safe.
 
-    Nothing here blocks: the sampler's client buffers or drops lines while the pipe is full. The messages are in
-    `docs/messages.md`, *Kernel to sampler*.
-
-    Args:
-        send: sends a message to the sampler.
-        recording: whether the recorder records.
+    Nothing here blocks: the sampler's client buffers or drops lines while the pipe is full. `recording` returns whether
+    the recorder records. The messages are in `docs/messages.md`, *Kernel to sampler*.
     """
 
     def __init__(
         self,
         send: Callable[[dict[str, Any]], object],
         recording: Callable[[], bool],
-        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._send = send
@@ -118,7 +115,7 @@ class RecorderFeed:
         self._clock = clock
         self._lock = threading.Lock()  # goodbye and rows come from different threads
         self._rows: list[tuple[float, Mapping[str, float]]] = []
-        self._states: Sequence[Mapping[str, Any]] | None = None
+        self._states: States | None = None
         self._epochs: Mapping[str, Any] | None = None
         self._workers: list[int] = []
         self._flushed = self._looked = clock()
@@ -141,13 +138,7 @@ class RecorderFeed:
             self._epochs = past
             self._send({"do": "epochs", "epochs": past})
 
-    def row(
-        self,
-        row_time: float,
-        values: Mapping[str, float],
-        states: Sequence[Mapping[str, Any]],
-        loaders: Sequence[SwitchableLoader],
-    ) -> None:
+    def row(self, row_time: float, values: Mapping[str, float], states: States, loaders: Loaders) -> None:
         """Send the loaders' values and states of the row at `row_time` (session s), some at a time."""
         now = self._clock()
         with self._lock:
@@ -160,7 +151,7 @@ class RecorderFeed:
                 self._looked = now
                 self._look(states, loaders)
 
-    def goodbye(self, reason: str, loaders: Sequence[SwitchableLoader], states: Sequence[Mapping[str, Any]]) -> None:
+    def goodbye(self, reason: str, loaders: Loaders, states: States) -> None:
         """Send the last values and the reason why the session ends."""
         with self._lock:
             self._flush()
@@ -172,7 +163,7 @@ class RecorderFeed:
         if rows:
             self._send({"do": "values", "rows": rows})
 
-    def _look(self, states: Sequence[Mapping[str, Any]], loaders: Sequence[SwitchableLoader]) -> None:
+    def _look(self, states: States, loaders: Loaders) -> None:
         workers = sorted(pid for loader in loaders for pid in loader.worker_pids)
         if workers != self._workers:
             self._workers = workers

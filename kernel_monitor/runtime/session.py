@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..paths import private
@@ -68,10 +67,7 @@ class Session:
     def listen(
         self, row: Callable[[Row], None], changed: Callable[..., None], first_phases: Callable[[], None]
     ) -> None:
-        """Set what the sampler's reader thread calls.
-
-        `changed` is given a kind and a `message` when the sampler reports something; `stopped`: no more rows.
-        """
+        """Set what the reader thread calls; `changed` gets a kind and a `message` (`stopped`: no more rows)."""
         self._on_row, self._on_change, self._on_first_phases = row, changed, first_phases
 
     @property
@@ -93,7 +89,8 @@ class Session:
             if self._clock is None or self.id is None:
                 self._clock = SessionClock(time.monotonic(), time.time())
                 self.id = uuid.uuid4().hex
-            path = self._record(settings, self.id, self._clock)
+            origin = self._clock.origin
+            path = self.recorder.turn(on=settings.record, folder=settings.record_to, session=self.id, origin=origin)
             self._window_from = self._stepped = time.monotonic()
             self.tracker.begin()
             self._set_expected_columns(self._clock)
@@ -110,20 +107,15 @@ class Session:
             )
             client.start()
             # atexit runs the newest first: ours before the client's, which would end the sampler without a goodbye.
-            atexit.unregister(self._at_exit)
-            atexit.register(self._at_exit)
+            atexit.unregister(self.stop)
+            atexit.register(self.stop, "the process ended")
         if began and settings.price is not None:
             self.add_event("price", 0.0, per_hour=settings.price, currency=settings.currency)
         return True
 
     def _set_expected_columns(self, clock: SessionClock) -> None:
-        """Give the store the columns of this machine's last hello, so that pages build their charts meanwhile.
-
-        The sampler's own hello then changes only what differs.
-        """
-        if self._store.schema.host:
-            return
-        hello = self.expected_hello()
+        """Give the store the columns of this machine's last hello, so that pages build their charts meanwhile."""
+        hello = None if self._store.schema.host else self.expected_hello()
         if hello is not None:
             self.tracker.look()
             try:
@@ -141,7 +133,7 @@ class Session:
             self.client = None
             if self.recorder.on:
                 self.recorder.end("The session has ended; its recording is kept.")
-        atexit.unregister(self._at_exit)
+        atexit.unregister(self.stop)
         self.tracker.stop_calibrations()
         client.stop()  # without the lock: it joins the reader thread, which may need it
         return True
@@ -170,17 +162,11 @@ class Session:
             wanted = (after.record, after.record_to)
             if wanted == (before.record, before.record_to) and (self.recorder.on or not after.record):
                 return
-            path = self._record(after, self.id, self._clock)
+            origin = self._clock.origin
+            path = self.recorder.turn(on=after.record, folder=after.record_to, session=self.id, origin=origin)
             self._send({"do": "record", "path": None if path is None else str(path)})
             if path is not None:
                 self._feed.begin(self.facts())
-
-    def _record(self, settings: Settings, session: str, clock: SessionClock) -> Path | None:
-        """Begin or end the recording as the settings say; returns its file."""
-        if settings.record:
-            return self.recorder.begin(settings.record_to, session, clock.origin)
-        self.recorder.end()
-        return None
 
     def calibrate(self, loader: str) -> None:
         """Have other engines run on some files of a loader (its id), in a process of its own, unless that was done."""
@@ -227,9 +213,6 @@ class Session:
         self._lock = threading.RLock()
         self.client = self.id = self._clock = None
         self.recorder = Recording()
-
-    def _at_exit(self) -> None:
-        self.stop("the process ended")
 
     def _send(self, message: dict[str, Any]) -> object:
         client = self.client

@@ -18,11 +18,11 @@ INTERVAL_S = (0.05, 60.0)
 HISTORY_S = (60.0, 3600.0)
 FEWEST_ROWS = 10  # rows of the charts' history at least, however long the interval
 
+# A number with a currency before or after it; a comma is a decimal comma if it cannot separate thousands.
 PRICE = re.compile(
     r"(?P<before>[^\d\s.,+-]{0,8})\s*(?P<number>[+-]?(?:\d+(?:\.\d*|,\d\d?)?|\.\d+))\s*"
     r"(?P<after>[^\d\s.,+/-]{0,8})(?:\s*(?:/|per)\s*(?:h|hr|hour))?"
 )
-"""A number with a currency before or after it; a comma is a decimal comma if it cannot separate thousands."""
 EXAMPLES = "2.50, 2.50 €, $2.50; an empty text for none."
 
 Price = float | str
@@ -69,10 +69,9 @@ class Settings:
     def changed(
         self, *, interval: Any = None, history: Any = None, charts: Any = None, record: Any = None, price: Any = None
     ) -> Settings:
-        """A copy with the given values changed; None leaves a value as it is. See `Monitor.configure`.
+        """A copy with the values that are not None changed (see `Monitor.configure`).
 
-        Raises:
-            SessionError: a value is not accepted; the message names it and what is accepted.
+        A SessionError names a value that is not accepted, and what is.
         """
         new = self
         if interval is not None:
@@ -128,20 +127,18 @@ def _record(wanted: Any) -> dict[str, Any]:
 
 def _price(wanted: Any, currency: str) -> dict[str, Any]:
     """Price and currency; a number alone keeps the current currency."""
-    if wanted == "" or (isinstance(wanted, str) and not wanted.strip()):
+    if isinstance(wanted, str) and not wanted.strip():
         return {"price": None, "currency": ""}
-    if isinstance(wanted, str):
-        found = PRICE.fullmatch(wanted.strip())
-        if found is None or (found["before"] and found["after"]):
-            raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
+    found = PRICE.fullmatch(wanted.strip()) if isinstance(wanted, str) else None
+    if found is not None and not (found["before"] and found["after"]):
         number = float(found["number"].replace(",", "."))
         currency = found["before"] or found["after"] or currency
         if shown(currency) != currency:
             raise SessionError(f"The currency {currency!r} has characters in it that cannot be shown: {EXAMPLES}")
-    elif isinstance(wanted, bool) or not isinstance(wanted, int | float):
-        raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
-    else:
+    elif isinstance(wanted, int | float) and not isinstance(wanted, bool):
         number = float(wanted)
+    else:
+        raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
     if not 0 <= number < math.inf:
         raise SessionError(f"The price of an hour is {number:g}; it must be 0 or more.")
     return {"price": number, "currency": currency}

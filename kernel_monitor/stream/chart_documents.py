@@ -31,8 +31,7 @@ from ..store import Schema
 from ..store.shape import filled, shape
 from .render_process import command, environment, run_module
 
-FOLDER = "KERNEL_MONITOR_CACHE"
-"""Environment variable with the cache folder, instead of the user's."""
+FOLDER = "KERNEL_MONITOR_CACHE"  # environment variable with the cache folder, instead of the user's
 KEPT = 64  # documents kept on disk
 HELD = 8  # documents kept in memory
 LOOK_S = 0.02
@@ -54,11 +53,7 @@ class Documents:
         self._stored_hello = self.folder / f"machine-{here}.json"
 
     def get(self, schema: Schema) -> bytes:
-        """The document of a schema, as JSON; makes it if it is not cached.
-
-        Raises:
-            MonitorError: it could not be made.
-        """
+        """The document of a schema, as JSON; makes it if it is not cached, MonitorError if that fails."""
         wanted = shape(schema)
         key = key_of(wanted)
         with self._lock:
@@ -101,18 +96,13 @@ class Documents:
         return None if stored is None else dict(json.loads(stored))
 
     def keep_hello(self, hello: Mapping[str, Any]) -> None:
-        """Store the hello of this machine's sampler.
-
-        Raises:
-            OSError: the folder cannot be written to.
-        """
+        """Store the hello of this machine's sampler; OSError if the folder cannot be written to."""
         _write(self._stored_hello, json.dumps(hello).encode())
 
     def make(self, schemas: Iterable[Schema], document: Callable[[Schema], dict[str, Any]]) -> int:
         """Make the documents of these schemas that are not cached, in this process; returns their number.
 
-        Raises:
-            OSError: the folder cannot be written to.
+        OSError if the folder cannot be written to.
         """
         made = 0
         for wanted in map(shape, schemas):
@@ -125,13 +115,10 @@ class Documents:
 
     def _found(self, key: str) -> bytes | None:
         """The document from disk; waits for the process that makes documents in advance."""
-        warming, until = self._warming, time.monotonic() + WARMING_S
-        while warming is not None and warming.returncode is None and time.monotonic() < until:
-            found = _read(self.folder / key)
-            if found is not None:
-                return found
+        path, warming, until = self.folder / key, self._warming, time.monotonic() + WARMING_S
+        while warming is not None and warming.returncode is None and time.monotonic() < until and not path.exists():
             time.sleep(LOOK_S)
-        return _read(self.folder / key)
+        return _read(path)
 
     def _made(self, wanted: Schema, key: str) -> bytes:
         document = run_module("kernel_monitor.views", json.dumps(wanted.to_json()).encode(), low_priority=False)
@@ -176,11 +163,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _create(folder: Path) -> None:
-    """Create the folder, accessible by its owner only.
-
-    Raises:
-        OSError: it cannot be created or written to, or the user has no home.
-    """
+    """Create the folder, accessible by its owner only; OSError if it cannot be, or if the user has no home."""
     if not folder.is_absolute():
         raise OSError(f"{folder} is not an absolute path")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -40,9 +40,10 @@ class Hub:
             if touch:
                 self._last_activity = now
 
-    def unsubscribe(self, client: str, *, kind: str = FRAMES) -> None:
+    def unsubscribe(self, client: str) -> None:
         with self._lock:
-            self._leases.pop((kind, client), None)
+            for kind in (FRAMES, GLANCE):
+                self._leases.pop((kind, client), None)
 
     def clear(self) -> None:
         with self._lock:
@@ -61,12 +62,9 @@ class Hub:
 
     def wanted(self, kind: str) -> bool:
         """Whether a page holds a valid lease of this kind."""
-        if not self._leases:
-            return False
-        now = self._clock()
         with self._lock:
-            for lease in [lease for lease, until in self._leases.items() if until < now]:
-                del self._leases[lease]
+            now = self._clock()
+            self._leases = {lease: until for lease, until in self._leases.items() if until >= now}
             return any(of == kind for of, _ in self._leases)
 
     @property
@@ -79,11 +77,8 @@ class Hub:
 class SidebarRequest:
     """Asks the page of a cell to open its sidebar, until that page confirms; a later request replaces it. Thread-safe.
 
-    The page is identified by the session id of its connection, which every cell request carries, so that other pages of
-    the same kernel ignore it. A page that connects later finds the request in the reply to its first request.
-
-    Attributes:
-        page: the session id of the page that is to open its sidebar, or None.
+    `page` is the session id of its connection, which every cell request carries, so that other pages of the same kernel
+    ignore the request. A page that connects later finds it in the reply to its first request.
     """
 
     def __init__(self) -> None:

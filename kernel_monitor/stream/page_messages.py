@@ -48,12 +48,9 @@ def error(exc: BaseException) -> ErrorReply:
 
 
 def sendable(content: Mapping[str, object]) -> Mapping[str, object]:
-    """The content of a message with unencodable text escaped.
+    """The content of a message with unencodable text escaped; MonitorError if a value is not JSON.
 
     Jupyter drops a message that it cannot encode, or sends bytes that are not UTF-8.
-
-    Raises:
-        MonitorError: a value is not JSON.
     """
     try:
         json.dumps(content, ensure_ascii=False, default=_number).encode()

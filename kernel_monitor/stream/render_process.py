@@ -22,7 +22,6 @@ def run_module(
     """Run ``python -m module`` on ``stdin`` and return what it wrote to stdout.
 
     Args:
-        module: its name.
         stdin: the bytes, or what makes them while the process starts and imports.
         timeout: seconds that the process may take from when it has them.
         low_priority: leave most of the processor to training (`NICENESS`). Windows has no niceness.
