@@ -70,7 +70,7 @@ class Publisher:
             "environment": Path(sys.prefix).name,
             "ipykernel": version("ipykernel"),
             "bokeh": version("bokeh"),
-            "running": self._session.client is not None,
+            "running": self._session.running,
             "session": self._session.id,
             **self.state(),
         }

@@ -69,10 +69,7 @@ class Settings:
     def changed(
         self, *, interval: Any = None, history: Any = None, charts: Any = None, record: Any = None, price: Any = None
     ) -> Settings:
-        """A copy with the values that are not None changed (see `Monitor.configure`).
-
-        A SessionError names a value that is not accepted, and what is.
-        """
+        """A copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong one."""
         new = self
         if interval is not None:
             new = replace(new, interval=_seconds("interval", interval, INTERVAL_S))

@@ -100,10 +100,7 @@ class Documents:
         _write(self._stored_hello, json.dumps(hello).encode())
 
     def make(self, schemas: Iterable[Schema], document: Callable[[Schema], dict[str, Any]]) -> int:
-        """Make the documents of these schemas that are not cached, in this process; returns their number.
-
-        OSError if the folder cannot be written to.
-        """
+        """Make the documents of these schemas that are not cached, in this process; returns how many."""
         made = 0
         for wanted in map(shape, schemas):
             path = self.folder / key_of(wanted)
