@@ -78,8 +78,8 @@ def main() -> int:
             with receiving(monitored.connection_file) as receiver:
                 looks = watch(monitored, plain, 60 * options.minutes)
                 received = receiver.finish()
-            rows, missed = monitored.value("(monitor.store.last_seq, monitor.missed)")
-            restarts, epochs = monitored.value("(monitor.restarts, epochs)")
+            rows, missed = monitored.value("(monitor.store.last_seq, monitor.live_session.missed)")
+            restarts, epochs = monitored.value("(monitor.live_session.restarts, epochs)")
             stamps = monitored.value("(float(monitor.store.rows().time[-1]), monitor.settings['interval'])")
             print(monitored.value("monitor.status()"))
             for cells in (monitored, plain):
@@ -95,7 +95,7 @@ def main() -> int:
 
 def watch(monitored: Notebook, plain: Notebook, seconds: float) -> list[Look]:
     """A look every ten seconds, a line every minute."""
-    sampler = int(monitored.value("monitor.sampler_pid"))
+    sampler = int(monitored.value("monitor.live_session.client.pid"))
     looks: list[Look] = []
     began = time.monotonic()
     while (second := time.monotonic() - began) < seconds:

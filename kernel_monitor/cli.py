@@ -1,7 +1,7 @@
 """The command line: `kernel-monitor COMMAND …`.
 
 Exit status 0: done; 1: done, and a check failed; 2: an error, with a message on stderr; 3: nothing can be checked.
-Each command is a function that adds its parser, listed in COMMANDS; imports are made when it runs.
+What a command needs is imported when it runs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from .recorded import RecordedSession
 
-    Commands = argparse._SubParsersAction["_Parser"]
-
 
 class _Parser(argparse.ArgumentParser):
     """argparse without the usage text before an error."""
@@ -32,14 +31,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; `arguments` are without the program's name, by default those of the process."""
-    parser = _Parser(prog="kernel-monitor", description="Tools around kernel_monitor, the live monitor for notebooks.")
-    parser.add_argument("--version", action="version", version=f"kernel-monitor {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in COMMANDS:
-        add(commands)
-    options = parser.parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = options.run
     try:
+        options = _parser().parse_args(arguments)
+        run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except (MonitorError, OSError) as error:
         print(f"kernel-monitor: {_sentence(error)}", file=sys.stderr)
@@ -56,6 +50,90 @@ def _sentence(error: MonitorError | OSError) -> str:
     return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
 
 
+def _parser() -> _Parser:
+    parser = _Parser(prog="kernel-monitor", description="Tools around kernel_monitor, the live monitor for notebooks.")
+    parser.add_argument("--version", action="version", version=f"kernel-monitor {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(run: Callable[[argparse.Namespace], int], name: str, summary: str, description: str) -> _Parser:
+        command = commands.add_parser(name, help=summary, description=description)
+        command.set_defaults(run=run)
+        return command
+
+    demo = add(
+        _demo_data,
+        "demo-data",
+        "make a folder of photograph-like JPEGs to train on",
+        "Makes JPEGs of about 500 x 375 pixels and 110 to 150 kB, in one folder per class, as torchvision's "
+        "ImageFolder reads them. A set that is there is kept, an interrupted one finished.",
+    )
+    demo.add_argument("directory", metavar="DIR", type=_name, help="the folder; it is created if need be")
+    demo.add_argument("--images", metavar="N", type=int, default=2048, help="number of files (default: 2048)")
+    demo.add_argument("--classes", metavar="K", type=int, default=10, help="number of classes (default: 10)")
+    demo.add_argument("--seed", metavar="S", type=int, default=0, help="equal seeds give equal files (default: 0)")
+    timed = "then time decoding them against photographs (in a clone of the sources only)"
+    demo.add_argument("--check", action="store_true", help=timed)
+
+    sessions = add(
+        _sessions,
+        "sessions",
+        "list the recorded sessions, or copy one",
+        "Lists the recorded sessions, newest first. A copy of one that is being recorded is whole up to the moment of "
+        "copying.",
+    )
+    sessions.add_argument("--json", action="store_true", help="as JSON, for other programs")
+    copied = "copy a session (its file, its id or the beginning of that) to DEST, a file or folder (default: here)"
+    sessions.add_argument("--copy", nargs="+", type=_name, metavar=("SESSION", "DEST"), help=copied)
+
+    report = add(
+        _report,
+        "report",
+        "write a recorded session as one HTML file, or what can be said of it as JSON",
+        "Writes a recorded session as one HTML file that opens offline; with --json the same as data, to stdout or to "
+        "FILE.",
+    )
+    report.add_argument("session", metavar="SESSION", type=_name, help="its file, its id or the beginning of that")
+    report.add_argument("-o", "--output", metavar="FILE", type=_name, help="the file, or - for stdout; needed for HTML")
+    report.add_argument("--json", action="store_true", help="verdict, segments, rules, costs … as JSON")
+
+    compare = add(
+        _compare,
+        "compare",
+        "compare the loops of two recorded sessions",
+        "Compares the time per image (without images: per step) of the loaders that two recorded sessions have in "
+        "common, with the spread of their steps. Exit status 0: good; 1: surely slower than allowed; 2: an error; 3: "
+        "nothing can be compared.",
+    )
+    before = "the session before: its file, its id or the beginning of that"
+    compare.add_argument("a", metavar="A", type=_name, help=before)
+    compare.add_argument("b", metavar="B", type=_name, help="the session after; may be the same")
+    compare.add_argument("--max-slowdown", metavar="5%", type=_share, help="how much longer an image may take")
+    compare.add_argument("--loader", metavar="NAME", type=_name, help="only this loader")
+    compare.add_argument(
+        "--segment",
+        "--stretch",  # the former name, which scripts may use
+        dest="segment",
+        metavar="KEY",
+        type=_name,
+        action="append",
+        default=[],
+        help="a segment by its key (train/2) in both; given twice, of A and of B",
+    )
+    compare.add_argument("--json", action="store_true", help="as JSON, for other programs")
+    for command in (report, compare):
+        price = "of an hour, such as 2.50€, instead of the recorded one"
+        command.add_argument("--price", metavar="P", type=_price, help=price)
+
+    add(
+        _warm,
+        "warm",
+        "make this machine's charts ready, so that the first notebook does not wait for them",
+        "Makes the chart documents that notebooks on this machine need and keeps them in the user's cache folder (or "
+        "in that of KERNEL_MONITOR_CACHE). %load_ext does so, too, in the background.",
+    )
+    return parser
+
+
 def _name(text: str) -> str:
     """argparse's `type` for a name: an empty one is most often a shell variable that is not set."""
     if not text.strip():
@@ -63,26 +141,25 @@ def _name(text: str) -> str:
     return text
 
 
-def _demo_data(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "demo-data",
-        help="make a folder of photograph-like JPEGs to train on",
-        description="Makes JPEGs of about 500 x 375 pixels and 110 to 150 kB, in one folder per class, as "
-        "torchvision's ImageFolder reads them. A set that is there is kept, an interrupted one finished.",
-    )
-    parser.add_argument("directory", metavar="DIR", type=_name, help="the folder; it is created if need be")
-    parser.add_argument("--images", metavar="N", type=int, default=2048, help="number of files (default: 2048)")
-    parser.add_argument("--classes", metavar="K", type=int, default=10, help="number of classes (default: 10)")
-    parser.add_argument("--seed", metavar="S", type=int, default=0, help="equal seeds give equal files (default: 0)")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="then time decoding them against photographs (in a clone of the sources only)",
-    )
-    parser.set_defaults(run=_run_demo_data)
+def _price(text: str) -> tuple[float | None, str]:
+    """The price of an hour and its currency; MonitorError if it is not a price."""
+    from .runtime.settings import Settings
+
+    settings = Settings().changed(price=_name(text))
+    return settings.price, settings.currency
 
 
-def _run_demo_data(options: argparse.Namespace) -> int:
+def _share(text: str) -> float:
+    try:
+        share = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 5%")
+    return share
+
+
+def _demo_data(options: argparse.Namespace) -> int:
     from .demo import demo_data
 
     root = demo_data(options.directory, images=options.images, classes=options.classes, seed=options.seed)
@@ -96,25 +173,7 @@ def _run_demo_data(options: argparse.Namespace) -> int:
     return check(root)
 
 
-def _sessions(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "sessions",
-        help="list the recorded sessions, or copy one",
-        description="Lists the recorded sessions, newest first. A copy of one that is being recorded is whole up to "
-        "the moment of copying.",
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON, for other programs")
-    parser.add_argument(
-        "--copy",
-        nargs="+",
-        type=_name,
-        metavar=("SESSION", "DEST"),
-        help="copy a session (its file, its id or the beginning of that) to DEST, a file or folder (default: here)",
-    )
-    parser.set_defaults(run=_run_sessions)
-
-
-def _run_sessions(options: argparse.Namespace) -> int:
+def _sessions(options: argparse.Namespace) -> int:
     from .recorded import Opened, table
 
     if options.copy is not None:
@@ -142,27 +201,7 @@ def _run_sessions(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "report",
-        help="write a recorded session as one HTML file, or what can be said of it as JSON",
-        description="Writes a recorded session as one HTML file that opens offline; with --json the same as data, to "
-        "stdout or to FILE.",
-    )
-    parser.add_argument("session", metavar="SESSION", type=_name, help="its file, its id or the beginning of that")
-    parser.add_argument("-o", "--output", metavar="FILE", type=_name, help="the file, or - for stdout; needed for HTML")
-    parser.add_argument("--json", action="store_true", help="verdict, segments, rules, costs … as JSON")
-    _add_price(parser)
-    parser.set_defaults(run=_run_report)
-
-
-def _add_price(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--price", metavar="P", type=_name, help="of an hour, such as 2.50€, instead of the recorded one"
-    )
-
-
-def _run_report(options: argparse.Namespace) -> int:
+def _report(options: argparse.Namespace) -> int:
     from .output import check, descriptor, write
 
     if options.output is None and not options.json:
@@ -170,7 +209,13 @@ def _run_report(options: argparse.Namespace) -> int:
     to_stdout = options.output in (None, "-")
     if not to_stdout:
         check(options.output)
-    text = _as_json(options) if options.json else _as_html(options)
+    if options.json:
+        text = _as_json(options)
+    else:
+        from .report.client import render_in_process
+
+        # The session is read while the rendering process starts and imports Bokeh.
+        text = render_in_process(lambda: _read(options.session, options.price).snapshot)
     if to_stdout:
         sys.stdout.buffer.write(text.encode())
     else:
@@ -180,99 +225,39 @@ def _run_report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _as_html(options: argparse.Namespace) -> str:
-    from .report.client import render_in_process
-
-    # The session is read while the rendering process starts and imports Bokeh.
-    return render_in_process(lambda: _read(options).snapshot)
-
-
 def _as_json(options: argparse.Namespace) -> str:
     from .analysis.results import plain
     from .analysis.session_analysis import analyse
     from .report.privacy import clean
 
-    session = _read(options)
+    session = _read(options.session, options.price)
     snapshot = clean(session.snapshot)
     label = {key: value for key, value in session.label().items() if key != "path"}
     content = {"session": session.id, **label, "facts": snapshot.facts, **analyse(snapshot).to_json()}
     return json.dumps(plain(content), indent=1) + "\n"
 
 
-def _read(options: argparse.Namespace) -> RecordedSession:
-    """The session, with the price of the command line."""
-    from dataclasses import replace
-
+def _read(name: str, price: tuple[float | None, str] | None) -> RecordedSession:
+    """The session of that name, with the price of the command line if there is one."""
     from .recorded import Opened
 
-    price = None if options.price is None else _price(options.price)
-    session = Opened().open(options.session)
+    session = Opened().open(name)
     if price is not None:
         facts = {**session.snapshot.facts, "price": price[0], "currency": price[1]}
         session.snapshot = replace(session.snapshot, facts=facts)
     return session
 
 
-def _price(words: str) -> tuple[float | None, str]:
-    """The price of an hour and its currency; MonitorError if it is not a price."""
-    from .runtime.settings import Settings
-
-    settings = Settings().changed(price=words)
-    return settings.price, settings.currency
-
-
-def _compare(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "compare",
-        help="compare the loops of two recorded sessions",
-        description="Compares the time per image (without images: per step) of the loaders that two recorded sessions "
-        "have in common, with the spread of their steps. Exit status 0: good; 1: surely slower than allowed; 2: an "
-        "error; 3: nothing can be compared.",
-    )
-    parser.add_argument(
-        "a", metavar="A", type=_name, help="the session before: its file, its id or the beginning of that"
-    )
-    parser.add_argument("b", metavar="B", type=_name, help="the session after; may be the same")
-    parser.add_argument("--max-slowdown", metavar="5%", type=_share, help="how much longer an image may take")
-    parser.add_argument("--loader", metavar="NAME", type=_name, help="only this loader")
-    parser.add_argument(
-        "--segment",
-        "--stretch",  # the former name, which scripts may use
-        dest="segment",
-        metavar="KEY",
-        type=_name,
-        action="append",
-        default=[],
-        help="a segment by its key (train/2) in both; given twice, of A and of B",
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON, for other programs")
-    _add_price(parser)
-    parser.set_defaults(run=_run_compare)
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text.strip().removesuffix("%")) / 100
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 5%")
-    return share
-
-
-def _run_compare(options: argparse.Namespace) -> int:
+def _compare(options: argparse.Namespace) -> int:
     from .analysis.results import plain
     from .analysis.session_comparison import compare, status, table
-    from .recorded import Opened, interpreted
+    from .recorded import interpreted
 
     if len(options.segment) > 2:
         raise MonitorError("--segment is given once, or twice: of A and of B (see kernel-monitor compare --help)")
-    price = None if options.price is None else _price(options.price)
-    opened = Opened()
-    snapshots = [opened.open(session).snapshot for session in (options.a, options.b)]
-    facts = [snapshot.facts for snapshot in snapshots]
-    hours = [price[0]] * 2 if price is not None else [fact.get("price") for fact in facts]
-    currencies = {price[1]} if price is not None else {str(fact.get("currency") or "") for fact in facts}
+    snapshots = [_read(name, options.price).snapshot for name in (options.a, options.b)]
+    hours = [snapshot.facts.get("price") for snapshot in snapshots]
+    currencies = {str(snapshot.facts.get("currency") or "") for snapshot in snapshots}
     if None not in hours and len(currencies) > 1:
         raise MonitorError(f"The prices are in {' and '.join(sorted(currencies))}: say one with --price.")
     with interpreted(f"{options.a} and {options.b}", "a comparison"):
@@ -290,26 +275,13 @@ def _run_compare(options: argparse.Namespace) -> int:
     return status(found)
 
 
-def _warm(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "warm",
-        help="make this machine's charts ready, so that the first notebook does not wait for them",
-        description="Makes the chart documents that notebooks on this machine need and keeps them in the user's cache "
-        "folder (or in that of KERNEL_MONITOR_CACHE). %load_ext does so, too, in the background.",
-    )
-    parser.set_defaults(run=_run_warm)
-
-
-def _run_warm(_options: argparse.Namespace) -> int:
+def _warm(_options: argparse.Namespace) -> int:
     from .stream.chart_documents import cache_folder
     from .warm import warm
 
     made = warm(cache_folder())
     print(f"{made} chart documents made" if made else "the charts of this machine are ready")
     return 0
-
-
-COMMANDS: tuple[Callable[[Commands], None], ...] = (_demo_data, _sessions, _report, _compare, _warm)
 
 
 if __name__ == "__main__":

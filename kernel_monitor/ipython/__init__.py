@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _loaded: list[Extension] = []  # at most one
 
 
-def load(shell: InteractiveShell) -> None:
+def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics and, in a kernel, the control channel. Loading twice is harmless."""
     if _loaded:
         return
@@ -26,12 +26,11 @@ def load(shell: InteractiveShell) -> None:
         documents.warm()
     from .extension import Extension
 
-    extension = Extension(shell, documents)
-    _loaded.append(extension)
-    extension.load()
+    _loaded.append(Extension(shell, documents))
+    _loaded[0].load()
 
 
-def unload(shell: InteractiveShell) -> None:  # noqa: ARG001 - IPython passes the shell
+def unload_ipython_extension(shell: InteractiveShell) -> None:  # noqa: ARG001 - IPython passes the shell
     """Remove everything: sampler, threads, request handler, magics, events."""
     while _loaded:
         _loaded.pop().unload()

@@ -1,22 +1,75 @@
-"""Text answers of the magics: results that are printed under a later cell, and the verdict."""
+"""Text answers of the magics: the summary of a session, results printed under a later cell, and the verdict."""
 
 from __future__ import annotations
 
 import shlex
 import textwrap
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import Any
 
+import numpy as np
+
+from ..analysis.results import Analysis, Gain
+from ..diagnosis.diagnose_command import Diagnosis
 from ..profiler.profile_command import text as operators_text
 from ..profiler.profile_run import READING
-
-if TYPE_CHECKING:
-    from ..analysis.results import Analysis, Gain
-    from ..runtime import Monitor
-    from ..store import Snapshot
+from ..runtime import Monitor
 
 WIDTH = 100
 READING_S = 5.0  # how long the end of a cell waits for a trace that is being read
 MOST_FINDINGS = 6
+Rows = list[tuple[str, str]]
+
+
+def summary_rows(monitor: Monitor) -> Rows:
+    """(label, text) pairs: duration, CPU, GPUs or why there are none, loaders, the last switch."""
+    rows = monitor.store.rows()
+    schema = rows.schema
+    if len(rows.seq) == 0:
+        return [("Monitor", "started; no sample yet")]
+    out = [("Time", f"{rows.time[-1] - rows.time[0]:.0f} s, {len(rows.seq):,} samples")]
+    busy = [at for name, at in schema.columns.items() if name.startswith("cpu/") and name.endswith("/busy")]
+    if busy:
+        mean = np.nanmean(rows.values[1:, busy], axis=1) if len(rows.seq) > 1 else rows.values[:, busy[0]]
+        out.append((f"CPU, {len(busy)} cores", _percentiles(mean)))
+    for gpu in schema.gpus:
+        column = schema.columns.get(f"gpu/{gpu.index}/utilisation")
+        if column is not None:
+            out.append((f"GPU {gpu.index}, {gpu.name}", _percentiles(rows.values[:, column])))
+    if schema.gpu_reason:
+        out.append(("GPU", schema.gpu_reason))
+    for state in monitor.loader_states():
+        planned = "?" if state["planned"] is None else f"{state['planned']:,}"
+        counts = f"{state['samples']:,} of {planned} samples, {state['lost']} lost, {state['doubled']} doubled"
+        counts += f", {state['replaced']:,} replaced by synthetic" if state["replaced"] else ""
+        counts += f", {state['skipped']:,} skipped" if state["skipped"] else ""
+        out.append((f"Loader {state['name']}", f"{state['status']}; epoch {state['epoch'] + 1}: {counts}"))
+    if monitor.publisher.strip:
+        out.append(("Last switch", str(monitor.publisher.strip["text"])))
+    return out
+
+
+def text_table(title: str, rows: Rows) -> str:
+    """Labels and texts in two columns below a title."""
+    width = max(len(label) for label, _ in rows)
+    return "\n".join([title, *(f"  {label:<{width}}  {text}" for label, text in rows)])
+
+
+def html_table(title: str, rows: Rows) -> str:
+    """The same as HTML without scripts."""
+    left = 'style="text-align: left"'
+    body = "".join(
+        f'<tr><th scope="row" {left}>{escape(label)}</th><td {left}>{escape(text)}</td></tr>' for label, text in rows
+    )
+    return f"<table><caption>{title}</caption><tbody>{body}</tbody></table>"
+
+
+def _percentiles(values: np.ndarray) -> str:
+    finite = values[np.isfinite(values)]
+    if len(finite) == 0:
+        return "no values"
+    p50, p95 = np.percentile(finite, [50, 95])
+    return f"p50 {p50:.0f} %, p95 {p95:.0f} %"
 
 
 class Answers:
@@ -27,22 +80,11 @@ class Answers:
         self._pending: list[str] = []  # names of the monitor's attributes
         self._profiled: dict[str, Any] | None = None
 
-    def diagnosis(self) -> str:
-        """Remember that a diagnosis was requested; returns what to print."""
-        self._remember("diagnosing")
-        state = self._monitor.diagnosing
-        name = "the loader" if state is None else state["name"]
-        return f"diagnosing {name}: the result stands under the cell in which it is ready"
-
-    def profile(self, steps: int) -> str:
-        """Remember that a profile was requested; returns what to print."""
-        self._remember("profiling")
-        which = "the next step" if steps == 1 else f"the next {steps} steps"
-        return f"profiling {which}: the result stands under the cell in which it is ready"
-
-    def _remember(self, what: str) -> None:
+    def expect(self, what: str) -> str:
+        """Remember that `diagnosing` or `profiling` was requested; returns what to print of its result."""
         if what not in self._pending:
             self._pending.append(what)
+        return "the result stands under the cell in which it is ready"
 
     def ready(self) -> list[str]:
         """The results that are ready, each returned once."""
@@ -51,10 +93,9 @@ class Answers:
             state = getattr(self._monitor, what)
             if what == "profiling" and state is not None and state["message"] == READING:
                 state = self._monitor.profiler.ended(READING_S)
-            if state is None or state["state"] == "running":
-                continue
-            self._pending.remove(what)
-            words.append(self._profile(state) if what == "profiling" else self._diagnosis(state))
+            if state is not None and state["state"] != "running":
+                self._pending.remove(what)
+                words.append(self._profile(state) if what == "profiling" else self._diagnosis(state))
         return words
 
     def _profile(self, state: dict[str, Any]) -> str:
@@ -66,8 +107,6 @@ class Answers:
         return f"{operators_text(state['result'], before)}\n{state['message']}"
 
     def _diagnosis(self, state: dict[str, Any]) -> str:
-        from ..diagnosis.diagnose_command import Diagnosis
-
         result = state["result"]
         found = "" if not result else str(Diagnosis(result))
         if state["state"] == "done":
@@ -75,14 +114,8 @@ class Answers:
         return "\n".join(filter(None, [f"diagnosis {state['state']}: {state['message']}", found]))
 
 
-def verdict_text(snapshot: Snapshot) -> str:
-    """The analysis of a session as text: verdict, reason, advice, gains, and the rules that fired."""
-    from ..analysis.session_analysis import analyse
-
-    return analysis_text(analyse(snapshot))
-
-
 def analysis_text(analysis: Analysis) -> str:
+    """The analysis of a session: verdict, reason, advice, gains, and the rules that fired."""
     verdict = analysis.verdict
     of = "" if verdict.segment is None else f"{verdict.segment}: "
     parts = [("why", verdict.sentence), ("next", verdict.advice)]

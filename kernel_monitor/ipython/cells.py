@@ -9,19 +9,16 @@ from __future__ import annotations
 import re
 import threading
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..analysis.counted_steps import counted
 from ..analysis.loops import Loop, beside, of_steps
 from ..analysis.machine_limits import allowed_cores, limits_note
+from ..runtime import Monitor
+from ..store import Rows
 from ..text import line
-
-if TYPE_CHECKING:
-    from ..runtime import Monitor
-    from ..store import Rows
 
 FIRST_LINE = re.compile(r"%%monitor(?:[ \t]+(?P<label>.*?))?[ \t]*$")
 MAX_LABEL = 200  # characters of a cell's label
@@ -45,8 +42,7 @@ def leave_out(lines: list[str]) -> list[str]:
     return rest if rest and rest[0].startswith("%%") else [f"# {lines[0]}", *rest]
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell that runs."""
 
     label: str  # from its first line

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 class Extension:
-    """Magics, cell hooks and the control channel of one IPython shell.
-
-    Args:
-        shell: the shell.
-        documents: chart documents for the pages of its kernel; None for a shell without pages.
-    """
+    """Magics, cell hooks and the control channel of one IPython shell; one without pages has no `documents`."""
 
     def __init__(self, shell: InteractiveShell, documents: Documents | None) -> None:
         self._shell = shell
@@ -73,12 +68,11 @@ class Extension:
 
     def _before_cell(self, info: Any) -> None:
         monitor.hub.cell_started()
-        self._magics.before_cell(str(info.raw_cell))
+        self._magics.cells.begin(str(info.raw_cell))
 
     def _after_cell(self, _result: Any) -> None:
         monitor.hub.cell_ended()
         self._magics.after_cell()
-        self._magics.refresh_summaries()
 
 
 def _import_widgets() -> None:

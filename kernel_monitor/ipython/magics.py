@@ -1,32 +1,58 @@
-"""``%monitor``: thin, every action is a method of :class:`kernel_monitor.runtime.Monitor`."""
+"""`%monitor`: its usage, its arguments, and thin actions: each is a method of `kernel_monitor.runtime.Monitor`."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
+from ..analysis import analyse
 from ..errors import MonitorError
 from ..recorded import table
-from ..runtime.recorder_state import words as recording_words
+from ..requests.arguments import KNOBS
+from ..runtime.recorder import words as recording_words
 from ..stream.jupyter import page_of_cell
 from ..text import shown
-from .answers import Answers, offer_lines, verdict_text
+from .answers import Answers, analysis_text, html_table, offer_lines, summary_rows, text_table
 from .cells import Cells
-from .summary import html_table, summary_rows, text_table
-from .usage import USAGE, parser
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from ..runtime import Monitor
     from ..widgets import Dashboard
+
+USAGE = """%monitor                        show the dashboard (starts the monitor if needed)
+%monitor sidebar                open JupyterLab's sidebar, which shows the same (starts the monitor if needed)
+%monitor start [--interval S] [--history S] [--charts ID,ID] [--no-record]
+                                sample every S seconds (default 0.1) and keep S seconds (default 600);
+                                the same again while it runs changes the settings
+%monitor stop                   stop sampling; what was measured stays
+%monitor status                 what runs, what it costs, what was missed, where it is recorded
+%monitor show CHART …           choose the charts: ids, or all, or default
+%monitor switch NAME [--loader LOADER] [--yes]
+                                go on with another loader backend from the next batch;
+                                --yes: without the question that synthetic asks
+%monitor set [workers=N] [prefetch=N] [threads=N] [--loader LOADER]
+                                change the loader's knobs from the next batch on
+%monitor verdict                where the time of a step goes, why, what to do and what to expect of it
+%monitor diagnose [--loader LOADER] [--seconds S] [--yes] [--cancel]
+                                try every engine in the running loop, S seconds each (default 8), and come back;
+                                --yes: synthetic too, which replays batches; the result stands under the cell
+%monitor profile [N] [--loader LOADER]
+                                torch.profiler over the next N steps (default 10); the result stands under the cell
+%monitor mark WORDS             begin a new segment here, by this name
+%monitor price 2.50€|off        what an hour of this machine costs
+%monitor export PATH            write everything as one HTML file
+%monitor record on|off          go on with the recording, or leave it
+%monitor sessions               the recorded sessions
+%monitor open [SESSION]         the dashboard of a recorded session: a path, an id or its beginning; or the newest
+%%monitor [LABEL]               as a cell's first line: what the machine did meanwhile, under it when it ends"""
 
 PATIENCE_S = 600.0  # how long a profile waits for a loop in another cell
 
@@ -46,8 +72,8 @@ class MonitorMagics(Magics):
     def __init__(self, shell: InteractiveShell, monitor: Monitor) -> None:
         super().__init__(shell)
         self._monitor = monitor
-        self._parser = parser()
-        self._cells = Cells(monitor)
+        self._parser = _parser()
+        self.cells = Cells(monitor)
         self._answers = Answers(monitor)
         self._shown: list[tuple[Any, dict[str, Any]]] = []
 
@@ -65,61 +91,76 @@ class MonitorMagics(Magics):
             _say(USAGE)
             return
         args = self._parser.parse_args(words)
-        actions: dict[str | None, Callable[[argparse.Namespace], None]] = {
-            None: lambda _args: self._show(),
-            "start": self._start,
-            "sidebar": lambda _args: self._sidebar(),
-            "stop": lambda _args: self._stop(),
-            "status": lambda _args: _say(self._monitor.status()),
-            "switch": lambda args: self._switch(args.backend, args.loader, confirmed=args.yes),
-            "set": lambda args: self._set(args.loader, dict(args.knobs)),
-            "export": lambda args: _say(f"wrote {self._monitor.export(args.path)}"),
-            "show": lambda args: self._charts(args.charts),
-            "record": lambda args: self._record(on=args.record == "on"),
-            "sessions": lambda _args: _say(table(self._monitor.opened.listing())),
-            "open": lambda args: self._open(args.session),
-            "verdict": lambda _args: self._verdict(),
-            "diagnose": self._diagnose,
-            "profile": self._profile,
-            "mark": lambda args: self._mark(" ".join(args.words)),
-            "price": lambda args: self._price(" ".join(args.price)),
-        }
         try:
-            actions[args.command](args)
+            self._run(args)
         except MonitorError as exc:  # without a traceback: the message has cause and remedy
             raise UsageError(shown(f"{type(exc).__name__}: {exc}")) from exc
 
-    def refresh_summaries(self) -> None:
-        """Update the static summaries, which headless runs and reopened notebooks show.
-
-        Not once a page has asked for live charts: an update would redraw the output of the cell.
-        """
-        if not self._monitor.hub.ever_subscribed:
-            self._update_summaries()
-
-    def before_cell(self, source: str) -> None:
-        """Called before each cell with its source."""
-        self._cells.begin(source)
+    def _run(self, args: argparse.Namespace) -> None:
+        monitor = self._monitor
+        match args.command:
+            case None:
+                self._show()
+            case "start":
+                monitor.start(interval=args.interval, history=args.history, charts=args.charts, record=args.record)
+                self._say_news()
+            case "sidebar":
+                self._sidebar()
+            case "stop":
+                monitor.stop()
+                self._update_summaries()
+            case "status":
+                _say(monitor.status())
+            case "show":
+                _say(f"charts: {', '.join(monitor.configure(charts=args.charts)['charts'])}")
+            case "switch":
+                self._switch(args.backend, args.loader, confirmed=args.yes)
+            case "set":
+                state = monitor.set(loader=args.loader, **dict(args.knobs))
+                now = ", ".join(f"{name} {value}" for name, value in state["knobs"].items() if value is not None)
+                _say(f"{state['name']}: {now}")
+            case "verdict":
+                _say("\n".join([analysis_text(analyse(monitor.snapshot())), *offer_lines(monitor)]))
+            case "diagnose" if args.cancel:
+                _say("cancelled" if monitor.cancel_diagnosis() else "There is no diagnosis to cancel.")
+            case "diagnose":
+                monitor.diagnose(args.loader, seconds=args.seconds, confirmed=args.yes, wait=False)
+                name = "the loader" if (diagnosis := monitor.diagnosing) is None else diagnosis["name"]
+                _say(f"diagnosing {name}: {self._answers.expect('diagnosing')}")
+            case "profile":
+                monitor.profile(args.steps, loader=args.loader, wait=False, patience=PATIENCE_S)
+                which = "the next step" if args.steps == 1 else f"the next {args.steps} steps"
+                _say(f"profiling {which}: {self._answers.expect('profiling')}")
+            case "mark":
+                _say(f"marked: {monitor.mark(' '.join(args.words))['label']}")
+            case "price":
+                self._price(" ".join(args.price))
+            case "export":
+                _say(f"wrote {monitor.export(args.path)}")
+            case "record":
+                self._record(on=args.record == "on")
+            case "sessions":
+                _say(table(monitor.opened.listing()))
+            case "open":
+                self._open(args.session)
 
     def after_cell(self) -> None:
-        """Called after each cell: print results that are ready and the summary."""
+        """Called after each cell: show results that are ready, and what the machine did."""
         self._monitor.profiler.end_here()
         for words in self._answers.ready():
             _say(words)
-        lines = self._cells.end()
-        if lines is None:
-            return
-        if getattr(self.shell, "kernel", None) is None:
-            _say(text_table("%%monitor", lines))
-        else:
+        lines = self.cells.end()
+        if lines is not None and self._in_kernel:
             display(_tables("%%monitor", "This cell", lines), raw=True)
+        elif lines is not None:
+            _say(text_table("%%monitor", lines))
+        # Not once a page has asked for live charts: an update would redraw the output of the cell.
+        if not self._monitor.hub.ever_subscribed:
+            self._update_summaries()
 
-    def _verdict(self) -> None:
-        _say("\n".join([verdict_text(self._monitor.snapshot()), *offer_lines(self._monitor)]))
-
-    def _start(self, args: argparse.Namespace) -> None:
-        self._monitor.start(interval=args.interval, history=args.history, charts=args.charts, record=args.record)
-        self._say_news()
+    @property
+    def _in_kernel(self) -> bool:
+        return getattr(self.shell, "kernel", None) is not None
 
     def _sidebar(self) -> None:
         self._monitor.start()
@@ -127,37 +168,35 @@ class MonitorMagics(Magics):
         page = page_of_cell(self.shell)
         if page is None:
             _say(NO_SIDEBAR)
-        else:
-            _say(SIDEBAR_OPEN if self._monitor.open_sidebar(page, SIDEBAR_S) else SIDEBAR_ASKED)
+            return
+        self._monitor.sidebar.ask(page)
+        self._monitor.publisher.notify("sidebar", page=page)
+        _say(SIDEBAR_OPEN if self._monitor.sidebar.wait(SIDEBAR_S) else SIDEBAR_ASKED)
 
     def _say_news(self) -> None:
         news = self._monitor.news()
         if news is not None:
             _say(news)
 
-    def _charts(self, charts: list[str]) -> None:
-        _say(f"charts: {', '.join(self._monitor.configure(charts=charts)['charts'])}")
-
     def _record(self, *, on: bool) -> None:
         self._monitor.configure(record=on)
-        recording = self._monitor.recording
         if on and not self._monitor.running:
             _say("The session will be recorded once the monitor runs: %monitor start.")
         else:
-            _say(recording_words(recording))
+            _say(recording_words(self._monitor.recording))
 
     def _open(self, session: str | None) -> None:
         recorded = self._monitor.opened.open(session)
         text = recorded.words()
-        if getattr(self.shell, "kernel", None) is None:
+        if self._in_kernel:
+            display(self._picture(recorded.dashboard(), text, f"<p>{escape(text)}</p>"), raw=True)
+        else:
             _say(text)
-            return
-        display(self._picture(recorded.dashboard(), text, f"<p>{escape(text)}</p>"), raw=True)
 
     def _show(self) -> None:
         self._monitor.start()
         self._say_news()
-        if getattr(self.shell, "kernel", None) is None:
+        if not self._in_kernel:
             _say(text_table("kernel_monitor", summary_rows(self._monitor)))
             return
         data = self._picture(self._monitor.dashboard(), "", "")
@@ -171,10 +210,6 @@ class MonitorMagics(Magics):
             raise MonitorError("This front end gives widgets no display: use %monitor status and %monitor export.")
         return {**bundle[0], "text/plain": text, "text/html": html}
 
-    def _stop(self) -> None:
-        self._monitor.stop()
-        self._update_summaries()
-
     def _switch(self, backend: str, loader: str | None, *, confirmed: bool) -> None:
         question = None if confirmed else self._monitor.question(backend, loader=loader)
         if question is not None:
@@ -184,33 +219,13 @@ class MonitorMagics(Magics):
         state = self._monitor.switch(backend, loader=loader, confirmed=True)
         _say(f"{state['name']}: {state['status']}")
 
-    def _set(self, loader: str | None, knobs: dict[str, int]) -> None:
-        state = self._monitor.set(loader=loader, **knobs)
-        now = ", ".join(f"{name} {value}" for name, value in state["knobs"].items() if value is not None)
-        _say(f"{state['name']}: {now}")
-
-    def _diagnose(self, args: argparse.Namespace) -> None:
-        if args.cancel:
-            _say("cancelled" if self._monitor.cancel_diagnosis() else "There is no diagnosis to cancel.")
-            return
-        self._monitor.diagnose(args.loader, seconds=args.seconds, confirmed=args.yes, wait=False)
-        _say(self._answers.diagnosis())
-
-    def _profile(self, args: argparse.Namespace) -> None:
-        self._monitor.profile(args.steps, loader=args.loader, wait=False, patience=PATIENCE_S)
-        _say(self._answers.profile(args.steps))
-
-    def _mark(self, label: str) -> None:
-        event = self._monitor.mark(label)
-        _say(f"marked: {event['label']}")
-
     def _price(self, words: str) -> None:
-        self._monitor.configure(price="" if words == "off" else words)
-        settings = self._monitor.settings
+        settings = self._monitor.configure(price="" if words == "off" else words)
         price, currency = settings["price"], settings["currency"]
         _say("no price" if price is None else f"price: {price:g} {currency} an hour".replace("  ", " "))
 
     def _update_summaries(self) -> None:
+        """Update the static summaries, which headless runs and reopened notebooks show."""
         for handle, data in self._shown:
             handle.update(self._with_summary(data), raw=True)
 
@@ -225,3 +240,54 @@ def _tables(title: str, caption: str, rows: list[tuple[str, str]]) -> dict[str, 
 def _say(text: str) -> None:
     """Print text that may contain names of files and loaders, made safe."""
     print(shown(text))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"%monitor: {message}\n{USAGE}")
+
+
+def _knob(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if name not in KNOBS:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of workers=N, prefetch=N, threads=N")
+    try:
+        return name, int(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{name} is a whole number, not {value!r}") from None
+
+
+def _parser() -> _Parser:
+    made = _Parser(prog="%monitor", add_help=False)
+    commands = made.add_subparsers(dest="command")
+
+    def add(name: str, *, loader: bool = False) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, add_help=False)
+        if loader:
+            command.add_argument("--loader", default=None)
+        return command
+
+    start = add("start")
+    start.add_argument("--interval", type=float, default=None)
+    start.add_argument("--history", type=float, default=None)
+    start.add_argument("--charts", type=lambda text: [chart.strip() for chart in text.split(",")], default=None)
+    start.add_argument("--no-record", dest="record", action="store_false", default=None)
+    for name in ("sidebar", "stop", "status", "verdict", "sessions"):
+        add(name)
+    switch = add("switch", loader=True)
+    switch.add_argument("backend")
+    switch.add_argument("--yes", action="store_true")
+    knobs = add("set", loader=True)
+    knobs.add_argument("knobs", nargs="+", type=_knob, metavar="workers=N|prefetch=N|threads=N")
+    diagnose = add("diagnose", loader=True)
+    diagnose.add_argument("--seconds", type=float, default=8.0)
+    diagnose.add_argument("--yes", action="store_true")
+    diagnose.add_argument("--cancel", action="store_true")
+    add("profile", loader=True).add_argument("steps", nargs="?", type=int, default=10, metavar="N")
+    add("mark").add_argument("words", nargs="+", metavar="WORDS")
+    add("price").add_argument("price", nargs="+", metavar="2.50€|off")
+    add("export").add_argument("path")
+    add("show").add_argument("charts", nargs="+", metavar="CHART")
+    add("record").add_argument("record", choices=("on", "off"))
+    add("open").add_argument("session", nargs="?", default=None)
+    return made

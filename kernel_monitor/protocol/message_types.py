@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from .analysis_states import DiagnosisState, Findings, Kind, OfferState, ProfileState, VerdictState
+from .analysis_states import Findings, Kind
 from .states import (
     ChartState,
     Event,
@@ -19,11 +19,9 @@ from .states import (
     Strip,
 )
 
-PROTOCOL = 2
-"""Incremented when an older page or kernel could misread a message."""
+PROTOCOL = 2  # incremented when an older page or kernel could misread a message
 
-TARGET = "kernel_monitor"
-"""Target name of the comm that announces that a kernel answers requests."""
+TARGET = "kernel_monitor"  # target name of the comm that announces that a kernel answers requests
 REQUEST = "kernel_monitor_request"
 REPLY = "kernel_monitor_reply"
 FRAME = "kernel_monitor_frame"
@@ -177,28 +175,8 @@ class ConfigureReply(Reply):
     settings: SettingsState
 
 
-class OffersReply(Reply):
-    """Reply to `decline`."""
-
-    offers: list[OfferState]
-
-
-class DiagnoseReply(Reply):
-    """Reply to `diagnose`."""
-
-    diagnosing: DiagnosisState | None
-
-
-class ProfileReply(Reply):
-    """Reply to `profile`."""
-
-    profiling: ProfileState | None
-
-
-class VerdictReply(Reply):
-    """Reply to `verdict`."""
-
-    verdict: VerdictState | None
+class FindingsReply(Reply, Findings):
+    """Reply to `decline`, `diagnose`, `profile` and `verdict`: that part of the findings."""
 
 
 class DocumentReply(Reply):

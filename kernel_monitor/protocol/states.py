@@ -6,8 +6,6 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-# -- the machine and its table --------------------------------------------------------------------------------------
-
 
 class Series(TypedDict):
     """One column of the table: a name such as `cpu/0/busy`, a unit such as `%`."""
@@ -95,9 +93,6 @@ class ChartState(TypedDict):
     available: bool
     default: bool
     reason: str | None
-
-
-# -- loaders --------------------------------------------------------------------------------------------------------
 
 
 class EngineState(TypedDict):
@@ -224,9 +219,6 @@ class Strip(TypedDict):
     text: str
     rows: list[StripRow]
     back: str | None
-
-
-# -- the monitor ----------------------------------------------------------------------------------------------------
 
 
 class SettingsState(TypedDict):

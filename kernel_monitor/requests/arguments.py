@@ -12,8 +12,7 @@ from ..text import check
 SETTINGS = ("interval", "history", "charts", "record", "price")
 KNOBS = ("workers", "prefetch", "threads")
 
-Args = Mapping[str, object]
-"""The arguments of a request, as the page sent them."""
+Args = Mapping[str, object]  # the arguments of a request, as the page sent them
 
 
 class BadRequest(MonitorError):
@@ -21,11 +20,7 @@ class BadRequest(MonitorError):
 
 
 def parse(content: Any) -> tuple[str, Args]:
-    """The command and its arguments.
-
-    Raises:
-        BadRequest: the content is malformed or of another protocol.
-    """
+    """The command and its arguments; BadRequest if the content is malformed or of another protocol."""
     if not isinstance(content, dict):
         raise BadRequest("The request's content is not an object.")
     protocol = content.get("protocol")
@@ -41,14 +36,6 @@ def parse(content: Any) -> tuple[str, Args]:
     return command, args
 
 
-def settings(command: str, args: Args) -> dict[str, Any]:
-    """The arguments of a command that takes settings only; `Settings` validates the values."""
-    unknown = set(args) - set(SETTINGS)
-    if unknown:
-        raise BadRequest(f"{command}: there is no {min(unknown)!r} to set; there are {', '.join(SETTINGS)}.")
-    return dict(args)
-
-
 def text(args: Args, key: str) -> str:
     """A required text argument."""
     value = args.get(key)
@@ -56,6 +43,11 @@ def text(args: Args, key: str) -> str:
         raise BadRequest(f"The request needs {key!r} (text).")
     check(value, f"The request's {key!r}")
     return value
+
+
+def optional(args: Args, key: str) -> str | None:
+    """An optional text argument."""
+    return None if args.get(key) is None else text(args, key)
 
 
 def flag(command: str, args: Args, key: str) -> bool:
@@ -68,12 +60,11 @@ def flag(command: str, args: Args, key: str) -> bool:
 
 def knobs(args: Args) -> dict[str, int]:
     """The knobs of the command `set`."""
+    only("set", args, "loader", *KNOBS)
     found: dict[str, int] = {}
     for name, value in args.items():
         if name == "loader":
             continue
-        if name not in KNOBS:
-            raise BadRequest(f"set: there is no {name!r}. What can be set is: {', '.join(KNOBS)}.")
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadRequest(f"set: {name} is a whole number.")
         found[name] = value

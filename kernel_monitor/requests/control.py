@@ -7,102 +7,75 @@ thread also serves interrupts and the debugger, so nothing here may block it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
+from ..protocol import message_types as types
+from ..protocol.states import Event, LoaderState, MonitorState
+from ..recorded import RecordedSession
+from ..runtime import Monitor
 from ..stream import bokehjs
 from ..stream import page_messages as wire
 from ..stream.chart_documents import Documents
 from ..stream.hub import GLANCE, LEASE_S
-from .arguments import Args, BadRequest, flag, knobs, only, parse, settings, text
-from .recorded_requests import Answer, RecordedRequests
+from ..stream.jupyter import Send
+from .arguments import KNOBS, SETTINGS, Args, BadRequest, flag, knobs, only, optional, parse, text
 
-if TYPE_CHECKING:
-    from ..protocol import message_types as types
-    from ..protocol.states import LoaderState
-    from ..runtime import Monitor
-    from ..stream.jupyter import Send
+Answer = tuple[Mapping[str, object], list[bytes]]  # content and buffers of a reply
+Commands = dict[str, Callable[[Args], Answer]]
+ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
+ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "profile", "mark")
+SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict")
+"""The commands, the last ones answered on a thread; each is a method of `Control`."""
 
 
 class Control:
-    """Answers requests for one :class:`~kernel_monitor.runtime.Monitor`. Knows no Jupyter.
-
-    Args:
-        monitor: the monitor.
-        documents: chart documents; by default those in the user's cache folder.
-    """
+    """Answers requests for one :class:`~kernel_monitor.runtime.Monitor`. Knows no Jupyter."""
 
     def __init__(self, monitor: Monitor, documents: Documents | None = None) -> None:
         self._monitor = monitor
         self.documents = Documents() if documents is None else documents
-        self._quick: dict[str, Callable[[Args], Answer]] = {
-            "hello": self._hello,
-            "subscribe": self._subscribe,
-            "unsubscribe": self._unsubscribe,
-            "switch": self._switch,
-            "decline": self._decline,
-            "set": self._set,
-            "history": self._history,
-            "glance": self._glance,
-            "sidebar": self._sidebar,
-            "diagnose": self._diagnose,
-            "profile": self._profile,
-            "mark": self._mark,
-        }
-        self._slow: dict[str, Callable[[Args], Answer]] = {
-            "start": self._start,
-            "stop": self._stop,
-            "document": self._document,
-            "bokehjs": self._bokehjs,
-            "export": self._export,
-            "configure": self._configure,
-            "sessions": self._sessions,
-            "open": self._open,
-            "verdict": self._verdict,
-        }
-        self._recorded = RecordedRequests(monitor.publisher.state)
+        self._quick: Commands = {name: getattr(self, f"_{name}") for name in ABOUT_PAGES + ABOUT_LOOPS}
+        self._slow: Commands = {name: getattr(self, f"_{name}") for name in SLOW}
 
     def handle(self, content: Any, reply: Send) -> None:
         """Answer one request by calling `reply` exactly once: now, or from a worker thread for slow commands.
 
         An invalid request and a failed command get an error reply.
         """
-        try:
-            command, args = parse(content)
-            work = self._slow.get(command)
-            if args.get("recorded") is not None:
-                work = self._of_recorded(command, args)
-            if work is not None:
-                threading.Thread(
-                    target=_answer, args=(partial(work, args), reply), name=f"kernel-monitor-{command}", daemon=True
-                ).start()
-                return
-            if command not in self._quick:
-                known = ", ".join(sorted([*self._quick, *self._slow]))
-                raise BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
-            quick = self._quick[command]
-        except BaseException as exc:
-            reply(wire.error(exc), [])
-            if isinstance(exc, KeyboardInterrupt):
-                raise
-            return
-        _answer(lambda: quick(args), reply)
+        _answer(lambda: self._work(content, reply), reply)
+
+    def _work(self, content: Any, reply: Send) -> Answer | None:
+        """The answer to a request; None if a thread will give it."""
+        command, args = parse(content)
+        work = self._slow.get(command)
+        if args.get("recorded") is not None:
+            work = self._of_recorded(command, args)
+        if work is not None:
+            threading.Thread(
+                target=_answer, args=(partial(work, args), reply), name=f"kernel-monitor-{command}", daemon=True
+            ).start()
+            return None
+        if command not in self._quick:
+            known = ", ".join(sorted([*self._quick, *self._slow]))
+            raise BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
+        return self._quick[command](args)
 
     def _hello(self, _args: Args) -> Answer:
-        content: types.HelloReply = {"status": "ok", **self._monitor.publisher.hello()}
-        return content, []
+        return types.HelloReply(status="ok", **self._monitor.publisher.hello()), []
 
     def _start(self, args: Args) -> Answer:
-        self._monitor.start(**settings("start", args))
+        only("start", args, *SETTINGS)
+        changed: dict[str, Any] = dict(args)
+        self._monitor.start(**changed)
         return self._hello(args)
 
     def _configure(self, args: Args) -> Answer:
-        content: types.ConfigureReply = {
-            "status": "ok",
-            "settings": self._monitor.configure(**settings("configure", args)),
-        }
-        return content, []
+        only("configure", args, *SETTINGS)
+        changed: dict[str, Any] = dict(args)
+        return types.ConfigureReply(status="ok", settings=self._monitor.configure(**changed)), []
 
     def _stop(self, args: Args) -> Answer:
         self._monitor.stop()
@@ -111,41 +84,39 @@ class Control:
     def _subscribe(self, args: Args) -> Answer:
         monitor = self._monitor
         monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)))
-        content: types.SubscribeReply = {
-            "status": "ok",
-            "lease": LEASE_S,
-            "session": monitor.session,
-            "running": monitor.running,
-            "seq": monitor.store.last_seq,
-            "schema": monitor.store.page_schema.to_json(),
-            "loaders": monitor.loader_states(),
-            "events": monitor.publisher.events(),
-            "strip": monitor.strip,
-            "paused": monitor.hub.paused,
-            "recorded": None,
+        content = types.SubscribeReply(
+            status="ok",
+            lease=LEASE_S,
+            session=monitor.session,
+            running=monitor.running,
+            seq=monitor.store.last_seq,
+            schema=monitor.store.page_schema.to_json(),
+            loaders=monitor.loader_states(),
+            events=monitor.publisher.events(),
+            strip=monitor.publisher.strip,
+            paused=monitor.hub.paused,
+            recorded=None,
             **monitor.publisher.findings(),
             **monitor.publisher.state(),
-        }
+        )
         return content, []
 
     def _unsubscribe(self, args: Args) -> Answer:
-        client = text(args, "client")
-        self._monitor.hub.unsubscribe(client)
-        self._monitor.hub.unsubscribe(client, kind=GLANCE)
+        self._monitor.hub.unsubscribe(text(args, "client"))
         return {"status": "ok"}, []
 
     def _glance(self, args: Args) -> Answer:
         monitor = self._monitor
         monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)), kind=GLANCE)
-        content: types.GlanceReply = {
-            "status": "ok",
-            "lease": LEASE_S,
-            "session": monitor.session,
-            "running": monitor.running,
-            "paused": monitor.hub.paused,
-            "glance": monitor.publisher.glance(),
-            "sidebar": monitor.sidebar.page,
-        }
+        content = types.GlanceReply(
+            status="ok",
+            lease=LEASE_S,
+            session=monitor.session,
+            running=monitor.running,
+            paused=monitor.hub.paused,
+            glance=monitor.publisher.glance(),
+            sidebar=monitor.sidebar.page,
+        )
         return content, []
 
     def _sidebar(self, args: Args) -> Answer:
@@ -156,17 +127,16 @@ class Control:
     def _switch(self, args: Args) -> Answer:
         confirmed = flag("switch", args, "confirmed")
         state = self._monitor.switch(text(args, "backend"), loader=text(args, "loader"), confirmed=confirmed)
-        return _loader_reply(state)
+        return types.LoaderReply(status="ok", loader=state), []
 
     def _decline(self, args: Args) -> Answer:
         only("decline", args, "loader")
         self._monitor.decline(text(args, "loader"))
-        content: types.OffersReply = {"status": "ok", "offers": self._monitor.offers}
-        return content, []
+        return types.FindingsReply(status="ok", offers=self._monitor.offers), []
 
     def _set(self, args: Args) -> Answer:
-        loader = text(args, "loader")
-        return _loader_reply(self._monitor.set(loader=loader, **knobs(args)))
+        state = self._monitor.set(loader=text(args, "loader"), **knobs(args))
+        return types.LoaderReply(status="ok", loader=state), []
 
     def _diagnose(self, args: Args) -> Answer:
         only("diagnose", args, "loader", "confirmed", "seconds", "cancel")
@@ -174,19 +144,15 @@ class Control:
         if cancel:
             self._monitor.cancel_diagnosis()
         else:
-            loader = None if args.get("loader") is None else text(args, "loader")
             seconds: Any = args.get("seconds", 8.0)  # `diagnose` checks it
-            self._monitor.diagnose(loader, seconds=seconds, confirmed=confirmed, wait=False)
-        content: types.DiagnoseReply = {"status": "ok", "diagnosing": self._monitor.diagnosing}
-        return content, []
+            self._monitor.diagnose(optional(args, "loader"), seconds=seconds, confirmed=confirmed, wait=False)
+        return types.FindingsReply(status="ok", diagnosing=self._monitor.diagnosing), []
 
     def _profile(self, args: Args) -> Answer:
         only("profile", args, "loader", "steps")
-        loader = None if args.get("loader") is None else text(args, "loader")
         steps: Any = args.get("steps", 10)  # `profile` checks it
-        self._monitor.profile(steps, loader=loader, wait=False)
-        content: types.ProfileReply = {"status": "ok", "profiling": self._monitor.profiling}
-        return content, []
+        self._monitor.profile(steps, loader=optional(args, "loader"), wait=False)
+        return types.FindingsReply(status="ok", profiling=self._monitor.profiling), []
 
     def _mark(self, args: Args) -> Answer:
         only("mark", args, "label")
@@ -195,8 +161,7 @@ class Control:
 
     def _verdict(self, args: Args) -> Answer:
         only("verdict", args)
-        content: types.VerdictReply = {"status": "ok", "verdict": self._monitor.verdict}
-        return content, []
+        return types.FindingsReply(status="ok", verdict=self._monitor.verdict), []
 
     def _history(self, args: Args) -> Answer:
         since = args.get("since", 0)
@@ -208,50 +173,105 @@ class Control:
 
     def _document(self, _args: Args) -> Answer:
         schema = self._monitor.store.page_schema
-        content: types.DocumentReply = {"status": "ok", "schema": schema.version, "bokeh": bokehjs.version()}
+        content = types.DocumentReply(status="ok", schema=schema.version, bokeh=bokehjs.version())
         return content, [self.documents.get(schema)]
 
     def _bokehjs(self, _args: Args) -> Answer:
-        content: types.BokehReply = {"status": "ok", "version": bokehjs.version()}
-        return content, [bokehjs.path().read_bytes()]
+        return types.BokehReply(status="ok", version=bokehjs.version()), [bokehjs.path().read_bytes()]
 
     def _export(self, _args: Args) -> Answer:
-        exporter = self._monitor.exporter
-        content: types.ExportReply = {"status": "ok", "filename": exporter.file_name()}
-        return content, [exporter.render().encode()]
+        name = time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html")
+        return types.ExportReply(status="ok", filename=name), [self._monitor.exporter.render().encode()]
 
     def _sessions(self, _args: Args) -> Answer:
-        content: types.SessionsReply = {"status": "ok", "sessions": self._monitor.opened.listing()}
-        return content, []
+        return types.SessionsReply(status="ok", sessions=self._monitor.opened.listing()), []
 
     def _open(self, args: Args) -> Answer:
-        path = args.get("path")
-        opened = self._monitor.opened.open(None if path is None else text(args, "path"))
+        opened = self._monitor.opened.open(optional(args, "path"))
         facts = dict(opened.snapshot.facts)
-        content: types.OpenReply = {"status": "ok", "recorded": opened.id, **opened.label(), "facts": facts}
-        return content, []
+        return types.OpenReply(status="ok", recorded=opened.id, facts=facts, **opened.label()), []
 
     def _of_recorded(self, command: str, args: Args) -> Callable[[Args], Answer]:
-        answer = self._recorded.answers.get(command)
-        if answer is None:
-            raise BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(self._recorded.answers))}.")
-        recorded = text(args, "recorded")
-        return lambda _args: answer(self._monitor.opened.get(recorded))
+        if command not in OF_RECORDED:
+            raise BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(OF_RECORDED))}.")
+        recorded, monitor = text(args, "recorded"), self._monitor
+        return lambda _args: OF_RECORDED[command](monitor.opened.get(recorded), monitor.publisher.state())
 
 
-def _loader_reply(state: LoaderState) -> Answer:
-    content: types.LoaderReply = {"status": "ok", "loader": state}
-    return content, []
-
-
-def _answer(work: Callable[[], Answer], reply: Send) -> None:
+def _answer(work: Callable[[], Answer | None], reply: Send) -> None:
     """Reply with the result or with the error: without a reply the page would wait for ever."""
     try:
-        content, buffers = work()
-        content = wire.sendable(content)
+        answer = work()
+        if answer is None:  # a thread gives it
+            return
+        content, buffers = wire.sendable(answer[0]), answer[1]
     except BaseException as exc:
         reply(wire.error(exc), [])
         if isinstance(exc, KeyboardInterrupt):
             raise
         return
     reply(content, buffers)
+
+
+def _events(session: RecordedSession) -> list[Event]:
+    return cast("list[Event]", session.snapshot.events)
+
+
+def _recorded_subscribe(session: RecordedSession, state: MonitorState) -> Answer:
+    rows = session.page_rows
+    content = types.SubscribeReply(
+        status="ok",
+        lease=LEASE_S,
+        session=session.id,
+        running=False,
+        recorded=session.label(),
+        seq=int(rows.seq[-1]) if len(rows) else 0,
+        schema=rows.schema.to_json(),
+        loaders=[complete(loader) for loader in session.snapshot.loaders],
+        events=_events(session),
+        strip=session.strip,
+        paused=False,
+        verdict=session.verdict,
+        offers=[],
+        diagnosing=None,
+        profiling=None,
+        **state,
+    )
+    return content, []
+
+
+def _recorded_document(session: RecordedSession, _state: MonitorState) -> Answer:
+    schema = session.page_rows.schema
+    content = types.DocumentReply(status="ok", schema=schema.version, bokeh=bokehjs.version())
+    return content, [session.document]
+
+
+OF_RECORDED: dict[str, Callable[[RecordedSession, MonitorState], Answer]] = {
+    "subscribe": _recorded_subscribe,
+    "history": lambda session, state: wire.history(session.page_rows, _events(session), state["charts"]),
+    "document": _recorded_document,
+    "export": lambda session, _state: (
+        types.ExportReply(status="ok", filename=session.export_name()),
+        [session.render().encode()],
+    ),
+}
+"""Answers about recorded sessions; the state is this process's monitor's, which such pages show, too."""
+
+
+def complete(state: Mapping[str, Any]) -> LoaderState:
+    """A recorded state with every field: the reader leaves out those that are damaged or that were not recorded."""
+    unknown: dict[str, Any] = {
+        **dict.fromkeys(("id", "name", "backend", "status"), ""),
+        **dict.fromkeys(("epoch", "batch", "samples", "lost", "doubled", "skipped", "replaced"), 0),
+        **dict.fromkeys(("wanted", "batches", "planned")),
+        "backends": [],
+        "skips": [],
+        "knobs": dict.fromkeys(KNOBS),
+        "decoded": {},
+        "calibration": {},
+    }
+    engine = {"available": False, "reason": None, "confirm": None, "note": None}
+    known = {key: value for key, value in state.items() if key != "epochs" and value is not None}
+    known["backends"] = [{**engine, **entry} for entry in known.get("backends", ())]
+    known["knobs"] = {**unknown["knobs"], **known.get("knobs", {})}
+    return cast("LoaderState", {**unknown, **known})

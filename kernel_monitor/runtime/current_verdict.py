@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,18 +13,13 @@ from ..analysis.gains import Pair, pair
 from ..analysis.live_segment import live_verdict
 from ..analysis.results import Advice, Verdict, plain
 from ..analysis.switches import LONGEST_S, asked, first
+from ..protocol.analysis_states import GainState, Kind, VerdictState
+from ..store import Store
 from .offers import Offers, under_way
 
-if TYPE_CHECKING:
-    from ..protocol.analysis_states import GainState, Kind, VerdictState
-    from ..store import Store
-
-PERIOD_S = 2.0
-"""Between two verdicts while a page is watching."""
-LOOKED_AT_S = 75.0
-"""Length of the past that is analysed, so that the cost does not grow with the session."""
-CHARTS = ("cpu", "gpu", "images", "wait", "processes")
-"""Charts whose series a verdict needs."""
+PERIOD_S = 2.0  # between two verdicts while a page is watching
+LOOKED_AT_S = 75.0  # length of the past that is analysed, so that the cost does not grow with the session
+CHARTS = ("cpu", "gpu", "images", "wait", "processes")  # whose series a verdict needs
 
 State = Mapping[str, Any]
 log = logging.getLogger(__name__)
@@ -33,9 +28,7 @@ log = logging.getLogger(__name__)
 class CurrentVerdict:
     """Verdicts of one session, computed on the sampler's reader thread from its store.
 
-    Args:
-        store: what was measured.
-        calibrate: called with the id of each loader whose loop is input-bound, to measure other engines on its files.
+    `calibrate` is called with the id of each loader whose loop is input-bound, to measure other engines on its files.
     """
 
     def __init__(self, store: Store, calibrate: Callable[[str], object]) -> None:
@@ -51,11 +44,9 @@ class CurrentVerdict:
     def refresh(
         self, now: float, states: Sequence[State], tasks: State | None = None, strip: State | None = None
     ) -> None:
-        """Compute a verdict if one is due, and update the offers.
+        """Compute a verdict if one is due at `now` (session s), and update the offers.
 
         Args:
-            now: session s.
-            states: of the loaders.
             tasks: progress of `diagnosing` and `profiling`.
             strip: of the last switch; it has a way back of its own, which is not offered again.
         """
@@ -79,13 +70,7 @@ class CurrentVerdict:
         return None if self.verdict is None or now > self._due + PERIOD_S else self.verdict["kind"]
 
     def judge(self, now: float, states: Sequence[State], *, loader: str | None = None) -> VerdictState | None:
-        """The verdict of the current segment at a moment, as JSON with `loader`; None if no loader delivers.
-
-        Args:
-            now: session s; later rows and steps are ignored.
-            states: of the loaders.
-            loader: the id of the loader to judge; by default the one that delivered last.
-        """
+        """The verdict at a session time on a loader (its id; by default the one that delivered last), or None."""
         found = self._judge(now, states, loader=loader)
         self._calibrate_if_bound(found)
         return _without_offer(found)
@@ -97,14 +82,7 @@ class CurrentVerdict:
     def _judge(
         self, now: float, states: Sequence[State], *, before: int | None = None, loader: str | None = None
     ) -> dict[str, Any] | None:
-        """The verdict, and as `offer` the switch that may be offered.
-
-        Args:
-            now: session s; later rows and steps are ignored.
-            states: of the loaders.
-            before: the id of an event: it and later ones are ignored.
-            loader: the id of the loader to judge; by default the one that delivered last.
-        """
+        """The verdict at `now`, without the event with the id `before` and later ones; `offer`: the switch to offer."""
         store = self._store
         rows = store.rows(store.seq_before(now - LOOKED_AT_S), CHARTS)
         steps = store.steps.table(now - LOOKED_AT_S)
@@ -137,7 +115,7 @@ class CurrentVerdict:
             state = next((state for state in states if state["id"] == event["loader"]), None)
             if state is None:
                 continue
-            then: dict[str, Any] = {**state, "backend": event["source"], "wanted": None}
+            then = {**state, "backend": event["source"], "wanted": None}
             try:
                 gains = self.gains(event["time"], then, before=event["id"])
             except Exception as error:  # noqa: BLE001 - the switch goes on

@@ -4,65 +4,41 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..analysis.switch_comparison import SwitchComparison, last_comparison
 from ..errors import SessionError
 from ..output import check, write
+from ..report.client import render_in_process
+from ..store import Snapshot, Store
 from ..text import line
-from .session import facts
-
-if TYPE_CHECKING:
-    from ..store import Snapshot, Store
-    from .session import Session
-    from .settings import Settings
+from .session import Session
 
 
 class Exporter:
-    """Exports one session.
+    """Exports one session."""
 
-    Args:
-        session: knows the loaders and the sampler.
-        store: has the rows and events.
-        settings: returns the current settings.
-    """
-
-    def __init__(self, session: Session, store: Store, settings: Callable[[], Settings]) -> None:
+    def __init__(self, session: Session, store: Store) -> None:
         self._session = session
         self._store = store
-        self._settings = settings
 
     def snapshot(self) -> Snapshot:
-        """An immutable copy of everything measured so far.
-
-        Raises:
-            SessionError: nothing was measured yet.
-        """
+        """An immutable copy of everything measured so far; SessionError if that is nothing."""
         session = self._session
         if session.id is None or self._store.last_seq == 0:
             raise SessionError("Nothing was measured yet: start the monitor first (%monitor start).")
         session.take_steps()
-        return self._store.snapshot(
-            session.tracker.reported(),
-            {
-                "session": session.id,
-                **facts(self._settings()),
-                "exported": time.time(),
-                "restarts": session.restarts,
-            },
-        )
+        facts = {"session": session.id, **session.facts(), "exported": time.time(), "restarts": session.restarts}
+        return self._store.snapshot(session.tracker.reported(), facts)
 
     def comparison(self, loader: str | None = None) -> SwitchComparison:
         """What the last switch of a loader's engine changed: `print(monitor.comparison())` at the end of a training.
 
+        It has `sentence` (also its text), `switch`, `before` and `after` (figures of both sides) and `faster`. The
+        sentence gives the reason where nothing can be compared.
+
         Args:
             loader: the loader's id or name; by default the one that switched last.
-
-        Returns:
-            `sentence` (also its text), `switch`, `before` and `after` (figures of both sides) and `faster`. The
-            sentence gives the reason where nothing can be compared.
 
         Raises:
             MonitorError: no loader, or more than one, has that name.
@@ -73,14 +49,8 @@ class Exporter:
             return SwitchComparison("Nothing was measured: %monitor in a cell before the training starts the monitor.")
         return last_comparison(snapshot, None if loader is None else line(loader))
 
-    def file_name(self) -> str:
-        """A file name for an export made now."""
-        return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html")
-
     def render(self) -> str:
         """The HTML report, rendered in a separate process."""
-        from ..report.client import render_in_process
-
         return render_in_process(self.snapshot())
 
     def export(self, path: str | os.PathLike[str]) -> Path:

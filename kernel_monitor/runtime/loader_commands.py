@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import MonitorError
 from ..text import line
-from .offers import under_way
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
-    from ..protocol.analysis_states import OfferState
     from ..protocol.states import LoaderState
     from .loader_tracker import LoaderTracker
     from .offers import Offers
 
 
 class LoaderCommands:
-    """The commands of one process.
+    """The commands of one process."""
 
-    Args:
-        tracker: finds the loaders.
-        offers: of this session.
-        tasks: returns the progress of `diagnosing` and `profiling`.
-    """
-
-    def __init__(self, tracker: LoaderTracker, offers: Offers, tasks: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, tracker: LoaderTracker, offers: Offers) -> None:
         self._tracker = tracker
         self._offers = offers
-        self._tasks = tasks
 
     def switch(self, backend: str, *, loader: str | None = None, confirmed: bool = False) -> LoaderState:
         """Ask a loader to continue with another engine from its next batch; returns its state at once.
@@ -43,42 +33,25 @@ class LoaderCommands:
             MonitorError: there is no such loader, or a question has not been confirmed.
             BackendUnavailable: there is no such engine, or it cannot run here.
         """
-        chosen = self.choose(loader)
-        question = None if confirmed else _question(chosen, backend)
+        question = None if confirmed else self.question(backend, loader=loader)
         if question is not None:
             raise MonitorError(f"{question} Nothing was switched: this has to be confirmed.")
+        chosen = self.choose(loader)
         chosen.switch(backend)
         state: LoaderState = chosen.state()
         self._offers.chosen(state)
         return state
 
-    @property
-    def offers(self) -> list[OfferState]:
-        """See `Monitor.offers`."""
-        self._offers.look(self._tracker.states(), diagnosing="diagnosing" in under_way(self._tasks()))
-        return list(self._offers.standing)
-
     def decline(self, loader: str | None = None) -> bool:
-        """Refuse the offer to a loader; it is not made again in this session.
-
-        Args:
-            loader: the loader's id or name; optional if there is only one.
-
-        Returns:
-            False if nothing was offered.
-
-        Raises:
-            MonitorError: there is no such loader.
-        """
+        """Refuse the offer to a loader (its id or name) for this session; returns False if nothing was offered."""
         return self._offers.decline(self.choose(loader).id)
 
     def question(self, backend: str, *, loader: str | None = None) -> str | None:
-        """The question to ask before switching to an engine, or None.
-
-        Raises:
-            MonitorError: there is no such loader.
-        """
-        return _question(self.choose(loader), backend)
+        """The question to ask before switching to an engine, or None."""
+        state = self.choose(loader).state()
+        if backend == (state["wanted"] or state["backend"]):
+            return None
+        return next((engine["confirm"] for engine in state["backends"] if engine["name"] == backend), None)
 
     def set(
         self,
@@ -107,11 +80,7 @@ class LoaderCommands:
         return state
 
     def choose(self, loader: str | None) -> SwitchableLoader:
-        """The live loader with an id or name; the only one for None.
-
-        Raises:
-            MonitorError: there is none, or there are several.
-        """
+        """The live loader with an id or name; the only one for None. MonitorError if there is none, or several."""
         live = self._tracker.loaders()
         if not live:
             raise MonitorError(
@@ -124,10 +93,3 @@ class LoaderCommands:
             problem = "Several are live: say which" if loader is None else f"No single loader is called {loader!r}"
             raise MonitorError(f"{problem}. The loaders are: {names}.")
         return chosen[0]
-
-
-def _question(loader: SwitchableLoader, backend: str) -> str | None:
-    state = loader.state()
-    if backend == (state["wanted"] or state["backend"]):
-        return None
-    return next((engine["confirm"] for engine in state["backends"] if engine["name"] == backend), None)

@@ -6,9 +6,13 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..steps.measured_step import PHASES
+from ..steps import sources
+from ..steps.measured_step import PHASES, Step
+from ..steps.step_meter import Meter, Totals
+from ..store import Store
 from ..text import shown_in
 
 if TYPE_CHECKING:
@@ -16,29 +20,15 @@ if TYPE_CHECKING:
 
     from ..loaders import SwitchableLoader
     from ..protocol.states import EpochCounts, LoaderState, ReportedState
-    from ..steps.measured_step import Step
     from ..steps.sources import Source
-    from ..steps.step_meter import Meter, Totals
-    from ..store import Store
 
-    AddEvent = Callable[..., object]
-
-KEPT_ENDED = 4
-"""Ended loaders that are still shown: one made in a function ends with it, but its curves belong to the session."""
-KEPT_EPOCHS = 100
-"""Finished epochs whose counts are kept for the report, per loader."""
-MOST_STEPS_A_SECOND = 200
-"""Per loader; of a faster one, evenly chosen steps are kept and the number of dropped ones."""
+KEPT_ENDED = 4  # ended loaders still shown: one made in a function ends with it, but its curves are the session's
+KEPT_EPOCHS = 100  # finished epochs whose counts are kept for the report, per loader
+MOST_STEPS_A_SECOND = 200  # per loader; of a faster one, evenly chosen steps are kept and the number of dropped ones
 
 
 class Stepped(NamedTuple):
-    """The steps of one loader since the last call.
-
-    Attributes:
-        loader: its id.
-        rows: the steps, with their ends in session s.
-        dropped: how many more there were.
-    """
+    """The steps of one loader that ended since the last call, with their ends in session s, and how many more did."""
 
     loader: str
     rows: list[Step]
@@ -48,16 +38,16 @@ class Stepped(NamedTuple):
 class LoaderTracker:
     """States, steps and epochs of the loaders, polled on the sampler's reader thread.
 
-    Args:
-        store: is given the columns of each new loader.
-        session_time: converts a `time.monotonic()` to session s; None before the session began.
-        add_event: called with each event of a loader, `(kind, time, **fields)`, on the thread on which it happened.
+    `add_event` is called with `(kind, time, **fields)` on the thread on which an event happened.
 
     Attributes:
+        phased: ids of the loaders of whose steps phases were measured.
         past: counts of the epochs before each loader's newest, by loader id; a new object when they changed.
     """
 
-    def __init__(self, store: Store, session_time: Callable[[float], float | None], add_event: AddEvent) -> None:
+    def __init__(
+        self, store: Store, session_time: Callable[[float], float | None], add_event: Callable[..., object]
+    ) -> None:
         self._store = store
         self._session_time = session_time
         self._add_event = add_event
@@ -68,16 +58,10 @@ class LoaderTracker:
         self._listening = False
         self._named: dict[str, tuple[str, bool]] = {}
         self._counted: dict[str, int] = {}
-        # The meter of an ended loader is kept until its last steps have been read.
-        self._meters: dict[str, Meter] = {}
-        self._phased: set[str] = set()
+        self._meters: dict[str, Meter] = {}  # that of an ended loader is kept until its last steps have been read
+        self.phased: set[str] = set()
         self._reading = threading.Lock()  # `steps` is called by the reader thread and by snapshots
         self._read: dict[str, int] = {}
-
-    @property
-    def phased(self) -> bool:
-        """Whether phases of any loader's steps were measured."""
-        return bool(self._phased)
 
     def begin(self) -> None:
         """Leave out all steps up to now: the monitor starts."""
@@ -91,22 +75,15 @@ class LoaderTracker:
         module = _loaders_module()
         return [] if module is None else list(module.live())
 
-    def calibrate(self, loader: str) -> None:
-        """Measure on some files of a live loader (its id) what other engines take of the processor."""
-        for live in self.loaders():
-            if live.id == loader:
-                live.calibrate()
-
     def stop_calibrations(self) -> None:
-        """End what `calibrate` has begun, and wait for its end."""
+        """End the calibrations that are under way, and wait for their end."""
         module = _loaders_module()
         if module is not None:
             module.stop_calibrations()
 
     def sources(self) -> list[SwitchableLoader | Source]:
         """The live switchable loaders, then the watched sources."""
-        live = getattr(sys.modules.get("kernel_monitor.steps.sources"), "live", list)
-        return [*self.loaders(), *live()]
+        return [*self.loaders(), *sources.live()]
 
     def states(self) -> list[LoaderState]:
         """The states of the live loaders, and the last states of the most recently ended ones (`"ended": true`)."""
@@ -132,7 +109,7 @@ class LoaderTracker:
         if not states and not self._named:
             return states
         self._meters.update((source.id, source.meter) for source in self.sources())
-        named = {state["id"]: (state["name"], state["id"] in self._phased) for state in states}
+        named = {state["id"]: (state["name"], state["id"] in self.phased) for state in states}
         epochs = {state["id"]: state["epoch"] for state in states}
         if epochs != self._counted:
             self._counted = epochs
@@ -140,23 +117,21 @@ class LoaderTracker:
         self._states = {state["id"]: state for state in states}
         if named != self._named:
             self._named = named
-            self._phased &= named.keys()
+            self.phased &= named.keys()
             self._store.set_loaders(
                 [{"id": key, "name": name, "phased": phased} for key, (name, phased) in named.items()]
             )
         return states
 
     def _count_epochs(self, newest: Mapping[str, int]) -> None:
-        self._epochs = {key: self._epochs.get(key, {}) for key in newest}
+        epochs = {key: self._epochs.get(key, {}) for key in newest}
         for source in self.sources():
-            known = self._epochs.get(source.id)
-            if known is not None:
-                known.update({epoch["epoch"]: epoch for epoch in source.epochs()})
-                for number in list(known)[:-KEPT_EPOCHS]:
-                    del known[number]
+            if source.id in epochs:
+                known = epochs[source.id] | {counts["epoch"]: counts for counts in source.epochs()}
+                epochs[source.id] = dict(list(known.items())[-KEPT_EPOCHS:])
+        self._epochs = epochs
         self.past = {
-            key: [counts for number, counts in known.items() if number != newest[key]]
-            for key, known in self._epochs.items()
+            key: [counts for number, counts in known.items() if number != newest[key]] for key, known in epochs.items()
         }
 
     def values(self, window: float) -> dict[str, float]:
@@ -168,14 +143,11 @@ class LoaderTracker:
             old = self._totals.get(key)
             self._totals[key] = new
             if new.phased:
-                self._phased.add(key)
+                self.phased.add(key)
             if f"loader/{key}/images" not in columns:
                 continue  # made since the last `look`
-            part = _between(old, new)
-            values[f"loader/{key}/images"] = part.pop("images") / window
-            values |= {
-                name: mean for part_name, mean in part.items() if (name := f"loader/{key}/{part_name}") in columns
-            }
+            part = {f"loader/{key}/{name}": value for name, value in _between(old, new, window).items()}
+            values |= {name: value for name, value in part.items() if name in columns}
         return values
 
     def steps(self, seconds: float) -> list[Stepped]:
@@ -186,10 +158,8 @@ class LoaderTracker:
             self._meters |= live
             for key, meter in list(self._meters.items()):
                 known = self._read.get(key, 0)
-                steps, newest = meter.steps_since(known)
-                self._read[key] = newest
-                if newest > known:
-                    found.append(self._in_session_time(key, steps, newest - known, seconds))
+                steps, self._read[key] = meter.steps_since(known)
+                found.append(self._in_session_time(key, steps, self._read[key] - known, seconds))
             for key in self._meters.keys() - live.keys():
                 del self._meters[key], self._read[key]
                 self._totals.pop(key, None)
@@ -213,31 +183,24 @@ class LoaderTracker:
         if at is None:
             return
         fields = {key: value for key, value in event.items() if key not in ("kind", "monotonic")}
-        for stamp in ("asked", "first"):
-            if stamp in fields:
-                fields[stamp] = self._session_time(fields[stamp])
+        fields |= {stamp: self._session_time(fields[stamp]) for stamp in ("asked", "first") if stamp in fields}
         self._add_event(event["kind"], at, **fields)
 
 
-def _between(old: Totals | None, new: Totals) -> dict[str, float]:
-    """Images, and mean durations in ms, of the steps that ended between two readings; unknown ones are left out."""
-
-    def difference(name: str) -> float:
-        before: float = 0.0 if old is None else getattr(old, name)
-        return float(getattr(new, name)) - before
-
-    part = {"images": difference("images")}
-    steps, waited, phased = difference("steps"), difference("waited"), difference("phased")
-    if steps:
-        part["step"] = 1e3 * difference("step_s") / steps
-    if waited:
-        part["wait"] = 1e3 * difference("wait_s") / waited
-    if phased:
+def _between(old: Totals | None, new: Totals, window: float) -> dict[str, float]:
+    """Images/s, and mean durations in ms, of the steps that ended between two readings; unknown ones are left out."""
+    part = new if old is None else Totals(*map(sub, new, old))
+    found = {"images": part.images / window}
+    if part.steps:
+        found["step"] = 1e3 * part.step_s / part.steps
+    if part.waited:
+        found["wait"] = 1e3 * part.wait_s / part.waited
+    if part.phased:
         # Phases that never occurred are left out: without a GPU there is no copy.
-        phases = {phase: difference(f"{phase}_s") for phase in PHASES if getattr(new, f"{phase}_s") > 0}
-        phases["other"] = max(0.0, difference("phased_step_s") - difference("phased_wait_s") - sum(phases.values()))
-        part |= {phase: 1e3 * seconds / phased for phase, seconds in phases.items()}
-    return {name: value for name, value in part.items() if not math.isnan(value)}
+        phases = {phase: getattr(part, f"{phase}_s") for phase in PHASES if getattr(new, f"{phase}_s") > 0}
+        phases["other"] = max(0.0, part.phased_step_s - part.phased_wait_s - sum(phases.values()))
+        found |= {phase: 1e3 * seconds / part.phased for phase, seconds in phases.items()}
+    return {name: value for name, value in found.items() if not math.isnan(value)}
 
 
 def _loaders_module() -> ModuleType | None:

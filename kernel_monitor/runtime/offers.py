@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-if TYPE_CHECKING:
-    from ..protocol.analysis_states import OfferState
+from ..protocol.analysis_states import OfferState
 
-BOUND_S = 10.0
-"""A loop must have been input-bound for this long before an engine is offered."""
-OVER_S = 30.0
-"""An offer is withdrawn when the loop has not been input-bound for this long."""
-GAP_S = 5.0
-"""Time between two verdicts counts at most this much: what happened in a longer gap is unknown."""
+BOUND_S = 10.0  # a loop must have been input-bound for this long before an engine is offered
+OVER_S = 30.0  # an offer is withdrawn when the loop has not been input-bound for this long
+GAP_S = 5.0  # time between two verdicts counts at most this much: what happened in a longer gap is unknown
 
 State = Mapping[str, Any]
 Key = tuple[str, Any]
-
-
-class Offer(NamedTuple):
-    """An open offer.
-
-    Attributes:
-        key: identifies the loader.
-        message: as sent to pages.
-        by: the measurement that its gain rests on; "" for a prediction, None without a gain.
-    """
-
-    key: Key
-    message: OfferState
-    by: str | None
 
 
 class Offers:
@@ -42,14 +24,13 @@ class Offers:
     never made again; if its loader ended before that, it may be.
 
     Attributes:
-        standing: the open offers as sent to pages: `loader` (id), `source` (the engine in use), `engine`, `sentence`,
-            `gain` (`analysis.results.Gain` as JSON, or None). Replaced, never modified.
+        standing: the open offers as sent to pages. Replaced, never modified.
     """
 
     def __init__(self) -> None:
         self.standing: list[OfferState] = []
         self._lock = threading.Lock()
-        self._open: dict[str, Offer] = {}  # by loader id
+        self._open: dict[str, tuple[Key, OfferState]] = {}  # by loader id
         self._closed: set[Key] = set()
         self._slower: set[tuple[Key, str]] = set()
         self._bound: dict[str, tuple[Any, float]] = {}  # by id: the segment, and for how many s it has been input-bound
@@ -59,64 +40,62 @@ class Offers:
     def judge(
         self, now: float, verdict: State | None, states: Sequence[State], *, busy: bool, backs: Collection[Any] = ()
     ) -> None:
-        """Update the offers with a new verdict.
+        """Update the offers with a new verdict (`analysis.live_verdict`) at `now` (session s).
 
         Args:
-            now: session s.
-            verdict: as `analysis.live_verdict` gives it.
-            states: of the loaders.
             busy: a diagnosis or a profile runs, which changes the loop.
             backs: (loader id, engine) that the page already offers as the way back.
         """
         with self._lock:
             last, self._judged = self._judged, None
-            ids = {state["id"] for state in states if not state.get("ended")}
-            self._bound = {loader: bound for loader, bound in self._bound.items() if loader in ids}
-            if verdict is None or busy:
+            live = {state["id"]: state for state in states if not state.get("ended")}
+            self._bound = {loader: bound for loader, bound in self._bound.items() if loader in live}
+            if verdict is None or busy or verdict["loader"] not in live:
                 return
             loader = str(verdict["loader"])
-            state = next((state for state in states if state["id"] == loader and not state.get("ended")), None)
-            if state is None:
-                return
+            state, candidate = live[loader], verdict.get("offer")
+            # Known again when it is made again: by its name, or by the length of its epochs.
+            key = (state["name"], None) if state["name"] != loader else ("", state.get("batches"))
             self._judged = loader, now
             passed = min(now - last[1], GAP_S) if last is not None and last[0] == loader else 0.0
-            key = _key(state)
-            for gain in verdict.get("gains", ()):
-                if gain["measured"] is not None and gain["measured"] <= 0:
-                    self._slower.add((key, str(gain["action"])))
             bound = self._count(loader, verdict, passed)
+            measured = [gain for gain in verdict["gains"] if gain["measured"] is not None]
+            self._slower |= {(key, gain["action"]) for gain in measured if gain["measured"] <= 0}
             if loader in self._open:
-                self._refresh(loader, verdict)
-            elif bound >= BOUND_S and key not in self._closed and state["wanted"] is None:
-                candidate = verdict.get("offer")
-                if candidate is not None and (loader, candidate["engine"]) not in backs:
-                    self._make(key, state, candidate)
+                self._refresh(loader, candidate, measured)
+            elif (
+                bound >= BOUND_S
+                and candidate is not None
+                and key not in self._closed
+                and state["wanted"] is None
+                and (key, candidate["engine"]) not in self._slower
+                and (loader, candidate["engine"]) not in backs
+            ):
+                self._open[loader] = key, _message(loader, state["backend"], candidate)
             self._update_standing()
 
     def look(self, states: Sequence[State], *, diagnosing: bool = False) -> None:
         """Drop the offers of loaders that ended, and close those of loaders whose engine the user changed.
 
-        Args:
-            states: of the loaders.
-            diagnosing: a diagnosis runs: the engines in use are not the user's choice.
+        While `diagnosing`, the engines in use are not the user's choice.
         """
         if not self._open:
             return
         with self._lock:
             live = {state["id"]: state for state in states if not state.get("ended")}
-            for loader, offer in list(self._open.items()):
+            for loader, (_, offer) in list(self._open.items()):
                 if loader not in live:
                     self._forget(loader)
-                elif not diagnosing and _chosen(live[loader]) != offer.message["source"]:
+                elif not diagnosing and _chosen(live[loader]) != offer["source"]:
                     self._close(loader)
             self._update_standing()
 
     def chosen(self, state: State) -> None:
         """Close the offer to a loader whose engine the user has just changed."""
         with self._lock:
-            offer = self._open.get(state["id"])
-            if offer is not None and _chosen(state) != offer.message["source"]:
-                self._close(state["id"])
+            loader = state["id"]
+            if loader in self._open and _chosen(state) != self._open[loader][1]["source"]:
+                self._close(loader)
                 self._update_standing()
 
     def decline(self, loader: str) -> bool:
@@ -142,25 +121,19 @@ class Offers:
         self._bound[loader] = verdict["segment"], bound
         return bound
 
-    def _make(self, key: Key, state: State, candidate: State) -> None:
-        if (key, candidate["engine"]) in self._slower:
-            return
-        message = _message(state["id"], state["backend"], candidate)
-        self._open[state["id"]] = Offer(key, message, _by(candidate))
-
-    def _refresh(self, loader: str, verdict: State) -> None:
+    def _refresh(self, loader: str, candidate: State | None, measured: Sequence[State]) -> None:
         """Change an open offer only when a newer measurement says more about it."""
-        offer, candidate = self._open[loader], verdict.get("offer")
-        newer = [gain for gain in verdict["gains"] if gain["measured"] is not None and gain["by"] != offer.by]
+        key, offer = self._open[loader]
+        newer = [gain for gain in measured if gain["by"] != _by(offer)]
         if self._over.get(loader, 0.0) >= OVER_S:
             self._close(loader)
         elif candidate is not None and _by(candidate) in {gain["by"] for gain in newer}:
-            self._open[loader] = Offer(offer.key, _message(loader, offer.message["source"], candidate), _by(candidate))
-        elif any(gain["action"] == offer.message["engine"] for gain in newer):
+            self._open[loader] = key, _message(loader, offer["source"], candidate)
+        elif any(gain["action"] == offer["engine"] for gain in newer):
             self._close(loader)  # measured since, and not worth a switch
 
     def _close(self, loader: str) -> None:
-        self._closed.add(self._open[loader].key)
+        self._closed.add(self._open[loader][0])
         self._forget(loader)
 
     def _forget(self, loader: str) -> None:
@@ -169,7 +142,7 @@ class Offers:
         self._over.pop(loader, None)
 
     def _update_standing(self) -> None:
-        messages = [offer.message for offer in self._open.values()]
+        messages = [offer for _, offer in self._open.values()]
         if messages != self.standing:
             self.standing = messages
 
@@ -179,20 +152,21 @@ def under_way(tasks: Mapping[str, Any] | None) -> set[str]:
     return {name for name, state in (tasks or {}).items() if state is not None and state["state"] == "running"}
 
 
-def _key(state: State) -> Key:
-    """Identifies a loader when it is made again."""
-    return (state["name"], None) if state["name"] != state["id"] else ("", state.get("batches"))
-
-
 def _chosen(state: State) -> Any:
     return state["wanted"] or state["backend"]
 
 
-def _by(candidate: State) -> str | None:
-    gain = candidate["gain"]
-    return None if gain is None else str(gain["by"])
+def _by(offer: State | OfferState) -> str | None:
+    """The measurement that an offer's gain rests on; "" for a prediction, None without a gain."""
+    gain = offer["gain"]
+    return None if gain is None else gain["by"]
 
 
 def _message(loader: str, source: str, candidate: State) -> OfferState:
-    engine, sentence, gain = candidate["engine"], candidate["advice"], candidate["gain"]
-    return {"loader": loader, "source": source, "engine": engine, "sentence": sentence, "gain": gain}
+    return {
+        "loader": loader,
+        "source": source,
+        "engine": candidate["engine"],
+        "sentence": candidate["advice"],
+        "gain": candidate["gain"],
+    }

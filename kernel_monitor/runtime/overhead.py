@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TypedDict
 
 import psutil
 
-PREFIX = "kernel-monitor"
-"""Prefix of the names of all our threads."""
+PREFIX = "kernel-monitor"  # of the names of all our threads
 
 
 class Cost(TypedDict):
@@ -23,19 +23,17 @@ class Cost(TypedDict):
 
 def thread_seconds() -> dict[str, float]:
     """CPU seconds of each live thread of ours, by name."""
-    ours = [thread for thread in threading.enumerate() if thread.name.startswith(PREFIX)]
+    ours = {thread.native_id: thread.name for thread in threading.enumerate() if thread.name.startswith(PREFIX)}
     if sys.platform != "linux":
-        used = {thread.id: thread.user_time + thread.system_time for thread in psutil.Process().threads()}
-        return {thread.name: used[thread.native_id] for thread in ours if thread.native_id in used}
+        used = psutil.Process().threads()
+        return {ours[thread.id]: thread.user_time + thread.system_time for thread in used if thread.id in ours}
     found = {}
-    for thread in ours:
-        if thread.native_id is not None:
-            try:
+    for native_id, name in ours.items():
+        if native_id is not None:
+            with suppress(OSError):
                 # Linux's id of a thread's CPU clock (MAKE_THREAD_CPUCLOCK, CPUCLOCK_SCHED). Unlike the result of
                 # pthread_getcpuclockid it is safe to use for a thread that has just ended.
-                found[thread.name] = time.clock_gettime((~thread.native_id << 3) | 6)
-            except OSError:
-                continue
+                found[name] = time.clock_gettime((~native_id << 3) | 6)
     return found
 
 

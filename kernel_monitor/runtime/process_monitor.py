@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -10,37 +11,37 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnosis import loop_guard
 from ..diagnosis.diagnose_command import DiagnoseCommand
+from ..errors import MonitorError, SessionError
 from ..profiler import profile_run
 from ..profiler.profile_command import ProfileCommand
 from ..recorded import Opened, RecordedSession
+from ..steps import cuda_times, phase, step, watch
 from ..store import Store
-from ..stream.hub import Hub
-from ..stream.sidebar_request import SidebarRequest
+from ..stream.hub import Hub, SidebarRequest
+from ..text import given, shown
 from .export import Exporter
 from .loader_commands import LoaderCommands
-from .marks import Marks
+from .offers import under_way
 from .overhead import Cost, thread_seconds
-from .publisher import Publisher, Tasks
-from .session import Row, Session
+from .publisher import Publisher
+from .recorder import left_behind, words
+from .session import Session
 from .settings import Price, Record, Settings
-from .status import status, step_notices
 
 if TYPE_CHECKING:
-    from ..loaders import SwitchableLoader
-    from ..protocol.analysis_states import DiagnosisState, GainState, OfferState, ProfileState, VerdictState
-    from ..protocol.states import LoaderState, RecordingState, SettingsState, Strip
+    from ..protocol.analysis_states import DiagnosisState, Findings, GainState, OfferState, ProfileState, VerdictState
+    from ..protocol.states import RecordingState, SettingsState
     from ..widgets import Dashboard
 
-RECORDER_ANSWER_S = 3.0
-"""How long `configure` waits for the recorder's answer when recording is turned on; it usually takes 50 ms."""
+RECORDER_ANSWER_S = 3.0  # how long `configure` waits for the recorder's answer, which usually takes 50 ms
+MAX_LABEL = 200  # characters of a mark's label; charts show the first forty
 
 
 class Monitor:
     """Samples this machine, follows this process's loaders, and serves the pages that show them.
 
-    Thread-safe. Nothing runs before :meth:`start`. Pages and magics use its parts: `live_session` (the sampler and its
-    recorder), `store` (rows and events), `hub` (which pages are watching), `publisher` (what they are sent),
-    `diagnosis`, `profiler`, `exporter`, `sidebar` and `opened` (recorded sessions).
+    Thread-safe. Nothing runs before `start`. Pages and magics use its parts: the sampler and its recorder
+    (`live_session`), rows and events (`store`), recorded sessions (`opened`) and others.
     """
 
     def __init__(self) -> None:
@@ -50,9 +51,10 @@ class Monitor:
         self.opened = Opened()
         self._settings = Settings()
         self._lock = threading.RLock()
-        self.live_session = Session(self.store, self)
+        self.live_session = Session(self.store)
         self.publisher = Publisher(self.live_session, self.store, self.hub, lambda: self._settings, self._tasks)
-        self._loaders = LoaderCommands(self.live_session.tracker, self.publisher.current.offers, self._tasks)
+        self.live_session.listen(self.publisher.row, self.publisher.notify, self._show_phases)
+        self._loaders = LoaderCommands(self.live_session.tracker, self.publisher.current.offers)
         session, tracker = self.live_session, self.live_session.tracker
         at, add, start = session.session_time, session.add_event, self.start
         stage = loop_guard.Stage(
@@ -62,7 +64,7 @@ class Monitor:
         self.profiler = ProfileCommand(
             profile_run.Stage(tracker.sources, lambda: session.recorder.to_json()["path"], at, add, start)
         )
-        self.exporter = Exporter(self.live_session, self.store, lambda: self._settings)
+        self.exporter = Exporter(self.live_session, self.store)
         # The public commands are the parts' own methods; their documentation is there.
         self.switch, self.set = self._loaders.switch, self._loaders.set
         self.question, self.decline = self._loaders.question, self._loaders.decline
@@ -70,17 +72,13 @@ class Monitor:
         self.profile = self.profiler.start
         self.snapshot, self.comparison = self.exporter.snapshot, self.exporter.comparison
         self.export = self.exporter.export
-        self._marks = Marks(self.live_session)
-        self.mark, self.step = self._marks.mark, self._marks.step
-        self.phase, self.watch = self._marks.phase, self._marks.watch
-        self.step_notices = step_notices
+        self.step, self.phase, self.watch = step, phase, watch
+        self.loader_states = self.live_session.tracker.states
         self._news: str | None = None
         self._began = 0.0
         self._configure_store()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_in_child)
-
-    # -- measuring --------------------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -91,15 +89,17 @@ class Monitor:
         record: Record | None = None,
         price: Price | None = None,
     ) -> None:
-        """Start sampling with these settings (see `configure`); a monitor that runs already is configured.
-
-        Raises:
-            SessionError: a value is not accepted.
-        """
+        """Start sampling with these settings (see `configure`); a monitor that runs already is configured."""
         self.configure(interval=interval, history=history, charts=charts, record=record, price=price)
-        if self.live_session.start(self._settings):
+        with self._lock:
+            left = left_behind() if self.session is None else None
+            started = self.live_session.start(self._settings)
+        if left is not None:
+            self._news = left["message"]
+            self.live_session.remember(left["message"])
+            self.publisher.notify("left-without-goodbye", **left)
+        if started:
             self._began = time.monotonic()
-            self._report_unfinished_session()
             self.publisher.notify("started")
 
     def configure(
@@ -111,7 +111,7 @@ class Monitor:
         record: Record | None = None,
         price: Price | None = None,
     ) -> SettingsState:
-        """Change settings, also while the monitor runs, without losing samples; those left out stay as they are.
+        """Change settings, also while the monitor runs, without losing samples; returns all settings.
 
         Args:
             interval: s between samples, 0.05 to 60; default 0.1.
@@ -120,9 +120,6 @@ class Monitor:
             record: False stops the recording, True resumes it in the same file, a folder sets where to record; the
                 result is in `recording`. Default True.
             price: of an hour of this machine: a number, or text such as `2.50 €`; an empty text removes it.
-
-        Returns:
-            All settings.
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
@@ -160,22 +157,6 @@ class Monitor:
         return self.live_session.running
 
     @property
-    def missed(self) -> int:
-        """Samples of this session that the sampler did not take in time."""
-        return self.live_session.missed
-
-    @property
-    def sampler_pid(self) -> int | None:
-        """The sampler's process id; None while there is none."""
-        client = self.live_session.client
-        return None if client is None else client.pid
-
-    @property
-    def restarts(self) -> int:
-        """How often the running sampler was restarted."""
-        return self.live_session.restarts
-
-    @property
     def session(self) -> str | None:
         """The session's id; None before the first start."""
         return self.live_session.id
@@ -196,7 +177,29 @@ class Monitor:
 
     def status(self) -> str:
         """A few lines for people: what runs, what it costs, what was missed and where it is recorded."""
-        return status(self.live_session, self.store, self.settings, self.cost(), self.loader_states())
+        session, settings, cost = self.live_session, self.settings, self.cost()
+        if session.id is None:
+            return "kernel_monitor is not running. %monitor start starts it."
+        schema, interval, history = self.store.schema, settings["interval"], settings["history"]
+        state = "running" if session.running else "stopped"
+        lines = [f"kernel_monitor is {state}: {self.store.last_seq:,} samples, one every {interval:g} s"]
+        if cost["sampler"] is not None:
+            lines.append(f"cost: sampler {cost['sampler']:.1f} % of a core, in the kernel {cost['kernel']:.1f} %")
+        lines.append(words(self.recording))
+        kept = schema.capacity * interval
+        if kept < 0.99 * history:
+            series = len(schema.series)
+            lines.append(f"the charts keep {kept:.0f} s: {series:,} series fill the memory that the history may take")
+        if session.missed:
+            lines.append(f"{session.missed:,} samples were missed (gaps are drawn as gaps)")
+        if session.restarts:
+            lines.append(f"the sampler was restarted {session.restarts} times")
+        if schema.gpu_reason:
+            lines.append(f"no GPU rows: {schema.gpu_reason}")
+        for loader in self.loader_states():
+            lines.append(f"{loader['name']}: {loader['status']}")
+            lines += [f"  {engine['name']}: {engine['note']}" for engine in loader["backends"] if engine.get("note")]
+        return shown("\n".join([*lines, *self.step_notices(), *session.notices]))
 
     def dashboard(self) -> Dashboard:
         """The dashboard as a widget, for the output of a cell. Starts the monitor if needed."""
@@ -204,21 +207,6 @@ class Monitor:
 
         self.start()
         return Dashboard()
-
-    # -- loaders and loops ------------------------------------------------------------------------------------------
-
-    def loaders(self) -> list[SwitchableLoader]:
-        """The live switchable loaders of this process, oldest first."""
-        return self.live_session.tracker.loaders()
-
-    def loader_states(self) -> list[LoaderState]:
-        """The states of the live loaders, and the last states of the most recently ended ones (`"ended": true`)."""
-        return self.live_session.tracker.states()
-
-    @property
-    def strip(self) -> Strip | None:
-        """Rates before and after the last switch, or None (docs/messages.md, *Strip*)."""
-        return self.publisher.strip
 
     @property
     def verdict(self) -> VerdictState | None:
@@ -230,55 +218,55 @@ class Monitor:
     def offers(self) -> list[OfferState]:
         """Switches that are offered to loops that have waited for their data for some time, each once.
 
-        Each has `loader` (its id), `source` (the engine in use), `engine`, `sentence`, and `gain`
-        (`analysis.results.Gain` as JSON, or None). Updated while a page shows the loop. `switch` accepts one,
-        `decline` refuses it.
+        Updated while a page shows the loop. `switch` accepts one, `decline` refuses it.
         """
-        return self._loaders.offers
+        offers = self.publisher.current.offers
+        offers.look(self.loader_states(), diagnosing="diagnosing" in under_way(self._tasks()))
+        return offers.standing
 
     @property
     def diagnosing(self) -> DiagnosisState | None:
-        """Progress of the newest diagnosis: `state` (`running`, `done`, `failed`, `cancelled`), `loader`, `name`,
-        `backend` (under measurement), `done` and `total` (engines), `seconds_left`, `message`, `result` (what was
-        measured, also by one that was aborted); None before the first one."""
+        """Progress of the newest diagnosis, with what it has measured as `result`; None before the first one."""
         return self.diagnosis.state
 
     @property
     def profiling(self) -> ProfileState | None:
-        """Progress of the newest profile: `state` (`running`, `done`, `failed`), `loader`, `done` and `total` (steps),
-        `message`, `result`; None before the first one."""
+        """Progress of the newest profile, with its `result` at the end; None before the first one."""
         return self.profiler.state
 
-    # -- called by magics and pages ---------------------------------------------------------------------------------
+    def mark(self, label: str) -> dict[str, Any]:
+        """Mark this moment: charts draw a line with this label, and a new segment begins for the analysis.
+
+        Args:
+            label: a few words, such as `augment x12`.
+
+        Returns:
+            The event: `id`, `kind`, `time` (session s), `label`.
+        """
+        text = given(label, "A mark", sys.maxsize)
+        if not text:
+            raise MonitorError("A mark needs words: monitor.mark('augment x12').")
+        if len(text) > MAX_LABEL:
+            raise MonitorError(f"A mark has {MAX_LABEL} letters at most, not {len(text)}.")
+        at = self.live_session.session_time(time.monotonic())
+        if at is None:
+            raise SessionError("Nothing is measured yet: start the monitor first (%monitor start).")
+        return self.live_session.add_event("mark", at, label=text)
+
+    def step_notices(self) -> list[str]:
+        """Messages about steps that cannot be measured."""
+        return list(cuda_times.LOST)
 
     def news(self) -> str | None:
         """The message that the previous session ended without a goodbye, returned once; or None."""
         news, self._news = self._news, None
         return news
 
-    def open_sidebar(self, page: str, patience: float) -> bool:
-        """Ask a page to open its sidebar.
+    def _configure_store(self) -> None:
+        self.store.set_capacity(self._settings.capacity)
+        self.store.set_charts(self._settings.charts)
 
-        Args:
-            page: the session id of its connection to the kernel.
-            patience: s to wait for its answer; a later answer is accepted, too.
-
-        Returns:
-            Whether the page has answered.
-        """
-        self.sidebar.ask(page)
-        self.publisher.notify("sidebar", page=page)
-        return self.sidebar.wait(patience)
-
-    # -- called by the session, on the sampler's reader thread --------------------------------------------------------
-
-    def row(self, row: Row) -> None:
-        self.publisher.row(row)
-
-    def changed(self, kind: str, **fields: Any) -> None:
-        self.publisher.notify(kind, **fields)
-
-    def phased(self) -> None:
+    def _show_phases(self) -> None:
         """Show the chart of phases from now on, unless the user chose the charts."""
         with self._lock:
             before = self._settings
@@ -287,20 +275,7 @@ class Monitor:
         if after.charts != before.charts:
             self.publisher.notify("configured")
 
-    # -- private ------------------------------------------------------------------------------------------------------
-
-    def _configure_store(self) -> None:
-        self.store.set_capacity(self._settings.capacity)
-        self.store.set_charts(self._settings.charts)
-
-    def _report_unfinished_session(self) -> None:
-        left, self.live_session.left = self.live_session.left, None
-        if left is not None:
-            self._news = left["message"]
-            self.live_session.remember(left["message"])
-            self.publisher.notify("left-without-goodbye", **left)
-
-    def _tasks(self) -> Tasks:
+    def _tasks(self) -> Findings:
         return {"diagnosing": self.diagnosing, "profiling": self.profiling}
 
     def _gains(self, loader: str) -> list[GainState]:
@@ -328,6 +303,3 @@ def open_session(path: str | os.PathLike[str] | None = None) -> RecordedSession:
         SessionError: there is none, or it cannot be read; the message gives the reason.
     """
     return monitor.opened.open(path)
-
-
-__all__ = ["Monitor", "monitor", "open_session"]

@@ -4,63 +4,43 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from .._version import __version__
 from ..analysis import strip as switch_strip
+from ..analysis.machine_limits import allowed_cores
 from ..analysis.switches import LONGEST_S, asked, first, switches
 from ..protocol import message_types
+from ..protocol.analysis_states import Findings
+from ..protocol.message_types import Figures, Frame, Glance, MachineFigures
+from ..protocol.states import ChartState, Event, Identity, MonitorState, Strip
+from ..store import Rows, Store
 from ..store.charts import available
-from ..stream.glance import PERIOD_S, glance
 from ..stream.hub import FRAMES, GLANCE, Hub, Publish
 from ..stream.page_messages import encode_values
 from .current_verdict import CurrentVerdict
-from .session import version
+from .session import Row, Session, version
+from .settings import Settings
 
-if TYPE_CHECKING:
-    from ..protocol.analysis_states import DiagnosisState, Findings, ProfileState
-    from ..protocol.message_types import Figures, Frame, Glance
-    from ..protocol.states import ChartState, Event, Identity, MonitorState, Strip
-    from ..store import Store
-    from .session import Row, Session
-    from .settings import Settings
-
-
-class Tasks(TypedDict):
-    """Progress of the newest diagnosis and profile."""
-
-    diagnosing: DiagnosisState | None
-    profiling: ProfileState | None
-
-
+GLANCE_PERIOD_S = 1.0
 STRIP_PERIOD_S = 1.0
-STRIP_CHARTS = ("cpu", "gpu", "images", "wait")
-"""Charts whose series the strip needs."""
-SETTLED_S = 60.0
-"""For this long after its first batch an engine may deliver batches that it had prefetched."""
+STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
+SETTLED_S = 60.0  # for this long after its first batch an engine may deliver batches that it had prefetched
 
 
 class Publisher:
     """The stream to all pages of one kernel.
 
-    Args:
-        session: the running session.
-        store: its rows and events.
-        hub: the pages that are watching.
-        settings: returns the current settings.
-        tasks: returns the progress of `diagnosing` and `profiling`, in objects that are replaced, never modified.
+    `tasks` returns the progress of `diagnosing` and `profiling`, in objects that are replaced, never modified.
     """
 
     def __init__(
-        self,
-        session: Session,
-        store: Store,
-        hub: Hub,
-        settings: Callable[[], Settings],
-        tasks: Callable[[], Tasks],
+        self, session: Session, store: Store, hub: Hub, settings: Callable[[], Settings], tasks: Callable[[], Findings]
     ) -> None:
         self.current = CurrentVerdict(store, session.calibrate)
         self.strip: Strip | None = None
@@ -88,9 +68,9 @@ class Publisher:
             "protocol": message_types.PROTOCOL,
             "version": __version__,
             "environment": Path(sys.prefix).name,
-            "ipykernel": _version("ipykernel"),
-            "bokeh": _version("bokeh"),
-            "running": self._session.client is not None,
+            "ipykernel": version("ipykernel"),
+            "bokeh": version("bokeh"),
+            "running": self._session.running,
             "session": self._session.id,
             **self.state(),
         }
@@ -138,23 +118,19 @@ class Publisher:
             self._frame(publish, row)
         if glances and row.sampled >= self._glance_due:
             # Due half an interval early, or rounding would delay each glance by a frame.
-            self._glance_due = row.sampled + PERIOD_S - min(0.5, self._settings().interval) / 2
+            self._glance_due = row.sampled + GLANCE_PERIOD_S - min(0.5, self._settings().interval) / 2
             self.current.refresh(row.time, row.states)
-            content: Glance = {
-                "protocol": message_types.PROTOCOL,
-                "session": self._session.id,
-                **self.glance(),
-            }
+            content: Glance = {"protocol": message_types.PROTOCOL, "session": self._session.id, **self.glance()}
             publish(message_types.GLANCE, content)
 
     def glance(self) -> Figures:
         """The figures of a status bar, the kind of the current verdict, and the recording's state."""
         session, store = self._session, self._store
-        last = max(1, round(PERIOD_S / self._settings().interval))
+        last = max(1, round(GLANCE_PERIOD_S / self._settings().interval))
         now = session.session_time(time.monotonic())
         loaders = [loader.id for loader in session.tracker.loaders()]
         return {
-            **glance(store.rows(store.last_seq - last), loaders=loaders),
+            **machine_figures(store.rows(store.last_seq - last), loaders=loaders),
             "kind": None if now is None else self.current.kind(now),
             "recording": session.recorder.to_json(),
         }
@@ -201,7 +177,37 @@ class Publisher:
         self.strip = switch_strip(rows, events, row.states, steps)
 
 
-@lru_cache(maxsize=2)
-def _version(distribution: str) -> str | None:
-    # Cached: a reply on the control channel must take less than a millisecond.
-    return version(distribution)
+def machine_figures(rows: Rows, *, loaders: Sequence[str]) -> MachineFigures:
+    """The figures of some rows, with the rates of these loaders (their ids) added up; what is not known is None.
+
+    CPU is of the cores that this process may use, memory of its container where that has a limit.
+    """
+    schema = rows.schema
+    limit = (schema.host.get("limits") or {}).get("memory")
+    container = limit is not None and "container/memory" in schema.columns
+    gpus = [f"gpu/{gpu.index}" for gpu in schema.gpus]
+    cores = _values(rows, [f"cpu/{core}/busy" for core in allowed_cores(schema)])
+    busy = _values(rows, [f"{gpu}/utilisation" for gpu in gpus])
+    memory = _values(rows, ["container/memory" if container else "memory/used"])
+    gpu_memory = _values(rows, [f"{gpu}/memory_used" for gpu in gpus])
+    images = _values(rows, [f"loader/{loader}/images" for loader in loaders])
+    return {
+        "cpu": float(np.concatenate(cores).mean()) if cores else None,
+        "gpu": float(np.concatenate(busy).mean()) if busy else None,
+        "memory_used": _total([values[-1] for values in memory]),
+        "memory_total": limit if container else schema.host.get("memory_total"),
+        "gpu_memory_used": _total([values[-1] for values in gpu_memory]),
+        "gpu_memory_total": _total([gpu.memory_total for gpu in schema.gpus if gpu.memory_total is not None]),
+        "images": _total([values.mean() for values in images]),
+    }
+
+
+def _values(rows: Rows, names: list[str]) -> list[npt.NDArray[np.float32]]:
+    """The known values of each of these series that has any."""
+    columns = [rows.values[:, rows.schema.columns[name]] for name in names if name in rows.schema.columns]
+    known = [values[np.isfinite(values)] for values in columns]
+    return [values for values in known if len(values)]
+
+
+def _total(figures: Sequence[float]) -> float | None:
+    return float(sum(figures)) if figures else None

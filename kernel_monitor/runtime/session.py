@@ -10,22 +10,20 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..paths import private
+from ..protocol.states import LoaderState
 from ..sample.clock import SessionClock
 from ..sample.sampler_client import SamplerClient
 from ..store import Store
 from ..text import shown_in
 from .loader_tracker import LoaderTracker
 from .overhead import Share
-from .recorder_feed import FLUSH_S, RecorderFeed
-from .recorder_state import Recording, left_behind
+from .recorder import FLUSH_S, RecorderFeed, Recording
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from ..protocol.states import LoaderState
 
 log = logging.getLogger(__name__)
 
@@ -35,51 +33,29 @@ REPORTED_PACKAGES = ("kernel-monitor", "torch", "torchvision", "nvidia-dali-cuda
 
 
 class Row(NamedTuple):
-    """A row just appended to the store.
-
-    Attributes:
-        seq: its sequence number.
-        time: s since the session began.
-        sampled: when it was taken, by `time.monotonic()` (s).
-        missed: deadlines without a row since the previous row.
-        states: the loaders' states.
-    """
+    """A row just appended to the store."""
 
     seq: int
-    time: float
-    sampled: float
-    missed: int
+    time: float  # s since the session began
+    sampled: float  # when it was taken, by `time.monotonic()` (s)
+    missed: int  # deadlines without a row since the previous row
     states: list[LoaderState]
-
-
-class Listener(Protocol):
-    """Callbacks of a `Session`, called on the sampler's reader thread."""
-
-    def row(self, row: Row) -> None:
-        """A row was appended."""
-
-    def changed(self, kind: str, **fields: Any) -> None:
-        """The sampler reported something; `stopped` with a `message` when no more frames will come."""
-
-    def phased(self) -> None:
-        """Phases of steps were measured for the first time."""
 
 
 class Session:
     """One session: it begins with the first start and goes on when the sampler is stopped and started again."""
 
-    def __init__(self, store: Store, listener: Listener) -> None:
+    def __init__(self, store: Store) -> None:
         self.id: str | None = None
         self.recorder = Recording()
-        self.left: dict[str, str] | None = None
         self.notices: list[str] = []
+        self.missed = 0  # deadlines without a row in the whole session
         self.client: SamplerClient | None = None
         self.tracker = LoaderTracker(store, self.session_time, self.add_event)
         self.share = Share()
         self.expected_hello: Callable[[], Mapping[str, Any] | None] = lambda: None
-        self._feed = RecorderFeed(self._send)
+        self._feed = RecorderFeed(self._send, lambda: self.recorder.on)
         self._store = store
-        self._listener = listener
         self._clock: SessionClock | None = None
         self._lock = threading.RLock()
         self._settings = Settings()
@@ -87,7 +63,12 @@ class Session:
         self._phased = False
         self._fresh = True  # the recorder of a new sampler has received nothing yet
         self._window_from = 0.0
-        self.missed = 0  # deadlines without a row in the whole session
+
+    def listen(
+        self, row: Callable[[Row], None], changed: Callable[..., None], first_phases: Callable[[], None]
+    ) -> None:
+        """Set what the reader thread calls; `changed` gets a kind and a `message` (`stopped`: no more rows)."""
+        self._on_row, self._on_change, self._on_first_phases = row, changed, first_phases
 
     @property
     def running(self) -> bool:
@@ -108,13 +89,8 @@ class Session:
             if self._clock is None or self.id is None:
                 self._clock = SessionClock(time.monotonic(), time.time())
                 self.id = uuid.uuid4().hex
-                self.left = left_behind()
-            path = None
-            if settings.record:
-                path = self.recorder.begin(settings.record_to, self.id, self._clock.origin)
-            else:
-                self.recorder.end()
-            self._feed.recording = path is not None
+            origin = self._clock.origin
+            path = self.recorder.turn(on=settings.record, folder=settings.record_to, session=self.id, origin=origin)
             self._window_from = self._stepped = time.monotonic()
             self.tracker.begin()
             self._set_expected_columns(self._clock)
@@ -131,20 +107,15 @@ class Session:
             )
             client.start()
             # atexit runs the newest first: ours before the client's, which would end the sampler without a goodbye.
-            atexit.unregister(self._at_exit)
-            atexit.register(self._at_exit)
+            atexit.unregister(self.stop)
+            atexit.register(self.stop, "the process ended")
         if began and settings.price is not None:
             self.add_event("price", 0.0, per_hour=settings.price, currency=settings.currency)
         return True
 
     def _set_expected_columns(self, clock: SessionClock) -> None:
-        """Give the store the columns of this machine's last hello, so that pages build their charts meanwhile.
-
-        The sampler's own hello then changes only what differs.
-        """
-        if self._store.schema.host:
-            return
-        hello = self.expected_hello()
+        """Give the store the columns of this machine's last hello, so that pages build their charts meanwhile."""
+        hello = None if self._store.schema.host else self.expected_hello()
         if hello is not None:
             self.tracker.look()
             try:
@@ -158,12 +129,11 @@ class Session:
             client = self.client
             if client is None:
                 return False
-            self.take_steps()
-            self._feed.goodbye(reason, self.tracker.loaders(), self.tracker.states())
+            self.goodbye(reason)
             self.client = None
             if self.recorder.on:
                 self.recorder.end("The session has ended; its recording is kept.")
-        atexit.unregister(self._at_exit)
+        atexit.unregister(self.stop)
         self.tracker.stop_calibrations()
         client.stop()  # without the lock: it joins the reader thread, which may need it
         return True
@@ -188,29 +158,26 @@ class Session:
             if after.interval != before.interval:
                 self._send({"do": "interval", "seconds": after.interval})
             if has_price or after.interval != before.interval:
-                self._feed.facts(facts(after))
+                self._feed.record("facts", facts=self.facts())
             wanted = (after.record, after.record_to)
             if wanted == (before.record, before.record_to) and (self.recorder.on or not after.record):
                 return
-            path = None
-            if after.record:
-                path = self.recorder.begin(after.record_to, self.id, self._clock.origin)
-            else:
-                self.recorder.end()
+            origin = self._clock.origin
+            path = self.recorder.turn(on=after.record, folder=after.record_to, session=self.id, origin=origin)
             self._send({"do": "record", "path": None if path is None else str(path)})
-            self._feed.recording = path is not None
             if path is not None:
-                self._feed.begin(facts(after))
+                self._feed.begin(self.facts())
 
     def calibrate(self, loader: str) -> None:
         """Have other engines run on some files of a loader (its id), in a process of its own, unless that was done."""
-        if self.running:
-            self.tracker.calibrate(loader)
+        for live in self.tracker.loaders() if self.running else ():
+            if live.id == loader:
+                live.calibrate()
 
     def add_event(self, kind: str, at: float, **fields: Any) -> dict[str, Any]:
         """Add an event at a session time (s), for pages, reports and the recording; returns it."""
         event = self._store.add_event(kind, at, **shown_in(fields))
-        self._feed.event(event)
+        self._feed.record("event", event=event)
         return event
 
     def take_steps(self) -> None:
@@ -220,7 +187,21 @@ class Session:
         self._stepped = now
         for loader, rows, dropped in self.tracker.steps(seconds):
             self._store.steps.add(loader, rows, dropped)
-            self._feed.steps(loader, rows, dropped)
+            self._feed.record("steps", loader=loader, rows=rows, dropped=dropped)
+
+    def facts(self) -> dict[str, Any]:
+        """Package versions, Python, platform, interval (s), price; `rank` and `world_size` if set (by torchrun)."""
+        settings = self._settings
+        ranks = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", "")}
+        return {
+            "python": platform.python_version(),
+            "platform": platform.system(),
+            "versions": {name: found for name in REPORTED_PACKAGES if (found := version(name)) is not None},
+            "interval": settings.interval,
+            "price": settings.price,
+            "currency": settings.currency,
+            **{name: int(text) for name, text in ranks.items() if text.isdecimal()},
+        }
 
     def session_time(self, monotonic: float) -> float | None:
         """The session time (s) of a `time.monotonic()`; None before the session began."""
@@ -231,11 +212,7 @@ class Session:
         """Detach a forked child: it has no sampler, session or recording."""
         self._lock = threading.RLock()
         self.client = self.id = self._clock = None
-        self._feed.recording = False
         self.recorder = Recording()
-
-    def _at_exit(self) -> None:
-        self.stop("the process ended")
 
     def _send(self, message: dict[str, Any]) -> object:
         client = self.client
@@ -250,7 +227,7 @@ class Session:
             self._fresh = False
             client = self.client
             self.share.begin(None if client is None else client.pid)
-            self._feed.begin(facts(self._settings))
+            self._feed.begin(self.facts())
 
     def _on_frame(self, sampled: float, missed: int, values: Any) -> None:
         clock = self._clock
@@ -266,18 +243,17 @@ class Session:
         seq = self._store.append(at, values, loaders)
         if tracker.phased and not self._phased:
             self._phased = True
-            self._listener.phased()
+            self._on_first_phases()
         if sampled - self._stepped >= FLUSH_S:
             self.take_steps()
         self._feed.epochs(tracker.past)
         self._feed.row(at, loaders, states, tracker.loaders())
-        self._listener.row(Row(seq, at, sampled, missed, states))
+        self._on_row(Row(seq, at, sampled, missed, states))
 
     def _on_notice(self, notice: dict[str, Any]) -> None:
         message = str(notice.get("message", ""))
         if notice.get("kind") == "recorder":
             self.recorder.handle_notice(notice)
-            self._feed.recording = self.recorder.on
             return
         self.remember(message)
         if notice.get("level") == "error":  # the client gave up restarting
@@ -286,10 +262,9 @@ class Session:
             if client is not None:
                 client.stop()
             self.recorder.end("Nothing is measured any more.")
-            self._feed.recording = False
-            self._listener.changed("stopped", message=message)
+            self._on_change("stopped", message=message)
         elif "kind" in notice:
-            self._listener.changed(str(notice["kind"]), message=message)
+            self._on_change(str(notice["kind"]), message=message)
 
     def _on_exit(self, reason: str) -> None:
         self._fresh = True
@@ -303,26 +278,7 @@ class Session:
         self.notices = [*(kept for kept in self.notices if kept != message), message][-KEPT_NOTICES:]
 
 
-def facts(settings: Settings) -> dict[str, Any]:
-    """Facts of a session: package versions, Python, platform, interval (s), price; `rank` and `world_size` if set."""
-    versions = {name: found for name in REPORTED_PACKAGES if (found := version(name)) is not None}
-    return {
-        "python": platform.python_version(),
-        "platform": platform.system(),
-        "versions": versions,
-        "interval": settings.interval,
-        "price": settings.price,
-        "currency": settings.currency,
-        **_rank(),
-    }
-
-
-def _rank() -> dict[str, int]:
-    """Rank and world size from the environment variables that torchrun sets."""
-    texts = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", "")}
-    return {name: int(text) for name, text in texts.items() if text.isdecimal()}
-
-
+@cache  # a reply on the control channel must take less than a millisecond
 def version(distribution: str) -> str | None:
     """The version of an installed package, or None."""
     try:

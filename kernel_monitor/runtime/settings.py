@@ -7,25 +7,22 @@ import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import SessionError
+from ..protocol.states import SettingsState
 from ..store.charts import CHART_IDS, DEFAULT_CHARTS, PHASED_CHARTS, chart_ids
 from ..text import shown
 
-if TYPE_CHECKING:
-    from ..protocol.states import SettingsState
-
 INTERVAL_S = (0.05, 60.0)
 HISTORY_S = (60.0, 3600.0)
-FEWEST_ROWS = 10
-"""Rows of the charts' history at least, however long the interval."""
+FEWEST_ROWS = 10  # rows of the charts' history at least, however long the interval
 
+# A number with a currency before or after it; a comma is a decimal comma if it cannot separate thousands.
 PRICE = re.compile(
     r"(?P<before>[^\d\s.,+-]{0,8})\s*(?P<number>[+-]?(?:\d+(?:\.\d*|,\d\d?)?|\.\d+))\s*"
     r"(?P<after>[^\d\s.,+/-]{0,8})(?:\s*(?:/|per)\s*(?:h|hr|hour))?"
 )
-"""A number with a currency before or after it; a comma is a decimal comma if it cannot separate thousands."""
 EXAMPLES = "2.50, 2.50 €, $2.50; an empty text for none."
 
 Price = float | str
@@ -34,27 +31,16 @@ Record = bool | str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Settings:
-    """Immutable; `changed` makes another one.
+    """Immutable; `changed` makes another one."""
 
-    Attributes:
-        interval: s between samples.
-        history: s of samples kept for pages and reports.
-        chosen: ids of the charts that the user chose, in the order of `store.charts`; None for the default ones.
-        phased: phases of steps are measured; their chart is then a default one.
-        record: whether the session is recorded.
-        record_to: the folder for recordings; None for the user's default (`record.folders`).
-        price: of an hour of this machine, at least 0; None if unknown.
-        currency: of the price, as written by the user; may be empty.
-    """
-
-    interval: float = 0.1
-    history: float = 600.0
-    chosen: tuple[str, ...] | None = None
-    phased: bool = False
-    record: bool = True
-    record_to: str | None = None
-    price: float | None = None
-    currency: str = ""
+    interval: float = 0.1  # s between samples
+    history: float = 600.0  # s of samples kept for pages and reports
+    chosen: tuple[str, ...] | None = None  # ids of the charts that the user chose; None for the default ones
+    phased: bool = False  # phases of steps are measured; their chart is then a default one
+    record: bool = True  # whether the session is recorded
+    record_to: str | None = None  # the folder for recordings; None for the user's default (`record.folders`)
+    price: float | None = None  # of an hour of this machine, at least 0; None if unknown
+    currency: str = ""  # of the price, as written by the user; may be empty
 
     @property
     def charts(self) -> tuple[str, ...]:
@@ -81,19 +67,9 @@ class Settings:
         }
 
     def changed(
-        self,
-        *,
-        interval: Any = None,
-        history: Any = None,
-        charts: Any = None,
-        record: Any = None,
-        price: Any = None,
+        self, *, interval: Any = None, history: Any = None, charts: Any = None, record: Any = None, price: Any = None
     ) -> Settings:
-        """A copy with the given values changed; None leaves a value as it is. See `Monitor.configure`.
-
-        Raises:
-            SessionError: a value is not accepted; the message names it and what is accepted.
-        """
+        """A copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong one."""
         new = self
         if interval is not None:
             new = replace(new, interval=_seconds("interval", interval, INTERVAL_S))
@@ -148,20 +124,18 @@ def _record(wanted: Any) -> dict[str, Any]:
 
 def _price(wanted: Any, currency: str) -> dict[str, Any]:
     """Price and currency; a number alone keeps the current currency."""
-    if wanted == "" or (isinstance(wanted, str) and not wanted.strip()):
+    if isinstance(wanted, str) and not wanted.strip():
         return {"price": None, "currency": ""}
-    if isinstance(wanted, str):
-        found = PRICE.fullmatch(wanted.strip())
-        if found is None or (found["before"] and found["after"]):
-            raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
+    found = PRICE.fullmatch(wanted.strip()) if isinstance(wanted, str) else None
+    if found is not None and not (found["before"] and found["after"]):
         number = float(found["number"].replace(",", "."))
         currency = found["before"] or found["after"] or currency
         if shown(currency) != currency:
             raise SessionError(f"The currency {currency!r} has characters in it that cannot be shown: {EXAMPLES}")
-    elif isinstance(wanted, bool) or not isinstance(wanted, int | float):
-        raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
-    else:
+    elif isinstance(wanted, int | float) and not isinstance(wanted, bool):
         number = float(wanted)
+    else:
+        raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
     if not 0 <= number < math.inf:
         raise SessionError(f"The price of an hour is {number:g}; it must be 0 or more.")
     return {"price": number, "currency": currency}

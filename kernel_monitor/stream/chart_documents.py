@@ -15,11 +15,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from functools import lru_cache
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from platformdirs import user_cache_path
 
@@ -30,52 +32,38 @@ from ..store.shape import filled, shape
 from . import bokehjs
 from .render_process import command, environment, run_module
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-FOLDER = "KERNEL_MONITOR_CACHE"
-"""Environment variable with the cache folder, instead of the user's."""
-KEPT = 64
-"""Documents kept on disk."""
-HELD = 8
-"""Documents kept in memory."""
+FOLDER = "KERNEL_MONITOR_CACHE"  # environment variable with the cache folder, instead of the user's
+KEPT = 64  # documents kept on disk
+HELD = 8  # documents kept in memory
 LOOK_S = 0.02
-WARMING_S = 10.0
-"""How long to wait for the process that makes documents in advance: on two busy cores it takes 6 s."""
+WARMING_S = 10.0  # how long to wait for the process that makes documents in advance: on two busy cores it takes 6 s
 
-Make = Callable[[Schema, Kind], "dict[str, Any]"]
-"""Makes a document; `views.document`."""
+Make = Callable[[Schema, Kind], dict[str, Any]]  # makes a document: `views.document`
 
 log = logging.getLogger(__name__)
 
 
 class Documents:
-    """The documents of one process. Thread-safe.
-
-    Args:
-        folder: the cache folder; by default that of the environment or of the user.
-    """
+    """The documents of one process, kept in a folder (by default that of the environment or user). Thread-safe."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = cache_folder() if folder is None else folder
         self._lock = threading.Lock()
-        self._held: dict[str, Future[bytes]] = {}
+        self._held: OrderedDict[str, Future[bytes]] = OrderedDict()
         self._warming: subprocess.Popen[bytes] | None = None
+        here = _digest(platform.node(), os.cpu_count(), *_versions())
+        self._warm_marker = self.folder / f"warm-{here}"  # exists once this machine's documents were made
+        self._stored_hello = self.folder / f"machine-{here}.json"
 
     def get(self, schema: Schema, kind: Kind = "live") -> bytes:
-        """The document of a schema, as JSON; makes it if it is not cached.
-
-        Raises:
-            MonitorError: it could not be made.
-        """
+        """The document of a schema, as JSON; makes it if it is not cached, MonitorError if that fails."""
         wanted = shape(schema)
         key = key_of(wanted, kind)
         with self._lock:
-            held, known = self._held.get(key), True
-            if held is None:
-                held, known = self._held.setdefault(key, Future()), False
-                while len(self._held) > HELD:
-                    del self._held[next(iter(self._held))]
+            known = key in self._held
+            held = self._held.setdefault(key, Future())
+            if len(self._held) > HELD:
+                self._held.popitem(last=False)
         if not known:
             try:
                 held.set_result(self._found(key) or self._made(wanted, kind, key))
@@ -87,7 +75,7 @@ class Documents:
 
     def warm(self) -> None:
         """Make the usual documents of this machine in a background process, unless they are cached."""
-        if (self.folder / _marker()).exists():
+        if self._warm_marker.exists():
             return
         try:
             _create(self.folder)
@@ -107,16 +95,12 @@ class Documents:
 
     def hello(self) -> dict[str, Any] | None:
         """The sampler's hello from when documents were made on this machine, or None."""
-        stored = _read(self.folder / _machine())
+        stored = _read(self._stored_hello)
         return None if stored is None else dict(json.loads(stored))
 
     def keep_hello(self, hello: Mapping[str, Any]) -> None:
-        """Store the hello of this machine's sampler.
-
-        Raises:
-            OSError: the folder cannot be written to.
-        """
-        _write(self.folder, _machine(), json.dumps(hello).encode())
+        """Store the hello of this machine's sampler; OSError if the folder cannot be written to."""
+        _write(self._stored_hello, json.dumps(hello).encode())
 
     def get_here(self, schema: Schema, kind: Kind, make: Make) -> bytes:
         """As `get`, for a process that does not train: a document that is not cached is made in it, by `make`."""
@@ -129,28 +113,21 @@ class Documents:
         return filled(document, schema)
 
     def warm_up(self, schemas: Iterable[tuple[Schema, Kind]], make: Make) -> int:
-        """Make the documents that are not cached, in this process; returns their number.
-
-        Raises:
-            OSError: the folder cannot be written to.
-        """
+        """Make the documents that are not cached, in this process; returns how many."""
         _create(self.folder)
         made = 0
         for schema, kind in schemas:
             made += not (self.folder / key_of(shape(schema), kind)).exists()
             self.get_here(schema, kind, make)
-        (self.folder / _marker()).touch()
+        self._warm_marker.touch()
         return made
 
     def _found(self, key: str) -> bytes | None:
         """The document from disk; waits for the process that makes documents in advance."""
-        warming, until = self._warming, time.monotonic() + WARMING_S
-        while warming is not None and warming.returncode is None and time.monotonic() < until:
-            found = _read(self.folder / key)
-            if found is not None:
-                return found
+        path, warming, until = self.folder / key, self._warming, time.monotonic() + WARMING_S
+        while warming is not None and warming.returncode is None and time.monotonic() < until and not path.exists():
             time.sleep(LOOK_S)
-        return _read(self.folder / key)
+        return _read(path)
 
     def _made(self, wanted: Schema, kind: Kind, key: str) -> bytes:
         request = json.dumps({"schema": wanted.to_json(), "kind": kind}).encode()
@@ -160,7 +137,7 @@ class Documents:
 
     def _keep(self, key: str, document: bytes) -> None:
         try:
-            _write(self.folder, key, document)
+            _write(self.folder / key, document)
         except OSError as error:
             log.debug("the chart document is not kept: %s", error)  # the next process makes it again
 
@@ -172,11 +149,11 @@ def cache_folder() -> Path:
 
 
 def key_of(wanted: Schema, kind: Kind) -> str:
-    """File name of a document: a hash of its shape, its kind and of the versions that make it."""
-    return _digest(json.dumps([wanted.to_json(), kind, *_versions()])) + ".json"
+    """File name of a document: a hash of its shape, its kind and the versions that make it."""
+    return _digest(wanted.to_json(), kind, *_versions()) + ".json"
 
 
-@lru_cache(maxsize=1)
+@cache
 def _versions() -> tuple[str, ...]:
     """Versions of the packages that make documents, and modification times of our modules, for source checkouts."""
     package = Path(__file__).resolve().parents[1]
@@ -185,22 +162,8 @@ def _versions() -> tuple[str, ...]:
     return (__version__, bokehjs.version(), platform.python_version(), *times)
 
 
-def _marker() -> str:
-    """Name of the file that marks that this machine's documents were made."""
-    return f"warm-{_here()}"
-
-
-def _machine() -> str:
-    """Name of the file with the hello of this machine's sampler."""
-    return f"machine-{_here()}.json"
-
-
-def _here() -> str:
-    return _digest(json.dumps([platform.node(), os.cpu_count(), *_versions()]))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def _read(path: Path) -> bytes | None:
@@ -213,11 +176,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _create(folder: Path) -> None:
-    """Create the folder, accessible by its owner only.
-
-    Raises:
-        OSError: it cannot be created or written to, or the user has no home.
-    """
+    """Create the folder, accessible by its owner only; OSError if it cannot be, or if the user has no home."""
     if not folder.is_absolute():
         raise OSError(f"{folder} is not an absolute path")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -225,22 +184,17 @@ def _create(folder: Path) -> None:
         raise PermissionError(f"{folder} cannot be written to")
 
 
-def _write(folder: Path, key: str, document: bytes) -> None:
+def _write(path: Path, document: bytes) -> None:
+    """Write a document with its digest, and delete the folder's oldest files."""
+    folder = path.parent
     _create(folder)
     descriptor, name = tempfile.mkstemp(dir=folder)
     with os.fdopen(descriptor, "wb") as file:
         file.write(hashlib.sha256(document).hexdigest().encode() + b"\n" + document)
-    Path(name).replace(folder / key)
-    _prune(folder)
-
-
-def _prune(folder: Path) -> None:
-    """Delete the oldest files; another process may do so at the same time."""
+    Path(name).replace(path)
     files = []
-    for path in folder.iterdir():
-        try:
-            files.append((path.stat().st_mtime_ns, path))
-        except OSError:
-            continue
-    for _, path in sorted(files)[:-KEPT]:
-        path.unlink(missing_ok=True)
+    for other in folder.iterdir():
+        with suppress(OSError):  # another process deletes, too
+            files.append((other.stat().st_mtime_ns, other))
+    for _, oldest in sorted(files)[:-KEPT]:
+        oldest.unlink(missing_ok=True)

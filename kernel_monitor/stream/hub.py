@@ -1,4 +1,4 @@
-"""Subscriptions of the pages that watch this kernel.
+"""The pages of this kernel: their subscriptions, and the request to open a sidebar.
 
 A page holds a lease that it renews while it shows the charts. Frames are sent only while a lease is valid and a cell
 ran within the last ten minutes: jupyter-server counts every message as activity, and an open tab must not keep an idle
@@ -9,23 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any
 
-LEASE_S = 20.0
-"""How long a subscription lives without renewal, in seconds."""
-IDLE_PAUSE_S = 600.0
-"""Seconds without a running cell after which frames pause until a user acts on a page."""
+LEASE_S = 20.0  # how long a subscription lives without renewal, in seconds
+IDLE_PAUSE_S = 600.0  # seconds without a running cell after which frames pause until a user acts on a page
 
-FRAMES = "frames"
-GLANCE = "glance"
-"""Kinds of leases: every frame for charts, or a few figures a second for a status bar."""
+Publish = Callable[..., Any]  # sends (type, content, buffers=None) to every connected page; for any thread
 
-
-class Publish(Protocol):
-    """Sends one message to every connected page. May be called from any thread."""
-
-    def __call__(self, msg_type: str, content: Mapping[str, object], buffers: list[bytes] | None = None) -> None: ...
+FRAMES, GLANCE = "frames", "glance"  # kinds of leases: every frame for charts, or a few figures for a status bar
 
 
 class Hub:
@@ -48,9 +40,10 @@ class Hub:
             if touch:
                 self._last_activity = now
 
-    def unsubscribe(self, client: str, *, kind: str = FRAMES) -> None:
+    def unsubscribe(self, client: str) -> None:
         with self._lock:
-            self._leases.pop((kind, client), None)
+            for kind in (FRAMES, GLANCE):
+                self._leases.pop((kind, client), None)
 
     def clear(self) -> None:
         with self._lock:
@@ -69,21 +62,42 @@ class Hub:
 
     def wanted(self, kind: str) -> bool:
         """Whether a page holds a valid lease of this kind."""
-        if not self._leases:
-            return False
-        now = self._clock()
         with self._lock:
-            for lease in [lease for lease, until in self._leases.items() if until < now]:
-                del self._leases[lease]
+            now = self._clock()
+            self._leases = {lease: until for lease, until in self._leases.items() if until >= now}
             return any(of == kind for of, _ in self._leases)
-
-    @property
-    def watched(self) -> bool:
-        """Whether a page shows the charts."""
-        return self.wanted(FRAMES)
 
     @property
     def paused(self) -> bool:
         """Whether frames are paused because no cell ran for `IDLE_PAUSE_S`."""
         with self._lock:
             return self._cells_running == 0 and self._clock() - self._last_activity > IDLE_PAUSE_S
+
+
+class SidebarRequest:
+    """Asks the page of a cell to open its sidebar, until that page confirms; a later request replaces it. Thread-safe.
+
+    `page` is the session id of its connection, which every cell request carries, so that other pages of the same kernel
+    ignore the request. A page that connects later finds it in the reply to its first request.
+    """
+
+    def __init__(self) -> None:
+        self.page: str | None = None
+        self._lock = threading.Lock()
+        self._answered = threading.Event()
+
+    def ask(self, page: str) -> None:
+        with self._lock:
+            self.page = page
+            self._answered.clear()
+
+    def answer(self, page: str) -> None:
+        """A page confirms that it opens its sidebar."""
+        with self._lock:
+            if page == self.page:
+                self.page = None
+                self._answered.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the page confirms within `seconds`."""
+        return self._answered.wait(seconds)

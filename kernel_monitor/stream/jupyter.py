@@ -12,8 +12,7 @@ from comm import get_comm_manager
 from ..protocol.message_types import REPLY, REQUEST, TARGET
 from . import page_messages as wire
 
-Send = Callable[[Mapping[str, object], list[bytes]], None]
-"""Sends the content and the buffers of a reply, from any thread."""
+Send = Callable[[Mapping[str, object], list[bytes]], None]  # sends content and buffers; any thread
 
 
 class Presence:
@@ -37,9 +36,7 @@ class Presence:
 def page_of_cell(shell: Any) -> str | None:
     """The session id of the page whose cell runs now; None in a shell without a kernel."""
     get_parent = getattr(getattr(shell, "kernel", None), "get_parent", None)
-    if get_parent is None:
-        return None
-    page = (get_parent("shell") or {}).get("header", {}).get("session")
+    page = get_parent and (get_parent("shell") or {}).get("header", {}).get("session")
     return page if isinstance(page, str) and page else None
 
 

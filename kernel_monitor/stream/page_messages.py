@@ -16,8 +16,7 @@ from ..protocol.states import ChartState, Event
 from ..store import Rows
 from ..text import line, shown, shown_in
 
-MAX_ERROR = 4000
-"""Characters of an error's message."""
+MAX_ERROR = 4000  # characters of an error's message
 
 
 def encode_values(values: npt.NDArray[np.float32]) -> bytes:
@@ -34,11 +33,7 @@ def history(rows: Rows, events: list[Event], charts: list[ChartState]) -> tuple[
         "events": events,
         "charts": charts,
     }
-    buffers = [
-        rows.seq.astype("<f8").tobytes(),
-        rows.time.astype("<f8").tobytes(),
-        encode_values(rows.values),
-    ]
+    buffers = [rows.seq.astype("<f8").tobytes(), rows.time.astype("<f8").tobytes(), encode_values(rows.values)]
     return content, buffers
 
 
@@ -53,12 +48,9 @@ def error(exc: BaseException) -> ErrorReply:
 
 
 def sendable(content: Mapping[str, object]) -> Mapping[str, object]:
-    """The content of a message with unencodable text escaped.
+    """The content of a message with unencodable text escaped; MonitorError if a value is not JSON.
 
     Jupyter drops a message that it cannot encode, or sends bytes that are not UTF-8.
-
-    Raises:
-        MonitorError: a value is not JSON.
     """
     try:
         json.dumps(content, ensure_ascii=False, default=_number).encode()

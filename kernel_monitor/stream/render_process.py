@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import MonitorError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TIMEOUT_S = 300.0
 NICENESS = 5
@@ -24,7 +21,6 @@ def run_module(
     """Run ``python -m module`` on ``stdin`` and return what it wrote to stdout.
 
     Args:
-        module: its name.
         stdin: the bytes, or what makes them while the process starts and imports.
         timeout: seconds that the process may take from when it has them.
         low_priority: leave most of the processor to training (`NICENESS`). Windows has no niceness.
@@ -35,7 +31,7 @@ def run_module(
     # A group of its own keeps an interrupt of the kernel (sent to its process group) away from the export. No session
     # of its own: Linux shares the processor out by sessions first (sched(7), autogroup), and niceness would not count.
     process = subprocess.Popen(
-        _low_priority_command(module) if low_priority and hasattr(os, "nice") else command(module),
+        command(module, niceness=NICENESS if low_priority and hasattr(os, "nice") else 0),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -56,15 +52,13 @@ def run_module(
     return out
 
 
-def command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours; -P: a random.py in the notebook's folder must not be imported."""
-    return [sys.executable, "-P", "-m", module, *arguments]
-
-
-def _low_priority_command(module: str) -> list[str]:
-    """The same, with a niceness that the process gives itself before it imports anything."""
-    run = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-    return [sys.executable, "-P", "-c", f"import os; os.nice({NICENESS}); {run}"]
+def command(module: str, *arguments: str, niceness: int = 0) -> list[str]:
+    """The command that runs a module of ours, with a niceness that it gives itself before it imports anything."""
+    run = ["-m", module, *arguments]
+    if niceness:
+        start = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+        run = ["-c", f"import os; os.nice({niceness}); {start}", *arguments]
+    return [sys.executable, "-P", *run]  # -P: a random.py in the notebook's folder must not be imported
 
 
 def environment() -> dict[str, str]:

@@ -29,7 +29,7 @@ from kernel_monitor.record.reader import Session
 from kernel_monitor.record.sessions import look
 from kernel_monitor.recorded import RecordedSession, interpreted, table
 from kernel_monitor.report.page import render
-from kernel_monitor.requests.recorded_requests import RecordedRequests
+from kernel_monitor.requests.control import OF_RECORDED
 
 from . import hostile
 
@@ -120,7 +120,7 @@ def _report(recorded: RecordedSession) -> None:
 
 def _answer(recorded: RecordedSession, command: str) -> None:
     """What a page is sent, except the document, which another process makes."""
-    content, _ = RecordedRequests(lambda: cast("MonitorState", {"charts": []})).answers[command](recorded)
+    content, _ = OF_RECORDED[command](recorded, cast("MonitorState", {"charts": []}))
     json.dumps(content).encode()
 
 

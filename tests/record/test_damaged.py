@@ -19,7 +19,7 @@ from kernel_monitor.record.maintenance import Upkeep, prune
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.sessions import look, sessions
 from kernel_monitor.recorded import Opened
-from kernel_monitor.runtime.recorder_state import left_behind
+from kernel_monitor.runtime.recorder import left_behind
 
 from .recorded import ORIGIN, session
 from .test_reader import interrupted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_monitor.stream.hub import IDLE_PAUSE_S, LEASE_S, Hub
+from kernel_monitor.stream.hub import FRAMES, IDLE_PAUSE_S, LEASE_S, Hub
 
 
 class Clock:
@@ -18,15 +18,15 @@ class Clock:
 def test_a_lease_ends_unless_renewed() -> None:
     clock = Clock()
     hub = Hub(clock)
-    watched = [hub.watched]
+    watched = [hub.wanted(FRAMES)]
     hub.subscribe("a")
     hub.subscribe("b")
     clock.now += LEASE_S - 1
     hub.subscribe("b")
     clock.now += 2
-    watched.append(hub.watched)
+    watched.append(hub.wanted(FRAMES))
     hub.unsubscribe("b")
-    watched.append(hub.watched)
+    watched.append(hub.wanted(FRAMES))
     assert watched == [False, True, False]
     assert hub.ever_subscribed
 

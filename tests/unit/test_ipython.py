@@ -15,7 +15,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
-from kernel_monitor.ipython.summary import summary_rows
+from kernel_monitor.ipython.answers import summary_rows
 
 
 @pytest.fixture

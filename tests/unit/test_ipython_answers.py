@@ -10,8 +10,9 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
+from kernel_monitor.analysis import analyse
 from kernel_monitor.analysis.results import Advice, Analysis, Evidence, Finding, Gain, Verdict
-from kernel_monitor.ipython.answers import analysis_text, verdict_text
+from kernel_monitor.ipython.answers import analysis_text
 from tests.unit.sessions import Run, build
 
 
@@ -124,5 +125,5 @@ def test_the_verdict_in_words() -> None:
 
 def test_the_verdict_of_a_session() -> None:
     snapshot = build(30, runs=[Run(0.5, 29, step=0.1, wait=0.06)])
-    assert verdict_text(snapshot).startswith("train/1: input-bound\n  why ")
-    assert "undetermined" in verdict_text(build(5))
+    assert analysis_text(analyse(snapshot)).startswith("train/1: input-bound\n  why ")
+    assert "undetermined" in analysis_text(analyse(build(5)))

@@ -12,8 +12,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
+from kernel_monitor.ipython.answers import html_table
 from kernel_monitor.ipython.cells import label_of, leave_out, machine
-from kernel_monitor.ipython.summary import html_table
 from tests.unit.sessions import build, rows_of
 
 

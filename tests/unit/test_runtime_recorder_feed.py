@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from kernel_monitor.runtime.recorder_feed import RecorderFeed
+from kernel_monitor.runtime.recorder import RecorderFeed
 from kernel_monitor.steps.measured_step import ON_DEVICE, Step
 
 
@@ -23,8 +23,8 @@ class Sampler:
     def __init__(self) -> None:
         self.now = 1000.0
         self.sent: list[dict[str, Any]] = []
-        self.teller = RecorderFeed(self.take, clock=lambda: self.now)
-        self.teller.recording = True
+        self.recording = True
+        self.teller = RecorderFeed(self.take, lambda: self.recording, clock=lambda: self.now)
 
     def take(self, message: dict[str, Any]) -> None:
         self.sent.append(json.loads(json.dumps(message)))
@@ -51,7 +51,7 @@ def test_steps_are_told_as_they_are_with_what_was_not_measured() -> None:
     sampler = Sampler()
     plain = Step(1.5, 0, 7, 4, 0.25, 1.0)
     phased = Step(2.5, 0, 8, 4, 0.25, 1.0, 0.125, 0.25, 0.5, 0.0625, ON_DEVICE)
-    sampler.teller.steps("loader-1", [plain, phased], 3)
+    sampler.teller.record("steps", loader="loader-1", rows=[plain, phased], dropped=3)
     (told,) = sampler.of("steps")
     assert (told["loader"], told["dropped"]) == ("loader-1", 3)
     assert told["rows"][1] == list(phased)
@@ -72,7 +72,7 @@ def test_facts_that_changed_are_told_without_a_new_greeting() -> None:
     loader.worker_pids = [7]
     sampler.teller.begin({"price": None})
     sampler.row(loader, 0.1, [{"id": "loader-1"}])
-    sampler.teller.facts({"price": 2.5})
+    sampler.teller.record("facts", facts={"price": 2.5})
     sampler.row(loader, 1.3, [{"id": "loader-1"}])
     assert [message["do"] for message in sampler.sent if message["do"] != "values"] == [
         "facts", "roles", "loaders", "facts",
@@ -91,7 +91,7 @@ def test_states_go_at_most_once_a_second_and_only_when_they_changed() -> None:
 
 def test_workers_are_told_when_they_change_even_without_a_recording() -> None:
     sampler, loader = Sampler(), Loader()
-    sampler.teller.recording = False
+    sampler.recording = False
     for tick in range(50):
         loader.worker_pids = [] if tick < 15 else [12, 11] if tick < 35 else [13]
         sampler.row(loader, tick / 10, [{"id": "loader-1", "batch": tick}])
@@ -112,11 +112,11 @@ def test_a_new_sampler_is_told_everything_again() -> None:
 
 def test_nothing_but_roles_is_told_to_a_sampler_that_does_not_record() -> None:
     sampler, loader = Sampler(), Loader()
-    sampler.teller.recording = False
-    sampler.teller.event({"kind": "switch", "time": 1.0})
-    sampler.teller.facts({"price": 2.5})
+    sampler.recording = False
+    sampler.teller.record("event", event={"kind": "switch", "time": 1.0})
+    sampler.teller.record("facts", facts={"price": 2.5})
     for tick in range(30):
-        sampler.teller.steps("loader-1", [Step(1.0, 0, tick, 4, 0.25, 1.0)], 0)
+        sampler.teller.record("steps", loader="loader-1", rows=[Step(1.0, 0, tick, 4, 0.25, 1.0)])
         sampler.row(loader, tick / 10, [{"id": "loader-1", "batch": tick}])
     assert sampler.sent == []
 

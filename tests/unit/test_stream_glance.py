@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from kernel_monitor.runtime.publisher import machine_figures as glance
 from kernel_monitor.store import Store
-from kernel_monitor.stream.glance import glance
 
 NAMES = [
     "cpu/0/busy",

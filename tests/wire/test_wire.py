@@ -14,8 +14,7 @@ import pytest
 
 from kernel_monitor.errors import BackendUnavailable
 from kernel_monitor.protocol.message_types import FRAME, GLANCE, NOTICE, PROTOCOL, REPLY, REQUEST
-from kernel_monitor.requests.control import Control
-from kernel_monitor.requests.recorded_requests import complete
+from kernel_monitor.requests.control import Control, complete
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps.sources import Source
 from kernel_monitor.store import Rows, Schema
@@ -39,10 +38,10 @@ KINDS = {
     "subscribe": "SubscribeReply",
     "history": "HistoryReply",
     "glance": "GlanceReply",
-    "decline": "OffersReply",
-    "diagnose": "DiagnoseReply",
-    "profile": "ProfileReply",
-    "verdict": "VerdictReply",
+    "decline": "FindingsReply",
+    "diagnose": "FindingsReply",
+    "profile": "FindingsReply",
+    "verdict": "FindingsReply",
     "configure": "ConfigureReply",
     "document": "DocumentReply",
     "bokehjs": "BokehReply",

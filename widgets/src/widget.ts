@@ -1,4 +1,4 @@
-/** The anywidget entry: the dashboard in the output of a cell (its Python half: kernel_monitor/widgets/dashboard.py). */
+/** The anywidget entry: the dashboard in the output of a cell (its Python half: kernel_monitor/widgets.py). */
 
 import { announceCellDashboard } from './page/cell.js';
 import type { KernelLike, SignalLike } from './stream/channel.js';

@@ -142,7 +142,7 @@ describe('an offer', () => {
 });
 
 it('that has not the form of an offer is refused', () => {
-  expect(() => decode('OffersReply', { status: 'ok', offers: [{ loader: 'loader-1' }] })).toThrow(
+  expect(() => decode('FindingsReply', { status: 'ok', offers: [{ loader: 'loader-1' }] })).toThrow(
     'OfferState: source is not a string.'
   );
 });

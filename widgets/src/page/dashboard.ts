@@ -1,5 +1,5 @@
 /**
- * The shared view of cell and sidebar: controls above charts (its Python half: kernel_monitor/widgets/dashboard.py).
+ * The shared view of cell and sidebar: controls above charts (its Python half: kernel_monitor/widgets.py).
  *
  * `mountDashboard` sets `el.monitor`, a handle for debugging and for tests that read what the charts hold.
  */

@@ -84,7 +84,7 @@ export class Commands {
 
   /** @returns the offers that are left */
   async decline(loader: string): Promise<protocol.Findings> {
-    return decode('OffersReply', (await this.channel.request('decline', { loader })).content);
+    return decode('FindingsReply', (await this.channel.request('decline', { loader })).content);
   }
 
   /** @returns the loader's state with the knobs as they are set then */
@@ -99,18 +99,18 @@ export class Commands {
    */
   async diagnose(loader: string, confirmed: boolean): Promise<protocol.Findings> {
     const args = confirmed ? { loader, confirmed } : { loader };
-    return decode('DiagnoseReply', (await this.channel.request('diagnose', args)).content);
+    return decode('FindingsReply', (await this.channel.request('diagnose', args)).content);
   }
 
   async cancelDiagnosis(): Promise<protocol.Findings> {
     const reply = await this.channel.request('diagnose', { cancel: true });
-    return decode('DiagnoseReply', reply.content);
+    return decode('FindingsReply', reply.content);
   }
 
   /** @returns how far it is */
   async profile(loader: string, steps: number): Promise<protocol.Findings> {
     const reply = await this.channel.request('profile', { loader, steps });
-    return decode('ProfileReply', reply.content);
+    return decode('FindingsReply', reply.content);
   }
 
   async mark(label: string): Promise<void> {

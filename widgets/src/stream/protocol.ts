@@ -66,27 +66,6 @@ export interface SettingsState {
   readonly currency: string;
 }
 /**
- * Reply to `diagnose`.
- */
-export interface DiagnoseReply {
-  readonly status: 'ok';
-  readonly diagnosing: DiagnosisState | null;
-}
-/**
- * Progress of a diagnosis; `backend`: the engine under measurement; `done` of `total` engines.
- */
-export interface DiagnosisState {
-  readonly state: 'running' | 'done' | 'failed' | 'cancelled';
-  readonly loader: string;
-  readonly name: string;
-  readonly backend: string | null;
-  readonly done: number;
-  readonly total: number;
-  readonly seconds_left: number | null;
-  readonly message: string;
-  readonly result: DiagnosisResult | null;
-}
-/**
  * The result of a diagnosis; `cannot`: what could not be measured, and why.
  */
 export interface DiagnosisResult {
@@ -137,6 +116,20 @@ export interface GainState {
   readonly measured: number | null;
   readonly basis: string;
   readonly by: string;
+}
+/**
+ * Progress of a diagnosis; `backend`: the engine under measurement; `done` of `total` engines.
+ */
+export interface DiagnosisState {
+  readonly state: 'running' | 'done' | 'failed' | 'cancelled';
+  readonly loader: string;
+  readonly name: string;
+  readonly backend: string | null;
+  readonly done: number;
+  readonly total: number;
+  readonly seconds_left: number | null;
+  readonly message: string;
+  readonly result: DiagnosisResult | null;
 }
 /**
  * Reply to `document`; its buffer is the chart document (JSON) for this version of the schema and of Bokeh.
@@ -400,6 +393,16 @@ export interface GpuKernel {
   readonly launches: number | null;
 }
 /**
+ * Reply to `decline`, `diagnose`, `profile` and `verdict`: that part of the findings.
+ */
+export interface FindingsReply {
+  readonly status: 'ok';
+  readonly verdict?: VerdictState | null;
+  readonly offers?: readonly OfferState[];
+  readonly diagnosing?: DiagnosisState | null;
+  readonly profiling?: ProfileState | null;
+}
+/**
  * `kernel_monitor_frame`: a new row; its buffer has one float32 per series, NaN if missing.
  */
 export interface Frame {
@@ -600,13 +603,6 @@ export interface Notice {
   readonly [k: string]: unknown;
 }
 /**
- * Reply to `decline`.
- */
-export interface OffersReply {
-  readonly status: 'ok';
-  readonly offers: readonly OfferState[];
-}
-/**
  * Reply to `open`; `recorded` is the id to name in later requests.
  */
 export interface OpenReply {
@@ -621,13 +617,6 @@ export interface OpenReply {
   readonly path: string;
   readonly recorded: string;
   readonly facts: Readonly<Record<string, unknown>>;
-}
-/**
- * Reply to `profile`.
- */
-export interface ProfileReply {
-  readonly status: 'ok';
-  readonly profiling: ProfileState | null;
 }
 /**
  * A recorded session: `ended` is None while it is recorded; `bin_s`: s per row, None for every row.
@@ -731,13 +720,6 @@ export interface SubscribeReply {
   readonly strip: Strip | null;
   readonly recorded: RecordedLabel | null;
 }
-/**
- * Reply to `verdict`.
- */
-export interface VerdictReply {
-  readonly status: 'ok';
-  readonly verdict: VerdictState | null;
-}
 
 export const PROTOCOL = 2;
 export const TARGET = 'kernel_monitor';
@@ -752,13 +734,6 @@ export interface Received {
   readonly BokehReply: BokehReply;
   readonly ConfigureReply: ConfigureReply;
   readonly SettingsState: SettingsState;
-  readonly DiagnoseReply: DiagnoseReply;
-  readonly DiagnosisState: DiagnosisState;
-  readonly DiagnosisResult: DiagnosisResult;
-  readonly Trial: Trial;
-  readonly GainState: GainState;
-  readonly AdviceState: AdviceState;
-  readonly AdvicePoint: AdvicePoint;
   readonly DocumentReply: DocumentReply;
   readonly EmbeddedSession: EmbeddedSession;
   readonly SchemaState: SchemaState;
@@ -772,13 +747,20 @@ export interface Received {
   readonly Event: Event;
   readonly ErrorReply: ErrorReply;
   readonly ExportReply: ExportReply;
-  readonly Frame: Frame;
+  readonly FindingsReply: FindingsReply;
   readonly VerdictState: VerdictState;
+  readonly AdviceState: AdviceState;
+  readonly AdvicePoint: AdvicePoint;
+  readonly GainState: GainState;
   readonly OfferState: OfferState;
+  readonly DiagnosisState: DiagnosisState;
+  readonly DiagnosisResult: DiagnosisResult;
+  readonly Trial: Trial;
   readonly ProfileState: ProfileState;
   readonly ProfileResult: ProfileResult;
   readonly Operator: Operator;
   readonly GpuKernel: GpuKernel;
+  readonly Frame: Frame;
   readonly LoaderState: LoaderState;
   readonly EngineState: EngineState;
   readonly Skip: Skip;
@@ -795,14 +777,11 @@ export interface Received {
   readonly HistoryReply: HistoryReply;
   readonly LoaderReply: LoaderReply;
   readonly Notice: Notice;
-  readonly OffersReply: OffersReply;
   readonly OpenReply: OpenReply;
-  readonly ProfileReply: ProfileReply;
   readonly SessionsReply: SessionsReply;
   readonly SessionEntry: SessionEntry;
   readonly SubscribeReply: SubscribeReply;
   readonly RecordedLabel: RecordedLabel;
-  readonly VerdictReply: VerdictReply;
 }
 /** Their fields, for `message_check.ts`. */
 export const FIELDS: Readonly<Record<string, string>> = {
@@ -810,16 +789,6 @@ export const FIELDS: Readonly<Record<string, string>> = {
   ConfigureReply: 'status:string settings:SettingsState',
   SettingsState:
     'interval:number history:number charts:string[] record:boolean record_to:string? price:number? currency:string',
-  DiagnoseReply: 'status:string diagnosing:DiagnosisState?',
-  DiagnosisState:
-    'state:string loader:string name:string backend:string? done:number total:number seconds_left:number? message:string result:DiagnosisResult?',
-  DiagnosisResult:
-    'loader:string name:string began:number? ended:number? back_to:string? synthetic:boolean message:string? runs:Trial[] predicted:GainState[] measured:GainState[] best:string? sentence:string advised:AdviceState[] cannot:string[]',
-  Trial:
-    'backend:string start:number? end:number? seconds:number? steps:number batches:number? samples:number? rate:number? rate_low:number? rate_high:number? step:number? wait:number? of_ceiling:number? cpu_p50:number? cpu_p95:number? gpu_p50:number? problem:string?',
-  GainState: 'action:string low:number? high:number? measured:number? basis:string by:string',
-  AdviceState: 'text:string points:AdvicePoint[] segment:string?',
-  AdvicePoint: 'about:string target:string stance:string',
   DocumentReply: 'status:string schema:number bokeh:string',
   EmbeddedSession:
     'bokeh:string item:unknown schema:SchemaState events:Event[] rows:number percent:boolean[] zone_ms:number table:string',
@@ -835,17 +804,28 @@ export const FIELDS: Readonly<Record<string, string>> = {
   Event: 'id:number kind:string time:number',
   ErrorReply: 'status:string error:string message:string',
   ExportReply: 'status:string filename:string',
-  Frame:
-    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
+  FindingsReply:
+    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState?',
   VerdictState:
     'kind:string segment:string? sentence:string advised:AdviceState[] advice:string shares:number?{} steps:number missing:string[] gains:GainState[] loader:string',
+  AdviceState: 'text:string points:AdvicePoint[] segment:string?',
+  AdvicePoint: 'about:string target:string stance:string',
+  GainState: 'action:string low:number? high:number? measured:number? basis:string by:string',
   OfferState: 'loader:string source:string engine:string sentence:string gain:GainState?',
+  DiagnosisState:
+    'state:string loader:string name:string backend:string? done:number total:number seconds_left:number? message:string result:DiagnosisResult?',
+  DiagnosisResult:
+    'loader:string name:string began:number? ended:number? back_to:string? synthetic:boolean message:string? runs:Trial[] predicted:GainState[] measured:GainState[] best:string? sentence:string advised:AdviceState[] cannot:string[]',
+  Trial:
+    'backend:string start:number? end:number? seconds:number? steps:number batches:number? samples:number? rate:number? rate_low:number? rate_high:number? step:number? wait:number? of_ceiling:number? cpu_p50:number? cpu_p95:number? gpu_p50:number? problem:string?',
   ProfileState:
     'state:string loader:string? name:string? done:number total:number message:string result:ProfileResult?',
   ProfileResult:
     'loader:string? name:string? backend:string? began:number? ended:number? steps:number cpu:Operator[] gpu:GpuKernel[] gpu_reason:string? wall_ms:number? cpu_ms:number? gpu_ms:number? trace:string?',
   Operator: 'name:string share:number? self_ms:number? count:number?',
   GpuKernel: 'name:string share:number? ms:number? launches:number?',
+  Frame:
+    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
     'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean ended?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
@@ -868,16 +848,13 @@ export const FIELDS: Readonly<Record<string, string>> = {
   LoaderReply: 'status:string loader:LoaderState',
   Notice:
     'settings:SettingsState charts:ChartState[] recording:RecordingState protocol:number version:string environment:string ipykernel:string? bokeh:string? running:boolean session:string? kind:string',
-  OffersReply: 'status:string offers:OfferState[]',
   OpenReply:
     'status:string started:number ended:number? live:boolean goodbye:boolean reason:string? seconds:number bin_s:number? path:string recorded:string facts:unknown{}',
-  ProfileReply: 'status:string profiling:ProfileState?',
   SessionsReply: 'status:string sessions:SessionEntry[]',
   SessionEntry:
     'path:string id:string started:number seconds:number bytes:number live:boolean goodbye:boolean host:string told:boolean problem:string? damaged:boolean',
   SubscribeReply:
     'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
   RecordedLabel:
-    'started:number ended:number? live:boolean goodbye:boolean reason:string? seconds:number bin_s:number? path:string',
-  VerdictReply: 'status:string verdict:VerdictState?'
+    'started:number ended:number? live:boolean goodbye:boolean reason:string? seconds:number bin_s:number? path:string'
 };

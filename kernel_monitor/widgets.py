@@ -1,4 +1,4 @@
-"""The dashboard in the output of a cell (mirrors ``widgets/src/widget.ts``).
+"""The dashboard in the output of a cell (its page half: ``widgets/src/widget.ts``).
 
 The widget carries no state of the monitor: its page talks to the kernel over the control channel and listens to iopub,
 like the sidebar. What Python owns here is only what a page needs before it has spoken to the kernel.
@@ -11,22 +11,18 @@ from pathlib import Path
 import anywidget
 import traitlets
 
-from .._version import __version__
-from ..errors import MonitorError
-from ..protocol.message_types import PROTOCOL
+from ._version import __version__
+from .errors import MonitorError
+from .protocol.message_types import PROTOCOL
 
-_STATIC = Path(__file__).resolve().parents[1] / "static"
+_STATIC = Path(__file__).resolve().parent / "static"
 
 if not (_STATIC / "widget.js").exists():
     raise MonitorError("The dashboard's page half is not built in this source checkout: run make build.")
 
 
 class Dashboard(anywidget.AnyWidget):
-    """Heatmaps, rates, loader switch and export of this kernel's monitor, or of a recorded session.
-
-    Args:
-        recorded: the id of a recorded session that is to be shown in place of what is measured now.
-    """
+    """Heatmaps, rates, loader switch and export of this kernel's monitor, or of the recorded session with that id."""
 
     _esm = _STATIC / "widget.js"
     _css = _STATIC / "widget.css"

@@ -1,0 +1,199 @@
+"""The kernel's half of the recorder, which runs in the sampler and sees neither loaders nor switches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..errors import MonitorError
+from ..record import folders, sessions
+from ..text import shown
+
+if TYPE_CHECKING:
+    from ..loaders import SwitchableLoader
+    from ..protocol.states import RecorderState, RecordingState
+
+    Loaders = Sequence[SwitchableLoader]
+
+States = Sequence[Mapping[str, Any]]
+LOG = logging.getLogger(__name__)
+
+FLUSH_S = 0.5  # between two sends of values and steps: a killed kernel loses at most this much
+LOOK_S = 1.0  # between two comparisons of the loaders' states and workers with those sent last
+OFF = "Recording is off."
+
+
+class Recording:
+    """The file of one session and the recorder's last report about it; a failure is a state, never an exception.
+
+    States: `recording`; `moved` (recording, but elsewhere than asked for: `message` says why); `stopped` (it failed:
+    `message` says why and what to do); `off`.
+    """
+
+    def __init__(self) -> None:
+        self._state: RecordingState = {"state": "off", "path": None, "message": OFF}
+        self._path: Path | None = None
+        self._folder: str | None = None
+        self._moved: str | None = None
+        self._answered = threading.Event()  # the recorder has answered the newest request
+
+    def to_json(self) -> RecordingState:
+        return self._state
+
+    @property
+    def on(self) -> bool:
+        return self._state["state"] in ("recording", "moved")
+
+    def turn(self, *, on: bool, folder: str | None, session: str, origin: float) -> Path | None:
+        """Begin, resume or end the recording of a session (its id) that began at `origin` (Unix s).
+
+        Returns its file, the same for a whole session unless `folder` changes (None: the default one), or None.
+        """
+        if not on:
+            self.end()
+            return None
+        self._answered.clear()
+        try:
+            if self._path is None or folder != self._folder:
+                place = folders.directory(None if folder is None else Path(folder))
+                self._path, self._moved = folders.new_file(place, session, origin), place.message
+                self._folder = folder
+        except (OSError, MonitorError) as error:
+            self._path = None
+            self._set("stopped", None, f"This session is not recorded: {error}")
+            return None
+        self._set("recording", self._path, self._moved or "")
+        return self._path
+
+    def end(self, message: str = OFF) -> None:
+        """Recording ends on request."""
+        self._set("off", self._path, message)
+
+    def settle(self, seconds: float) -> None:
+        """Wait at most `seconds` for the recorder's answer, so that the state is the result and not the request."""
+        if self.on and not self._answered.wait(seconds):
+            self._set("recording", self._path, "the recorder has not answered yet")
+
+    def handle_notice(self, notice: Mapping[str, Any]) -> None:
+        """Take over the recorder's report, unless it answers an earlier request."""
+        state, path = cast("RecorderState", notice.get("state")), notice.get("path")
+        if state == "off" or self._state["state"] == "off":
+            return
+        if path is not None and state != "moved" and self._path is not None and Path(path) != self._path:
+            return
+        self._answered.set()
+        if state == "recording" and self._moved is not None:
+            self._set(state, self._path, self._moved)
+        else:
+            self._set(state, self._path if path is None else Path(path), str(notice.get("message") or ""))
+
+    def _set(self, state: RecorderState, path: Path | None, message: str) -> None:
+        if state == "recording" and self._moved is not None:
+            state = "moved"
+        self._state = {"state": state, "path": None if path is None else str(path), "message": message}
+
+
+class RecorderFeed:
+    """Sends the recorder what changed since the last send, one JSON line each on the sampler's stdin. Thread-safe.
+
+    Nothing here blocks: the sampler's client buffers or drops lines while the pipe is full. `recording` returns whether
+    the recorder records. The messages are in `docs/messages.md`, *Kernel to sampler*.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[dict[str, Any]], object],
+        recording: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send = send
+        self._recording = recording
+        self._clock = clock
+        self._lock = threading.Lock()  # goodbye and rows come from different threads
+        self._rows: list[tuple[float, Mapping[str, float]]] = []
+        self._states: States | None = None
+        self._epochs: Mapping[str, Any] | None = None
+        self._workers: list[int] = []
+        self._flushed = self._looked = clock()
+
+    def begin(self, facts: Mapping[str, Any]) -> None:
+        """A new sampler has started: send it everything."""
+        with self._lock:
+            self._states, self._epochs, self._workers = None, None, []
+            self._looked -= LOOK_S
+        self._send({"do": "facts", "facts": facts})
+
+    def record(self, do: str, **fields: Any) -> None:
+        """Send a message that is for the recorder only: `facts`, `event`, `steps` or `epochs`."""
+        if self._recording():
+            self._send({"do": do, **fields})
+
+    def epochs(self, past: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Send the counts of the epochs before each loader's newest; `past` is a new object when they changed."""
+        if self._recording() and past is not self._epochs:
+            self._epochs = past
+            self._send({"do": "epochs", "epochs": past})
+
+    def row(self, row_time: float, values: Mapping[str, float], states: States, loaders: Loaders) -> None:
+        """Send the loaders' values and states of the row at `row_time` (session s), some at a time."""
+        now = self._clock()
+        with self._lock:
+            if values and self._recording():
+                self._rows.append((row_time, values))
+            if now - self._flushed >= FLUSH_S:
+                self._flush()
+                self._flushed = now
+            if now - self._looked >= LOOK_S:
+                self._looked = now
+                self._look(states, loaders)
+
+    def goodbye(self, reason: str, loaders: Loaders, states: States) -> None:
+        """Send the last values and the reason why the session ends."""
+        with self._lock:
+            self._flush()
+            self._look(states, loaders)
+        self._send({"do": "goodbye", "reason": reason})
+
+    def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        if rows:
+            self._send({"do": "values", "rows": rows})
+
+    def _look(self, states: States, loaders: Loaders) -> None:
+        workers = sorted(pid for loader in loaders for pid in loader.worker_pids)
+        if workers != self._workers:
+            self._workers = workers
+            self._send({"do": "roles", "workers": workers})
+        if self._recording() and states != self._states:
+            self._states = states
+            self._send({"do": "loaders", "loaders": states})
+
+
+def left_behind() -> dict[str, str] | None:
+    """`{"path", "message"}` of the newest session that ended without a goodbye, reported once; or None."""
+    try:
+        found = sessions.left_without_goodbye()
+        if found is None:
+            return None
+        sessions.mark_told(found)
+    except Exception:  # this session must start whatever the folder contains
+        LOG.exception("the recordings of earlier sessions cannot be listed")
+        return None
+    began, lasted = sessions.moment_text(found.started), sessions.span_text(found.seconds)
+    message = (
+        f"The last session (started {began}, {lasted}) ended without goodbye: "
+        f"its recording is {found.path}. See it with %monitor open {found.path}."
+    )
+    return {"path": str(found.path), "message": message}
+
+
+def words(recording: RecordingState) -> str:
+    """A recording's state as one line."""
+    if recording["state"] not in ("recording", "moved"):
+        return f"not recording: {recording['message']}"
+    line = f"recording to {shown(str(recording['path']))}"
+    return f"{line} ({recording['message']})" if recording["message"] else line
