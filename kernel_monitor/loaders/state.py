@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -55,7 +54,7 @@ def loader_state(
         doubled=record.doubled,
         skipped=record.skipped,
         replaced=record.replaced,
-        skips=[_shown_skip(skip, source.absolute) for skip in record.skips[-SKIPS_SHOWN:]],
+        skips=[_shown_skip(skip, source.absolute(skip.path)) for skip in record.skips[-SKIPS_SHOWN:]],
         knobs=KnobsState(workers=knobs.workers, prefetch=knobs.prefetch, threads=knobs.threads),
         decoded={**dict.fromkeys(decoders, 0), **record.decoded},
         calibration=pool.calibration,
@@ -70,9 +69,9 @@ def _shown_backend(name: str, backend: Backend) -> EngineState:
     )
 
 
-def _shown_skip(skipped: Skipped, absolute: Callable[[str], str]) -> Skip:
+def _shown_skip(skipped: Skipped, absolute: str) -> Skip:
     """A sample left out, for the state: of its file the last part of the path only, in the reason as well."""
-    reason = _private(skipped.reason, skipped.path, absolute(skipped.path))
+    reason = _private(skipped.reason, skipped.path, absolute)
     return {"index": skipped.index, "path": last_part(skipped.path), "reason": reason}
 
 

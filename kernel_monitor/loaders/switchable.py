@@ -1,8 +1,14 @@
-"""`switchable`: what it accepts, and what it refuses."""
+"""`switchable`: what it accepts, and what it refuses; and the living loaders, weakly held.
+
+In a forked child there are none.
+"""
 
 from __future__ import annotations
 
 import copy
+import os
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +16,19 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import MonitorError, NotSwitchable
-from ..integrations.distributed import Sharding
 from ..text import given
-from .data.file_source import find_source
+from . import events
+from .data.file_source import FileSource
 from .data.keyed_dataset import KeyedDataset
 from .engines.setting import setting
 from .loader import SwitchableLoader
-from .registry import register
 
 ON_ERROR = ("raise", "skip")
+
+_lock = threading.Lock()
+_live: weakref.WeakValueDictionary[str, SwitchableLoader] = weakref.WeakValueDictionary()
+# A child's copies of the parent's loaders: kept, because to destroy them would end threads that it does not have.
+_inherited: list[SwitchableLoader] = []
 
 
 def switchable(
@@ -35,15 +45,8 @@ def switchable(
 
     The order is the one that the DataLoader's own sampler draws (the same as torch's for the same seed); random
     crops and flips are a function of (seed, epoch, index, occurrence), and whatever else draws in the user's code is
-    seeded likewise, so that no switch changes them (docs/one-plan.md). Workers start at the first iteration. Where the
-    DataLoader has persistent_workers=False, changes made to the data set between epochs are seen as in torch, on every
-    engine; once DALI runs in the process, where workers are not forked any more, new ones are started only for that,
-    in some seconds. If they cannot be, the epoch raises a MonitorError. With persistent_workers=True no engine sees a
-    change after the first iteration; with num_workers=0 it is seen at once.
-
-    With num_workers=0 a plain DataLoader's random transforms draw from the same generator as its sampler, so that its
-    second epoch's order depends on them. Here transforms never draw from it: the order is the one that torch gives
-    where the transforms are not random, or where the loader has workers.
+    seeded likewise, so that no switch changes them. Workers start at the first iteration. docs/one-plan.md says what is
+    guaranteed, and when a change of the data set is seen.
 
     Args:
         loader: map-style, over a torchvision data set of one image file per sample, a data set of one's own that
@@ -57,11 +60,9 @@ def switchable(
         on_error: what to do with a file that cannot be read. "raise": a `SampleError` in the loop, the same on every
             engine. "skip": its batch comes without it, a batch of which nothing is left does not come at all;
             `loader.skipped()` lists what was left out and why. Errors of your own code are raised in any case.
-        shard: whether, in a process group of several ranks, a DataLoader that shuffles or goes through its data set in
-            order gives each rank its share: with a DistributedSampler of the same `shuffle` and `drop_last`, seed 0
-            and the loader's number of the epoch. Samplers that share out by themselves stay as they are; so do those
-            of which that is not known, with a warning. False: no rank's samples depend on its rank, as is needed for
-            ranks that work on one batch together (tensor or pipeline parallelism). The group may be initialised later.
+        shard: whether, in a process group of several ranks, each rank gets its share of what a plain shuffled or
+            sequential sampler draws, as from a DistributedSampler. False: no rank's samples depend on its rank, for
+            ranks that work on one batch together. See docs/interface.md. The group may be initialised later.
 
     Raises:
         NotSwitchable: (a MonitorError and a TypeError) the loader cannot be driven; the message has the cause.
@@ -75,19 +76,32 @@ def switchable(
         )
     _check(loader)
     name = None if name is None else given(name, "The name of a loader") or None
-    loader = _copied(loader)
-    keyed = KeyedDataset(find_source(loader.dataset), on_error)
+    loader = copy.copy(loader)  # only ours may get another sampler
+    vars(loader).pop("_iterator", None)  # workers that the user's keeps
+    keyed = KeyedDataset(FileSource(loader.dataset), on_error)
     built_for = setting(keyed, loader, _device(device), own=dali, on_error=on_error)
-    made = SwitchableLoader(built_for, name, seed, Sharding(loader, wanted=shard))
-    register(made)
+    made = SwitchableLoader(built_for, name, seed, shard=shard)
+    with _lock:
+        _live[made.id] = made  # complete: other threads may use it at once
     return made
 
 
-def _copied(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """A DataLoader of our own, over the same data set and samplers: only ours may get another sampler."""
-    copied = copy.copy(loader)
-    vars(copied).pop("_iterator", None)  # workers that the user's keeps
-    return copied
+def live() -> list[SwitchableLoader]:
+    """Every loader that is still in use, oldest first."""
+    with _lock:
+        return list(_live.values())
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603 - a lock is replaced, not a value
+    _lock = threading.Lock()  # some other thread of the parent may have held it
+    _inherited.extend(_live.values())
+    _live.clear()
+    events.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def _check(loader: Any) -> None:

@@ -17,8 +17,8 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import NotSwitchable
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.data.file_source import find_source
-from kernel_monitor.loaders.data.torchvision_sets import LAYOUTS as UNDERSTOOD
+from kernel_monitor.loaders.data.file_source import FileSource
+from kernel_monitor.loaders.data.layouts import LAYOUTS as UNDERSTOOD
 
 from .conftest import make_folder
 from .delivered import FIXED, as_listed, described, same, samples
@@ -65,7 +65,7 @@ def test_a_torchvision_data_set_is_the_same_on_dali(name: str, tmp_path: Path, m
     for (one, _), (other, _) in zip(ours, plain, strict=True):
         assert one.shape == other.shape
         assert (one - other).abs().mean() * 255 < 0.5
-    paths = [find_source(dataset).locate(index).path for index in range(len(dataset))]
+    paths = [FileSource(dataset).locate(index).path for index in range(len(dataset))]
     for path, decoder in zip(paths, decoders, strict=True):
         if path.lower().endswith((".jpg", ".jpeg")):
             assert decoder == "dali-cpu"
@@ -200,7 +200,7 @@ def test_nested_views_on_dali(parts: list[Path], which: int) -> None:
 def test_numbers_are_unique_and_negative_indices_are_torchs(parts: list[Path]) -> None:
     a, b, c = (ImageFolder(root) for root in parts)
     view: Any = ConcatDataset([b, ConcatDataset([a, c]), a])
-    source = find_source(view)
+    source = FileSource(view)
     numbers = [source.locate(index).number for index in range(len(view))]
     assert sorted(numbers) == list(range(len(view)))
     assert source.files == len(view)

@@ -7,6 +7,7 @@ process, so they all work on such a copy.
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
 from types import FunctionType
 from typing import Any
@@ -35,20 +36,17 @@ def _copied(value: Any, done: dict[int, Any]) -> Any:
     kind = type(value)
     if kind in _CONTAINERS:
         copy: Any
-        if len(value) > FEW:
+        if len(value) > FEW or kind is set:
             done[id(value)] = copy = kind(value)  # a tuple stays the same object
-        elif kind is list:
-            done[id(value)] = copy = []
-            copy.extend(_copied(inner, done) for inner in value)
-        elif kind in (dict, OrderedDict):
-            done[id(value)] = copy = kind()
-            copy.update((key, _copied(inner, done)) for key, inner in value.items())
         elif kind is tuple:
             inside = tuple(_copied(inner, done) for inner in value)
-            changed = any(new is not old for new, old in zip(inside, value, strict=True))
-            done[id(value)] = copy = inside if changed else value
+            done[id(value)] = copy = value if all(map(operator.is_, inside, value)) else inside
         else:
-            done[id(value)] = copy = set(value)
+            done[id(value)] = copy = kind()
+            if kind is list:
+                copy.extend(_copied(inner, done) for inner in value)
+            else:
+                copy.update((key, _copied(inner, done)) for key, inner in value.items())
         return copy
     if not _has_state(value):
         return value

@@ -7,18 +7,17 @@ import io
 import operator
 import os
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from PIL import Image
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from ...errors import TransformNotTranslatable
 from ..random_streams import Streams
 from ..transforms.chain import flatten
-from .layouts import PROTOCOL, check, layout_of, plain
-from .torchvision_sets import Layout, Opener, open_as_stored, open_gray
+from .layouts import PROTOCOL, Opener, check, layout_of, open_as_stored, open_gray, parts, plain
 
 ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
 _MODES = {open_as_stored: "in the file's own mode", open_gray: "in grey"}  # openers whose images are not RGB
@@ -39,14 +38,19 @@ class FileSource:
     """The files behind a data set, seen live: what changes in `dataset` is seen at the next look.
 
     Where there are workers, `dataset` is a copy of the user's, replaced when these would see what the user changed.
+
+    Raises:
+        NotSwitchable: the data set is none of those that are understood.
     """
 
     def __init__(self, dataset: Any) -> None:
+        check(dataset)
         self.dataset = dataset
         self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
         self._offsets: dict[int, tuple[Any, list[int]]] = {}
-        self._encoded = False
+        self.encoded = False  # whether it gives encoded bytes instead of paths: as its first sample did when asked
         self._first: list[Located] = []  # of the first samples, if the user's own code locates them
+        self.ask()
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -65,7 +69,7 @@ class FileSource:
         """
         seen: list[Any] = []
         known: set[int] = set()
-        for part, layout in self._parts(self.dataset):
+        for part, layout in parts(self.dataset):
             transform, target = layout.transforms(part)
             seen += [layout.opener(part), target]
             if id(transform) not in known:
@@ -77,16 +81,12 @@ class FileSource:
     @property
     def files(self) -> int:
         """Number of files that the data sets at the bottom list."""
-        return self._files(self.dataset)
+        return _files(self.dataset)
 
     @property
     def transform(self) -> Any:
-        """What is applied to every image.
-
-        Raises:
-            TransformNotTranslatable: the parts of a ConcatDataset have different ones.
-        """
-        transforms = [layout.transforms(part)[0] for part, layout in self._parts(self.dataset)]
+        """What is applied to every image; raises `TransformNotTranslatable` if a ConcatDataset's parts differ in it."""
+        transforms = [transform for transform, _ in self.all_transforms]
         if any(transform is not transforms[0] for transform in transforms):
             raise TransformNotTranslatable(
                 "The parts of the ConcatDataset have different transforms, and DALI runs one for all; "
@@ -97,7 +97,7 @@ class FileSource:
     @property
     def openers(self) -> list[Opener]:
         """The functions that open images, each once."""
-        return list(dict.fromkeys(layout.opener(part) for part, layout in self._parts(self.dataset)))
+        return list(dict.fromkeys(layout.opener(part) for part, layout in parts(self.dataset)))
 
     @property
     def opens_plainly(self) -> bool:
@@ -115,26 +115,21 @@ class FileSource:
                 return f"The data set opens its files by {shown}, and DALI would decode them itself."
         return None
 
-    @property
-    def encoded(self) -> bool:
-        """Whether the data set gives encoded bytes instead of paths: as its first sample did when it was asked."""
-        return self._encoded
-
     def ask(self) -> None:
         """If the user's own code locates the samples, call it for the first ones, and remember them.
 
         To be called by the user's thread: an engine warms up on another one, where user code must not draw from the
         generators that the training draws from at the same time.
         """
-        self._first, self._encoded = [], False
+        self._first, self.encoded = [], False
         if self.asks_user:
             # Plain torch would not call it now; the loop meets an error when it gets there.
             with Streams(self.dataset).apart(), suppress(Exception):
                 for index in range(min(ASKED, len(self))):
                     self._first.append(self.locate(index))
-                self._encoded = any(
+                self.encoded = any(
                     layout is PROTOCOL and len(part) > 0 and _data(part.image_file(0)[0]) is not None
-                    for part, layout in self._parts(self.dataset)
+                    for part, layout in parts(self.dataset)
                 )
 
     def first(self, count: int) -> list[Located]:
@@ -159,7 +154,7 @@ class FileSource:
         """
         view, first = self.dataset, 0
         while True:
-            getitem = type(view).__getitem__ if hasattr(type(view), "__getitem__") else None
+            getitem = getattr(type(view), "__getitem__", None)
             if getitem is Subset.__getitem__:
                 index = operator.index(view.indices[index])
                 view = view.dataset
@@ -199,40 +194,21 @@ class FileSource:
             raise OSError(f"not a regular file: {located.path}")
         return opener(absolute)
 
-    def transform_of(self, located: Located) -> Any:
-        """The transform of a sample's image, None for none: its part's own."""
-        return layout_of(located.part).transforms(located.part)[0]
-
-    def target_transform_of(self, located: Located) -> Any:
-        """What is applied to a sample's target, None for nothing: its part's own."""
-        return layout_of(located.part).transforms(located.part)[1]
+    def transforms_of(self, located: Located) -> tuple[Any, Any]:
+        """The transform of a sample's image and that of its target, None for none: its part's own."""
+        return layout_of(located.part).transforms(located.part)
 
     @property
     def asks_user(self) -> bool:
         """Whether the user's own code locates or opens the samples' files."""
-        parts = list(self._parts(self.dataset))
-        return any(layout is PROTOCOL for _, layout in parts) or not all(
+        return any(layout is PROTOCOL for _, layout in parts(self.dataset)) or not all(
             plain(opener) or opener in _MODES for opener in self.openers
         )
 
     @property
     def all_transforms(self) -> list[tuple[Any, Any]]:
         """The transform and the target transform of each part, None for none."""
-        return [layout.transforms(part) for part, layout in self._parts(self.dataset)]
-
-    def _parts(self, view: Any) -> Iterator[tuple[Any, Layout]]:
-        """The data sets at the bottom, each once per place it has."""
-        getitem = getattr(type(view), "__getitem__", None)
-        if getitem is Subset.__getitem__:
-            yield from self._parts(view.dataset)
-        elif getitem is ConcatDataset.__getitem__:
-            for part in view.datasets:
-                yield from self._parts(part)
-        else:
-            yield view, layout_of(view)
-
-    def _files(self, view: Any) -> int:
-        return sum(len(layout.entries(part)) for part, layout in self._parts(view))
+        return [layout.transforms(part) for part, layout in parts(self.dataset)]
 
     def _starts(self, view: Any) -> list[int]:
         """Number of the first file of each part of a ConcatDataset.
@@ -241,11 +217,12 @@ class FileSource:
         """
         known = self._offsets.get(id(view))
         if known is None or known[0] is not view or len(known[1]) != len(view.datasets):
-            starts = [0]
-            for part in view.datasets[:-1]:
-                starts.append(starts[-1] + self._files(part))
-            known = self._offsets[id(view)] = view, starts
+            known = self._offsets[id(view)] = view, [0, *accumulate(map(_files, view.datasets[:-1]))]
         return known[1]
+
+
+def _files(view: Any) -> int:
+    return sum(len(layout.entries(part)) for part, layout in parts(view))
 
 
 def same(a: list[Any], b: list[Any]) -> bool:
@@ -285,15 +262,3 @@ def _path(given: Any) -> str:
     if not isinstance(given, str | os.PathLike):
         raise TypeError(f"a data set gave {type(given).__name__} for an image file; it must give a path or bytes")
     return os.fsdecode(given)
-
-
-def find_source(dataset: Dataset[Any]) -> FileSource:
-    """Return where a data set keeps its image files.
-
-    Raises:
-        NotSwitchable: the data set is none of those that are understood.
-    """
-    source = FileSource(dataset)
-    check(dataset)
-    source.ask()
-    return source

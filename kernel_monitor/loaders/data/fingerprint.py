@@ -107,7 +107,7 @@ class _Describer(pickle.Pickler):
             attributes = getattr(value, "__dict__", None)
             reduced = (_known_by, (type(value),), attributes) if attributes else ""
         if isinstance(reduced, str):
-            return _identity(value)
+            return _known_by, (type(value).__qualname__, id(value))
         if len(reduced) > 2 and type(reduced[2]) is dict:
             attributes = {name: self._digested(inner) for name, inner in reduced[2].items()}
             return (*reduced[:2], attributes, *reduced[3:])
@@ -124,10 +124,6 @@ class _Describer(pickle.Pickler):
 
 def _known_by(*words: Any) -> None:
     """Stands for an object in a description."""
-
-
-def _identity(value: Any) -> Any:
-    return _known_by, (type(value).__qualname__, id(value))
 
 
 def _function(value: FunctionType) -> Any:

@@ -59,7 +59,7 @@ class EpochIterator:
 
     def begin(self) -> None:
         """Let the active engine start to work before the first batch is asked for."""
-        self._state.epoch_begins(self._record)
+        self._state.record = self._record
         started = time.monotonic()
         while True:
             try:
@@ -85,10 +85,9 @@ class EpochIterator:
             return delivery.batch
 
     def _next_delivered(self) -> Delivery:
-        """The next batch for the loop: batches of which every sample was skipped are recorded and passed over.
+        """The next batch for the loop, or the exception that answers it.
 
-        Raises:
-            BaseException: the exception that answers the batch.
+        Batches of which every sample was skipped are recorded and passed over.
         """
         record = self._record
         while True:
