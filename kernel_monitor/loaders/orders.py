@@ -130,11 +130,7 @@ class Orders:
         return save(self._loader, record, origin, self.seed, seed_given=self._seed_given, begun=begun)
 
     def load(self, state: dict[str, Any]) -> None:
-        """Let the next epoch to begin go on from a state; an empty one forgets a state that was loaded before.
-
-        Raises:
-            MonitorError: it is no state, or of another loader.
-        """
+        """Let the next epoch to begin go on from a state; an empty one forgets a state that was loaded before."""
         if state == {}:
             self._loaded = None
             return

@@ -81,21 +81,17 @@ class FileTable:
 
         A file that is missing or unreadable has a reason too: the torchvision path then raises its error.
         """
+        self._grow(number + 1)
         try:
-            return self._look(number, path)
+            status = os.stat(path)  # noqa: PTH116 - once per sample, on the loop's own time
+            if not stat.S_ISREG(status.st_mode):
+                return Facts(0, 0, _IRREGULAR)
+            seen = hash((path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)) or 1
+            if self._seen[number] == seen:
+                return Facts(self._height[number], self._width[number], self._reasons.get(number))
+            facts = _look_file(path)
         except OSError as error:  # not remembered: a network may be back at the next look
             return Facts(0, 0, f"cannot be read: {error.strerror}")
-
-    def _look(self, number: int, path: str) -> Facts:
-        status = os.stat(path)  # noqa: PTH116 - once per sample, on the loop's own time
-        if not stat.S_ISREG(status.st_mode):
-            return Facts(0, 0, _IRREGULAR)
-        if number >= len(self._seen):
-            self._grow(number + 1)
-        seen = hash((path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)) or 1
-        if self._seen[number] == seen:
-            return Facts(self._height[number], self._width[number], self._reasons.get(number))
-        facts = _look_file(path)
         if facts.reason is None:
             self._reasons.pop(number, None)
         else:

@@ -146,12 +146,7 @@ class FileSource:
         return self._first[:count] if self.asks_user else [self.locate(k * total // count) for k in range(count)]
 
     def locate(self, index: int) -> Located:
-        """Return the file of a sample.
-
-        Raises:
-            IndexError: the data set has no such index (a ValueError for a ConcatDataset's negative ones, as torch).
-            Exception: whatever the user's own `image_file` raises.
-        """
+        """Return the file of a sample; raises torch's error for an index that there is not, or the user's own."""
         view, first = self.dataset, 0
         while True:
             getitem = getattr(type(view), "__getitem__", None)
@@ -176,12 +171,7 @@ class FileSource:
         return os.path.join(self._folder, path)  # noqa: PTH118 - once per sample
 
     def open(self, located: Located) -> Any:
-        """Open a sample's image as its data set does.
-
-        Raises:
-            OSError: it is not a regular file, or cannot be read as an image.
-            Exception: whatever the user's own opening function raises.
-        """
+        """Open a sample's image as its data set does; an `OSError` if it is no regular file, or no readable image."""
         if located.data is not None:
             with Image.open(_Named(located.data, located.path)) as image:
                 return image.convert("RGB")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ...steps.step_meter import Meter, StepClock
 from ..dataset_changes import DatasetChanges
@@ -190,9 +190,7 @@ class EpochIterator:
         Where another engine has taken over, or the switch was cancelled, the kept batches are given back.
         """
         pooled, state = self._pool[SYNTHETIC], self._state
-        engine = pooled.engine
-        if not isinstance(engine, SyntheticEngine):
-            raise TypeError(f"{engine.name} keeps no batches")
+        engine = cast("SyntheticEngine", pooled.engine)
         click = state.preparing
         if click is not None and click.target == SYNTHETIC:
             try:

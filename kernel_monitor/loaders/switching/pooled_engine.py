@@ -158,11 +158,7 @@ class EngineRun:
             self.pooled.call(self.pooled.engine.pump, 1)
 
     def receive(self) -> Delivery:
-        """Wait for the oldest batch of the run.
-
-        Raises:
-            Exception: the engine failed; `in_flight` is then to be given back to the cursor.
-        """
+        """Wait for the oldest batch of the run; if the engine fails, `in_flight` is to be given back to the cursor."""
         if self._computed:
             self.in_flight.popleft()
             return self._computed.popleft()
