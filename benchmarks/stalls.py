@@ -27,10 +27,11 @@ from typing import Any
 
 import torch
 
-from kernel_monitor import watch_loader
+from kernel_monitor import warm, watch_loader
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps.measured_step import PROFILED
 from kernel_monitor.steps.sources import live
+from kernel_monitor.stream.chart_documents import cache_folder
 
 from .common import Bar, machine, report, versions
 
@@ -157,6 +158,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch; all cores unless given")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    warm.warm(cache_folder())  # as `%load_ext` has done long before anybody exports
     gc.collect()
     found, exports = measure(options.rounds, options.calls)
     print(f"{'':<12}{'steps':>8}{'median':>12}{'p99':>12}{'longest':>12}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -25,7 +24,7 @@ from .record import sessions as found
 from .record.sessions import moment_text, span_text
 from .store import Rows, Schema, Snapshot
 from .store.charts import DEFAULT_CHARTS, available, shown_series
-from .stream.render_process import run_module
+from .stream.chart_documents import Documents
 from .text import shown, shown_in
 
 if TYPE_CHECKING:
@@ -145,9 +144,8 @@ class RecordedSession:
     @cached_property
     def document(self) -> bytes:
         """The chart document (JSON), with tools to pan and zoom."""
-        request = {"schema": self.page_rows.schema.to_json(), "interactive": True}
         with interpreted(self.session.path, "charts", remote=True):
-            return run_module("kernel_monitor.views", json.dumps(request).encode())
+            return Documents().get(self.page_rows.schema, "recorded")
 
     @cached_property
     def strip(self) -> Strip | None:

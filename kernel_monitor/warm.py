@@ -1,6 +1,7 @@
 """`python -m kernel_monitor.warm [FOLDER]`: make the chart documents that sessions on this machine usually need.
 
-They show the default charts with no, one or two loaders, without and with phases of steps.
+They show the default charts with no, one or two loaders, without and with phases of steps; and every chart that this
+machine has, for reports.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import MonitorError
+from .report.embedded import draw, report_schema
 from .sample.sampler_client import SamplerClient
 from .store import Store
-from .store.charts import DEFAULT_CHARTS, PHASED_CHARTS
+from .store.charts import DEFAULT_CHARTS, PHASED_CHARTS, available
 from .stream.chart_documents import Documents, cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .store import Schema
+    from .store.charts import Kind
 
 FIRST_S = 20.0  # how long to wait for the sampler
 SETTLE_S = 1.0  # how long to wait for a second hello: GPUs are found a moment after the first
 LOADERS: tuple[tuple[bool, ...], ...] = ((False,), (), (True,), (False, False), (True, False))
 """For each loader, whether its phases are measured; the most usual case first, as a page may wait for it."""
+KINDS: tuple[Kind, ...] = ("live", "report")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,23 +51,18 @@ def warm(folder: Path) -> int:
     """
     documents = Documents(folder)
 
-    def wanted() -> Iterator[Schema]:
+    def wanted() -> Iterator[tuple[Schema, Kind]]:
         hellos = _hellos()
         first = next(hellos)
         documents.keep_hello(first)
         for hello in chain([first], hellos):
-            yield from _usual(hello)
+            for kind in KINDS:
+                yield from ((schema, kind) for schema in _usual(hello, kind))
 
-    return documents.make(wanted(), _document)
-
-
-def _document(schema: Schema) -> dict[str, Any]:
-    from .views import document
-
-    return document(schema)
+    return documents.warm_up(wanted(), draw)
 
 
-def _usual(hello: dict[str, Any]) -> list[Schema]:
+def _usual(hello: dict[str, Any], kind: Kind) -> list[Schema]:
     """The schemas that a session on this machine usually has."""
     store = Store()
     store.set_host(hello)
@@ -71,7 +70,11 @@ def _usual(hello: dict[str, Any]) -> list[Schema]:
     for loaders in LOADERS:
         store.set_charts(PHASED_CHARTS if any(loaders) else DEFAULT_CHARTS)
         store.set_loaders([{"id": str(k), "name": str(k), "phased": phased} for k, phased in enumerate(loaders)])
-        found.append(store.page_schema)
+        if kind == "live":
+            found.append(store.page_schema)
+        else:
+            charts = [chart["id"] for chart in available(store.schema) if chart["available"] or chart["default"]]
+            found.append(report_schema(store.schema, charts))
     return found
 
 

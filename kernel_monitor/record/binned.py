@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from kernel_monitor.store.charts import SLOTS
+
 from .format import HOST, LOADERS
 
 if TYPE_CHECKING:
@@ -22,8 +24,7 @@ INTERVAL = "sample/interval"
 _LONGEST_S = 60.0  # a row covers no more
 _DRAWN_CELLS = 64 << 20
 """Cells of the heatmaps that the rows of a snapshot may take: their tiles are whole, however few rows are in one."""
-_TILE_SLOTS = 60  # of a heatmap (`views.heatmap.SLOTS`)
-_SLOTS = 2_000_000  # intervals that the rows of a snapshot may cover together
+MOST_SLOTS = 2_000_000  # intervals that the rows of a snapshot may cover together
 
 
 class Bins:
@@ -120,10 +121,10 @@ def _means(
 
 def drawable(schema: Schema, times: npt.NDArray[np.float64], values: Floats) -> bool:
     """Whether charts of these rows stay small: not so where rows are far apart, or claim to cover years."""
-    tiles = len(np.unique(np.floor(times / schema.interval / _TILE_SLOTS))) * _TILE_SLOTS
+    tiles = len(np.unique(np.floor(times / schema.interval / SLOTS))) * SLOTS
     if tiles * (len(schema.cpus) + 5 * len(schema.gpus)) > _DRAWN_CELLS:
         return False
     if INTERVAL not in schema.columns:
         return True
     covered = float(np.nansum(values[schema.columns[INTERVAL]], dtype=np.float64))
-    return covered / schema.interval <= _SLOTS
+    return covered / schema.interval <= MOST_SLOTS

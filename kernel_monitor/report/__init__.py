@@ -1,4 +1,4 @@
-"""A session as one HTML file that opens offline. Importing this imports no Bokeh; :func:`render` does."""
+"""A session as one HTML file that opens offline. Importing this imports no Bokeh; :func:`render` may."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def render(snapshot: Snapshot) -> str:
-    """The session as the text of one HTML file. Imports Bokeh: in a process that trains use `report.client`."""
+    """The session as the text of one HTML file. May import Bokeh: in a process that trains use `report.client`."""
     from . import page
 
     return page.render(snapshot)

@@ -1,34 +1,33 @@
 """What a report's file holds for its charts: a chart document, the events, and the rows of the series that are drawn.
 
-The page's half is `widgets/src/stream/report_source.ts`.
+The chart document comes from the cache wherever one of its shape was made before: importing Bokeh and drawing with it
+take half of a report's time. The page's half is `widgets/src/stream/report_source.ts`.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-import bokeh
 import numpy as np
-from bokeh.document import Document
-from bokeh.models import ColumnDataSource
 
 from ..record.binned import Bins
-from ..store.charts import CHART_IDS, DEFAULT_CHARTS, chart_series
-from ..views import layout
-from ..views.heatmap import SLOTS
+from ..store.charts import CHART_IDS, DEFAULT_CHARTS, SLOTS, chart_series
+from ..stream import bokehjs
+from ..stream.chart_documents import Documents
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Sequence
 
     import numpy.typing as npt
-    from bokeh.model import Model
 
     from ..protocol.message_types import EmbeddedSession
     from ..protocol.states import Event
-    from ..store import Snapshot
+    from ..store import Schema, Snapshot
+    from ..store.charts import Kind
 
 TABLE_BYTES = 1_700_000
 """What the deflated table may take before base64 makes a third more of it; BokehJS takes 1.3 MB of the file."""
@@ -50,11 +49,9 @@ def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, floa
         It, JSON-able, and the length in seconds of the bins whose means its rows are; None where the rows are as they
         were measured.
     """
-    ids = charts_with_data(snapshot)
-    part = only(snapshot, {name for chart in ids for name in chart_series(snapshot.schema, chart)})
-    charts = layout(part.schema, interactive=True, charts=ids, paged=True)
-    # Bokeh walks through all its models for every question.
-    drawn_as_lines = _lines(charts.references())
+    part = only(snapshot, report_schema(snapshot.schema, charts_with_data(snapshot)))
+    item = json.loads(Documents().get_here(part.schema, "report", draw))
+    drawn_as_lines = set(item.pop("lines"))
     rows, width = part, None
     data, percent = table(rows, drawn_as_lines)
     # Bins of four seconds compress a little better than bins of two: seldom more than one more turn.
@@ -64,14 +61,10 @@ def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, floa
         rows, width = binned(part, times)
         data, percent = table(rows, drawn_as_lines)
     schema = rows.schema
-    document = Document(title="")
-    document.add_root(charts)
-    made = document.to_json(deferred=False)
     bare = replace(schema, capacity=capacity(rows), cpus=(), gpus=(), gpu_reason=None, host={}, charts=())
     session: EmbeddedSession = {
-        "bokeh": bokeh.__version__,
-        # As `bokeh.embed.json_item` gives it after four more walks.
-        "item": {"target_id": None, "root_id": charts.id, "doc": made, "version": made["version"]},
+        "bokeh": bokehjs.version(),
+        "item": item,
         "schema": bare.to_json(),
         "events": [cast("Event", event) for event in snapshot.events if event["kind"] in ("switch", "mark")],
         "rows": len(rows.time),
@@ -80,6 +73,13 @@ def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, floa
         "table": base64.b64encode(data).decode("ascii"),
     }
     return session, width
+
+
+def draw(schema: Schema, kind: Kind) -> dict[str, Any]:
+    """A chart document, made in this process: imports Bokeh."""
+    from ..views import document
+
+    return document(schema, kind)
 
 
 def charts_with_data(snapshot: Snapshot) -> tuple[str, ...]:
@@ -93,12 +93,17 @@ def charts_with_data(snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
-def only(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
-    """The snapshot with the columns of these names only, and `INTERVAL`."""
-    schema = snapshot.schema
-    part = schema.restricted({*names, INTERVAL} & set(schema.names))
-    places = np.array([schema.columns[name] for name in part.names], dtype=np.intp)
-    return replace(snapshot, schema=part, values=snapshot.values[:, places])
+def report_schema(schema: Schema, charts: Sequence[str]) -> Schema:
+    """The schema with these charts, the series that they draw, and `INTERVAL`."""
+    part = schema.restricted({INTERVAL, *(name for chart in charts for name in chart_series(schema, chart))})
+    return replace(part, charts=tuple(charts))
+
+
+def only(snapshot: Snapshot, schema: Schema) -> Snapshot:
+    """The snapshot with the columns of a schema that is a part of its own."""
+    columns = snapshot.schema.columns
+    places = np.array([columns[name] for name in schema.names], dtype=np.intp)
+    return replace(snapshot, schema=schema, values=snapshot.values[:, places])
 
 
 def table(snapshot: Snapshot, lines: Collection[str]) -> Table:
@@ -140,11 +145,6 @@ def capacity(snapshot: Snapshot) -> int:
     span = schema.interval * SLOTS
     spans = np.unique(np.floor([(time - half) / span, (time + half) / span]))
     return max(len(time), SLOTS * (len(spans) + int((2 * half // span).sum())), 1)
-
-
-def _lines(models: Iterable[Model]) -> set[str]:
-    tags: list[Any] = [source.tags[0] for source in models if isinstance(source, ColumnDataSource)]
-    return {name for tag in tags for name in tag.get("columns", {}).values()}
 
 
 def binned(snapshot: Snapshot, times: int) -> tuple[Snapshot, float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..analysis import allowed_cores
 from ..steps.measured_step import ON_DEVICE
-from ..views.host_charts import ROLES
+from ..store.charts import PROCESS_ROLES
 from .formats import amount, moment, ranges, size
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def processes(subject: Subject) -> dict[str, Any] | None:
     snapshot = subject.snapshot
     roles = [
         (role, words)
-        for role, words in ROLES
+        for role, words in PROCESS_ROLES
         if any(len(_values(snapshot, f"process/{role}/{part}")) for part in ("cpu", "memory"))
     ]
     return {"roles": roles, "figure": _figure(snapshot)} if roles else None

@@ -13,11 +13,11 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bokeh.resources import Resources
 from markupsafe import Markup
 
 from ..analysis.session_analysis import analyse
 from ..analysis.switches import REPLAYS, switches
+from ..stream import bokehjs
 from . import machine, verdict_section
 from .embedded import embed
 from .formats import zone
@@ -45,7 +45,7 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     subject = Subject(snapshot, analyse(snapshot) if analysis is None else analysis, where)
     parts = [(key, name, made) for key, (name, _) in SECTIONS.items() if (made := section(subject, key)) is not None]
     session, bin_s = embed(snapshot, 1000 * where.utcoffset(None).total_seconds())
-    bokeh = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
+    bokeh = _read(bokehjs.path())
     script = _read(STATIC / "report.js")
     return fill(
         "page",

@@ -9,16 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from importlib import util
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MonitorError
+from ..stream import bokehjs
 from ..stream import page_messages as wire
 from ..stream.chart_documents import Documents
 from ..stream.hub import GLANCE, LEASE_S
 from .arguments import Args, BadRequest, flag, knobs, only, parse, settings, text
-from .recorded_requests import Answer, RecordedRequests, bokeh_version
+from .recorded_requests import Answer, RecordedRequests
 
 if TYPE_CHECKING:
     from ..protocol import message_types as types
@@ -210,12 +208,12 @@ class Control:
 
     def _document(self, _args: Args) -> Answer:
         schema = self._monitor.store.page_schema
-        content: types.DocumentReply = {"status": "ok", "schema": schema.version, "bokeh": bokeh_version()}
+        content: types.DocumentReply = {"status": "ok", "schema": schema.version, "bokeh": bokehjs.version()}
         return content, [self.documents.get(schema)]
 
     def _bokehjs(self, _args: Args) -> Answer:
-        content: types.BokehReply = {"status": "ok", "version": bokeh_version()}
-        return content, [_bokehjs_path().read_bytes()]
+        content: types.BokehReply = {"status": "ok", "version": bokehjs.version()}
+        return content, [bokehjs.path().read_bytes()]
 
     def _export(self, _args: Args) -> Answer:
         exporter = self._monitor.exporter
@@ -257,10 +255,3 @@ def _answer(work: Callable[[], Answer], reply: Send) -> None:
             raise
         return
     reply(content, buffers)
-
-
-def _bokehjs_path() -> Path:
-    spec = util.find_spec("bokeh")
-    if spec is None or spec.origin is None:
-        raise MonitorError("bokeh is not installed in the kernel's environment: pip install bokeh.")
-    return Path(spec.origin).parent / "server" / "static" / "js" / "bokeh.min.js"

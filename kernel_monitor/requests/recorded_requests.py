@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
+from ..stream import bokehjs
 from ..stream import page_messages as wire
 from ..stream.hub import LEASE_S
 
@@ -63,7 +62,7 @@ class RecordedRequests:
 
     def _document(self, session: RecordedSession) -> Answer:
         version = session.page_rows.schema.version
-        content: types.DocumentReply = {"status": "ok", "schema": version, "bokeh": bokeh_version()}
+        content: types.DocumentReply = {"status": "ok", "schema": version, "bokeh": bokehjs.version()}
         return content, [session.document]
 
     def _export(self, session: RecordedSession) -> Answer:
@@ -99,9 +98,3 @@ def complete(state: Mapping[str, Any]) -> LoaderState:
     known["backends"] = [{**engine, **entry} for entry in known.get("backends", ())]
     known["knobs"] = {**unknown["knobs"], **known.get("knobs", {})}
     return {**unknown, **known}
-
-
-@lru_cache(maxsize=1)
-def bokeh_version() -> str:
-    """The version of this environment's Bokeh, without importing it."""
-    return metadata.version("bokeh")

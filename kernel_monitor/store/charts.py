@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .schema import PHASE_SERIES
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from ..protocol.states import ChartState
     from .schema import Schema
+
+
+Kind = Literal["live", "recorded", "report"]
+"""Where charts are shown: in a dashboard that is fed, in one of a recorded session, in a report's file."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,15 @@ CHART_IDS: tuple[str, ...] = tuple(chart.id for chart in CHARTS)
 DEFAULT_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.default)
 PHASED_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.default or chart.id == "phases")
 """The default ones as soon as phases of steps are measured: that chart is then shown by default."""
+PROCESS_ROLES = (
+    ("kernel", "kernel"),
+    ("workers", "loader workers"),
+    ("others", "other children"),
+    ("sampler", "this monitor's sampler"),
+)
+"""`<role>` of `process/<role>/…`, and its name for people."""
+SLOTS = 60
+"""Columns of a heatmap's tile, each an interval of the sampler."""
 ALWAYS = ("sample/interval", "memory/*", "gpu/*/utilisation", "gpu/*/memory*", "loader/*/*")
 """Series that every page is sent: the strip, the gaps and the status bar need them."""
 _BY_ID = {chart.id: chart for chart in CHARTS}

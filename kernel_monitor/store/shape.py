@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .schema import Schema
 
 _HOST = ("topology", "limits", "reasons")  # the facts of the host that charts show
-_PLACEHOLDER = re.compile(rb"kmloader(\d+)(id|name)kmend")
+_PLACEHOLDER = re.compile(rb"kmloader(\d{1,4})(id|name)kmend")
 
 
 def shape(schema: Schema) -> Schema:
@@ -46,7 +46,12 @@ def shape(schema: Schema) -> Schema:
 def filled(document: bytes, schema: Schema) -> bytes:
     """The JSON document of `shape(schema)` with the loaders of the schema."""
     words = [{b"id": _escaped(loader.id), b"name": _escaped(loader.name)} for loader in schema.loaders]
-    return _PLACEHOLDER.sub(lambda found: words[int(found[1])][found[2]], document)
+
+    def word(found: re.Match[bytes]) -> bytes:
+        number = int(found[1])
+        return words[number][found[2]] if number < len(words) else found[0]  # what a recording calls some GPU
+
+    return _PLACEHOLDER.sub(word, document)
 
 
 def _renamed(series: str, ids: dict[str, str]) -> str:

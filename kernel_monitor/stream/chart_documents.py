@@ -15,22 +15,23 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from platformdirs import user_cache_path
 
 from .._version import __version__
+from ..store import Schema
+from ..store.charts import Kind
 from ..store.shape import filled, shape
+from . import bokehjs
 from .render_process import command, environment, run_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from ..store import Schema
+    from collections.abc import Iterable, Mapping
 
 FOLDER = "KERNEL_MONITOR_CACHE"
 """Environment variable with the cache folder, instead of the user's."""
@@ -41,6 +42,9 @@ HELD = 8
 LOOK_S = 0.02
 WARMING_S = 10.0
 """How long to wait for the process that makes documents in advance: on two busy cores it takes 6 s."""
+
+Make = Callable[[Schema, Kind], "dict[str, Any]"]
+"""Makes a document; `views.document`."""
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +62,14 @@ class Documents:
         self._held: dict[str, Future[bytes]] = {}
         self._warming: subprocess.Popen[bytes] | None = None
 
-    def get(self, schema: Schema) -> bytes:
+    def get(self, schema: Schema, kind: Kind = "live") -> bytes:
         """The document of a schema, as JSON; makes it if it is not cached.
 
         Raises:
             MonitorError: it could not be made.
         """
         wanted = shape(schema)
-        key = key_of(wanted)
+        key = key_of(wanted, kind)
         with self._lock:
             held, known = self._held.get(key), True
             if held is None:
@@ -74,7 +78,7 @@ class Documents:
                     del self._held[next(iter(self._held))]
         if not known:
             try:
-                held.set_result(self._found(key) or self._made(wanted, key))
+                held.set_result(self._found(key) or self._made(wanted, kind, key))
             except BaseException as error:  # noqa: BLE001 - raised below and in every waiting thread
                 with self._lock:
                     self._held.pop(key, None)  # the next request tries again
@@ -114,22 +118,27 @@ class Documents:
         """
         _write(self.folder, _machine(), json.dumps(hello).encode())
 
-    def make(self, schemas: Iterable[Schema], document: Callable[[Schema], dict[str, Any]]) -> int:
-        """Make the documents that are not cached, in this process; returns their number.
+    def get_here(self, schema: Schema, kind: Kind, make: Make) -> bytes:
+        """As `get`, for a process that does not train: a document that is not cached is made in it, by `make`."""
+        wanted = shape(schema)
+        key = key_of(wanted, kind)
+        document = _read(self.folder / key)
+        if document is None:
+            document = json.dumps(make(wanted, kind), separators=(",", ":")).encode()
+            self._keep(key, document)
+        return filled(document, schema)
 
-        Args:
-            schemas: of the documents.
-            document: makes a document.
+    def warm_up(self, schemas: Iterable[tuple[Schema, Kind]], make: Make) -> int:
+        """Make the documents that are not cached, in this process; returns their number.
 
         Raises:
             OSError: the folder cannot be written to.
         """
+        _create(self.folder)
         made = 0
-        for wanted in map(shape, schemas):
-            key = key_of(wanted)
-            if _read(self.folder / key) is None:
-                _write(self.folder, key, json.dumps(document(wanted), separators=(",", ":")).encode())
-                made += 1
+        for schema, kind in schemas:
+            made += not (self.folder / key_of(shape(schema), kind)).exists()
+            self.get_here(schema, kind, make)
         (self.folder / _marker()).touch()
         return made
 
@@ -143,13 +152,17 @@ class Documents:
             time.sleep(LOOK_S)
         return _read(self.folder / key)
 
-    def _made(self, wanted: Schema, key: str) -> bytes:
-        document = run_module("kernel_monitor.views", json.dumps(wanted.to_json()).encode(), low_priority=False)
+    def _made(self, wanted: Schema, kind: Kind, key: str) -> bytes:
+        request = json.dumps({"schema": wanted.to_json(), "kind": kind}).encode()
+        document = run_module("kernel_monitor.views", request, low_priority=False)
+        self._keep(key, document)
+        return document
+
+    def _keep(self, key: str, document: bytes) -> None:
         try:
             _write(self.folder, key, document)
         except OSError as error:
-            log.debug("the chart document is not kept: %s", error)  # the next kernel makes it again
-        return document
+            log.debug("the chart document is not kept: %s", error)  # the next process makes it again
 
 
 def cache_folder() -> Path:
@@ -158,9 +171,9 @@ def cache_folder() -> Path:
     return (Path(chosen).expanduser().absolute() if chosen else user_cache_path("kernel_monitor")) / "documents"
 
 
-def key_of(wanted: Schema) -> str:
-    """File name of a document: a hash of its shape and of the versions that make it."""
-    return _digest(json.dumps([wanted.to_json(), *_versions()])) + ".json"
+def key_of(wanted: Schema, kind: Kind) -> str:
+    """File name of a document: a hash of its shape, its kind and of the versions that make it."""
+    return _digest(json.dumps([wanted.to_json(), kind, *_versions()])) + ".json"
 
 
 @lru_cache(maxsize=1)
@@ -169,7 +182,7 @@ def _versions() -> tuple[str, ...]:
     package = Path(__file__).resolve().parents[1]
     files = sorted([*(package / "views").glob("*.py"), *(package / "store").glob("*.py")])
     times = [f"{path.name} {path.stat().st_mtime_ns}" for path in files]
-    return (__version__, metadata.version("bokeh"), platform.python_version(), *times)
+    return (__version__, bokehjs.version(), platform.python_version(), *times)
 
 
 def _marker() -> str:

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TIMEOUT_S = 300.0
-NICENESS = 3
-"""Of a core that a training thread wants too, a third (sched(7)); of an idle core, all. The longest of
-five exports beside a loop on two cores took 5.4 s; with a niceness of 5, 6.7 s (`benchmarks.stalls`)."""
+NICENESS = 5
+"""Of a core that a training thread wants too, a quarter (sched(7)); of an idle core, all (`benchmarks.stalls`)."""
 
 
 def run_module(

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from bokeh.embed import json_item
 from bokeh.layouts import column
+from bokeh.models import ColumnDataSource
 from bokeh.models.ui import UIElement
 
 from ..store import Schema
-from ..store.charts import DEFAULT_CHARTS
+from ..store.charts import DEFAULT_CHARTS, Kind
 from .cpu_chart import cpu
 from .gpu_charts import gpu, gpu_bus, gpu_clocks, gpu_counters, gpu_engines
 from .heatmap import color_scale
@@ -24,8 +25,6 @@ from .loader_charts import images, phases, wait
 from .style import Page, new_page, share_axis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bokeh.models import Column
 
 Chart = Callable[[Schema, Page], "list[UIElement]"]
@@ -47,32 +46,34 @@ CHARTS: dict[str, Chart] = {
 """The charts of `store.charts.CHARTS`: each gives its heading, its legend and its figures, or nothing at all."""
 
 
-def layout(
-    schema: Schema, *, interactive: bool = False, charts: Sequence[str] | None = None, paged: bool = False
-) -> Column:
+def layout(schema: Schema, kind: Kind = "live") -> Column:
     """Charts above each other over one `Range1d` named `time`.
 
     Args:
-        schema: the series to draw.
-        interactive: with tools to pan and zoom, for a page without a live feed.
-        charts: their ids; None for those of the schema, or the default ones where it names none.
-        paged: every chart has a time axis of its own, as they may stand on several sheets of paper; else the last one
-            has it for all.
+        schema: the series to draw and the charts' ids; the default charts where it names none.
+        kind: all but "live" have tools to pan and zoom. In a "report" every chart has a time axis of its own, as they
+            may stand on several sheets of paper; else the last one has it for all.
     """
-    page = new_page(schema, interactive=interactive)
+    page = new_page(schema, interactive=kind != "live")
     parts: list[UIElement] = []
-    for chart in charts or schema.charts or DEFAULT_CHARTS:
+    for chart in schema.charts or DEFAULT_CHARTS:
         parts += CHARTS[chart](schema, page)
-    if not paged:
+    if kind != "report":
         share_axis(page)
     if page.scale:
         parts.insert(0, color_scale())
     return column(*parts, sizing_mode="stretch_width", spacing=3, name="charts")
 
 
-def document(schema: Schema, *, interactive: bool = False) -> dict[str, Any]:
-    """The document for a page, for BokehJS's `embed_item`; JSON-able."""
-    return dict(json_item(layout(schema, interactive=interactive)))
+def document(schema: Schema, kind: Kind = "live") -> dict[str, Any]:
+    """The document for BokehJS's `embed_item`; JSON-able.
+
+    `lines`: the series that are drawn as lines, whose values must be exact; the others are colours of a heatmap.
+    """
+    charts = layout(schema, kind)
+    tags: list[Any] = [model.tags[0] for model in charts.references() if isinstance(model, ColumnDataSource)]
+    lines = sorted({name for tag in tags for name in tag.get("columns", {}).values()})
+    return {**json_item(charts), "lines": lines}
 
 
 __all__ = ["CHARTS", "Chart", "document", "layout"]

@@ -1,7 +1,4 @@
-"""`python -m kernel_monitor.views`: a schema's JSON on stdin, the document's JSON on stdout.
-
-Or `{"schema": …, "interactive": true}` for a document that can be panned and zoomed, as of a recorded session.
-"""
+"""`python -m kernel_monitor.views`: `{"schema": …, "kind": …}` on stdin, the document's JSON on stdout."""
 
 from __future__ import annotations
 
@@ -16,12 +13,11 @@ def main() -> int:
     """Exit status 0, or 2 and one line on stderr when stdin is not a schema."""
     try:
         request = json.load(sys.stdin.buffer)
-        schema = Schema.from_json(request.get("schema", request))
-        interactive = bool(request.get("interactive", False))
+        schema, kind = Schema.from_json(request["schema"]), request["kind"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         sys.stderr.write(f"stdin is not a schema ({type(error).__name__}: {error})\n")
         return 2
-    json.dump(document(schema, interactive=interactive), sys.stdout, separators=(",", ":"))
+    json.dump(document(schema, kind), sys.stdout, separators=(",", ":"))
     return 0
 
 

@@ -13,6 +13,7 @@ from bokeh.models.dom import Div, Span
 from bokeh.models.ui.panes import Pane
 from bokeh.palettes import Viridis256
 
+from ..store.charts import SLOTS
 from .markers import FONT, add_bands, add_markers
 from .rows import Group, Row, hatch, label_groups, label_rows, row_height, separate
 from .style import RIGHT, Page, hover, new_figure
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from bokeh.plotting import figure
 
-SLOTS = 60  # columns of a tile
 LANE = 18  # pixels above the rows of the first chart, where the markers' labels stand
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..analysis.machine_limits import memory_note
-from ..store.charts import chart_series
+from ..store.charts import PROCESS_ROLES, chart_series
 from .curves import LOW, Curve, curve_color, curves, legend
 from .heatmap import heatmap
 from .rows import Row
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 
     from ..store import Schema
     from .style import Page
-
-ROLES = (
-    ("kernel", "kernel"),
-    ("workers", "loader workers"),
-    ("others", "other children"),
-    ("sampler", "this monitor's sampler"),
-)
-"""`<role>` of `process/<role>/…`, and its name in the legend."""
 
 
 def processes(schema: Schema, page: Page) -> list[UIElement]:
@@ -117,7 +109,9 @@ def pressure(schema: Schema, page: Page) -> list[UIElement]:
 
 
 def _roles(part: str, unit: str) -> list[Curve]:
-    return [Curve(f"process/{role}/{part}", words, unit, curve_color(k)) for k, (role, words) in enumerate(ROLES)]
+    return [
+        Curve(f"process/{role}/{part}", words, unit, curve_color(k)) for k, (role, words) in enumerate(PROCESS_ROLES)
+    ]
 
 
 def _directions(group: str, parts: Sequence[tuple[str, str]]) -> list[Curve]:

@@ -42,7 +42,9 @@ def everything() -> Schema:
 def drawn(schema: Schema, chart: str) -> set[str]:
     """The series of the tags of a chart's sources."""
     found: set[str] = set()
-    for source in cast("list[ColumnDataSource]", layout(schema, charts=[chart]).select({"type": ColumnDataSource})):
+    for source in cast(
+        "list[ColumnDataSource]", layout(replace(schema, charts=(chart,))).select({"type": ColumnDataSource})
+    ):
         tag = source.tags[0]
         found.update(tag.get("rows", ()), tag.get("columns", {}).values())
     return found
@@ -88,7 +90,7 @@ def test_a_chart_without_its_series_draws_none_and_has_a_reason(chart: str) -> N
 
 @pytest.mark.parametrize("chart", CHART_IDS)
 def test_the_line_of_a_switch_is_over_everything_and_cut_at_the_frame(chart: str) -> None:
-    for plot in cast("list[Plot]", layout(everything(), charts=[chart]).select({"type": Plot})):
+    for plot in cast("list[Plot]", layout(replace(everything(), charts=(chart,))).select({"type": Plot})):
         drawn_last = [one for one in plot.renderers if isinstance(one, GlyphRenderer) and one.level == "glyph"][-2:]
         assert [type(one.glyph) for one in drawn_last] == [VSpan, VSpan]  # Bokeh cuts glyphs, and no annotations
 

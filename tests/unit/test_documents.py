@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -17,6 +17,7 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps import watch_loader
 from kernel_monitor.store import Schema, Store
+from kernel_monitor.store.charts import Kind
 from kernel_monitor.store.shape import filled, shape
 from kernel_monitor.stream import chart_documents
 from kernel_monitor.stream.chart_documents import Documents, key_of
@@ -79,15 +80,26 @@ def test_sessions_of_one_machine_share_a_shape() -> None:
     ],
 )
 def test_what_is_drawn_otherwise_has_another_shape(other: Schema) -> None:
-    assert key_of(shape(other)) != key_of(shape(schema("a")))
+    assert key_of(shape(other), "live") != key_of(shape(schema("a")), "live")
 
 
-def test_a_document_is_as_if_it_had_been_made_for_this_session(tmp_path: Path, count: list[str]) -> None:
+def test_each_kind_of_page_has_a_document_of_its_own() -> None:
+    assert len({key_of(shape(schema("a")), kind) for kind in get_args(Kind)}) == 3
+
+
+def test_a_gpu_that_is_called_like_a_placeholder_keeps_its_name() -> None:
+    assert filled(b'"kmloader7namekmend"', schema("train")) == b'"kmloader7namekmend"'
+
+
+@pytest.mark.parametrize("kind", ["live", "recorded", "report"])
+def test_a_document_is_as_if_it_had_been_made_for_this_session(tmp_path: Path, count: list[str], kind: Kind) -> None:
     """Differential: filled in, the shape's document is the one of a schema that has the loaders themselves."""
     wanted = schema(*NAMES)
     plain = replace(wanted, version=0, interval=1.0, origin=0.0, capacity=1)
-    made = json.loads(rendered("kernel_monitor.views", json.dumps(plain.to_json()).encode()))
-    got = json.loads(Documents(tmp_path).get(wanted))
+    request = json.dumps({"schema": plain.to_json(), "kind": kind}).encode()
+    made = json.loads(rendered("kernel_monitor.views", request))
+    got = json.loads(Documents(tmp_path).get(wanted, kind))
+    assert got["lines"] == made["lines"]
     assert got["doc"]["roots"] == made["doc"]["roots"]
     text = json.dumps(got)
     assert all(json.dumps(name)[1:-1] in text for name in NAMES)
@@ -159,7 +171,7 @@ def test_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chart_documents, "KEPT", 2)
     kept = Documents(tmp_path)
     for number in range(4):
-        kept.make([schema(*"abcd"[:number])], lambda wanted: {"charts": wanted.charts})
+        kept.warm_up([(schema(*"abcd"[:number]), "live")], lambda wanted, kind: {"charts": wanted.charts, "kind": kind})
         time.sleep(0.01)
     assert len(list(tmp_path.glob("*.json"))) <= 2
 
@@ -169,7 +181,8 @@ def test_warming_up_makes_what_the_first_minute_needs(tmp_path: Path, count: lis
     kept = Documents(tmp_path)
     kept.warm()
     hello = next(warm._hellos())
-    assert [len(wanted.loaders) for wanted in warm._usual(hello) if kept.get(wanted)] == [1, 0, 1, 2, 2]
+    for kind in warm.KINDS:
+        assert [len(wanted.loaders) for wanted in warm._usual(hello, kind) if kept.get(wanted, kind)] == [1, 0, 1, 2, 2]
     assert count == []
     began = time.monotonic()
     assert warm.warm(tmp_path) == 0

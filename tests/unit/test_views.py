@@ -219,7 +219,7 @@ def run(stdin: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_module_turns_a_schema_into_a_document() -> None:
     wanted = schema(gpus=1)
-    done = run(json.dumps(wanted.to_json()))
+    done = run(json.dumps({"schema": wanted.to_json(), "kind": "live"}))
     assert (done.returncode, done.stderr) == (0, "")
     item = json.loads(done.stdout)
     assert set(item) >= {"doc", "root_id", "version"}

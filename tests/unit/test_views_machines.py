@@ -151,7 +151,7 @@ def test_the_schemas_charts_are_drawn_in_their_order_and_no_others() -> None:
     assert {one.x_range.name for one in figures} == {"time"}
     # The last one tells the time for all; on paper, where they may stand on several sheets, the last of each chart.
     assert [one.name for one in figures if one.below[0].visible] == [page_order(everything)[-1]]
-    paged = layout(machine(quota=2.0, memory_limit=GB, charts=CHART_IDS), paged=True)
+    paged = layout(machine(quota=2.0, memory_limit=GB, charts=CHART_IDS), "report")
     timeless = {one.name for one in every(paged, Plot) if not one.below[0].visible}
     assert timeless == {
         "processes", "memory", "disk-busy", "disk", "gpu-clocks", "gpu-heat", "gpu-pcie",

@@ -1,0 +1,247 @@
+"""A data set seen through other transforms: its own object in all but those.
+
+The view shares the data set's attributes and runs its methods, so that all that the data set keeps is kept in one
+place. Only where the data set finds a transform (in an attribute, in a container or an object that it holds, in a
+closure or a global of its functions) it finds a `TransformPoint` in its place. Nothing of the user's is changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torchvision.datasets.vision import StandardTransform
+
+from .openers import REPLACED
+from .point import TransformPoint, is_transform
+
+LONGEST = 100  # elements: longer containers hold samples, no transforms
+DEEPEST = 6  # objects inside each other
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+class View:
+    """A data set's view.
+
+    Args:
+        dataset: the user's.
+        functions: whether functions and other callables of the user's count as transforms, too.
+
+    Attributes:
+        dataset: to call `__getitem__` of; the data set itself where no transform was found.
+        points: the transforms that were found.
+        shared: the dictionaries, lists and sets among the globals of its functions.
+    """
+
+    def __init__(self, dataset: Any, *, functions: bool = False) -> None:
+        self.points: list[TransformPoint] = []
+        self._functions = functions
+        self.shared: list[Any] = []
+        self._home = type(dataset).__module__.partition(".")[0]
+        self._known: dict[int, tuple[Any, Any]] = {}  # by id: the value, which is held so long, and what replaces it
+        self._read: list[tuple[Callable[[], Any], Any]] = []  # how to look up what was replaced, and what was there
+        self.dataset = self._replaced(dataset, DEEPEST)
+
+    @property
+    def current(self) -> bool:
+        """Whether the data set still finds the same transforms."""
+        return all(look() is was for look, was in self._read)
+
+    def _replaced(self, value: Any, depth: int) -> Any:
+        """The value with points in place of its transforms; the value itself where it holds none."""
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        self._known[id(value)] = value, value  # where it is met again inside itself
+        if isinstance(value, type) or depth == 0:
+            return value
+        made = value
+        if isinstance(value, types.FunctionType | types.BuiltinFunctionType) and value in REPLACED:
+            made = REPLACED[value]
+        elif is_transform(value) or (self._functions and depth < DEEPEST and self._callable(value)):
+            made = TransformPoint(value)
+            self.points.append(made)
+        elif isinstance(value, types.FunctionType):
+            made = self._function(value, depth)
+        elif isinstance(value, functools.partial):
+            function, named = self._replaced(value.func, depth - 1), self._replaced(value.keywords, depth - 1)
+            if function is not value.func or named is not value.keywords:
+                made = functools.partial(function, *value.args, **named)
+        elif type(value) in (dict, OrderedDict, list, tuple):
+            made = self._container(value, depth) if len(value) <= LONGEST else value
+        elif hasattr(value, "__dict__") and (
+            type(value) is StandardTransform or not self._library(type(value).__module__)
+        ):
+            made = self._object(value, depth)
+        self._known[id(value)] = value, made
+        return made
+
+    def _callable(self, value: Any) -> bool:
+        """Whether a value is a function or a callable object of the user's, and no data set."""
+        if isinstance(value, types.FunctionType):
+            return not self._library(value.__module__)
+        is_theirs = not self._library(type(value).__module__) or isinstance(value, functools.partial)
+        return callable(value) and is_theirs and not hasattr(type(value), "__getitem__")
+
+    def _container(self, value: Any, depth: int) -> Any:
+        pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+        changed = {key: made for key, inner in pairs if (made := self._replaced(inner, depth - 1)) is not inner}
+        if not changed:
+            return value
+        if isinstance(value, dict):
+            for key in changed:
+                self._watch(functools.partial(value.get, key), value[key])
+            return type(value)({**value, **changed})
+        return type(value)(changed.get(number, inner) for number, inner in pairs)
+
+    def _function(self, function: types.FunctionType, depth: int) -> types.FunctionType:
+        """The function with other globals and closure, where these hold transforms or openers."""
+        if self._library(function.__module__):
+            return function
+        outer = function.__globals__
+        others: dict[str, Any] = {}
+        for name in names(function.__code__):
+            if type(outer.get(name)) in (dict, list, set):
+                self.shared.append(outer[name])
+            if name in outer and (made := self._replaced(outer[name], depth - 1)) is not outer[name]:
+                others[name] = made
+                self._watch(functools.partial(outer.get, name), outer[name])
+        cells = []
+        for cell in function.__closure__ or ():
+            made = self._replaced(_content(cell), depth - 1)
+            cells.append(cell if made is _content(cell) else types.CellType(made))
+            if cells[-1] is not cell:
+                self._watch(functools.partial(_content, cell), _content(cell))
+        if not others and all(a is b for a, b in zip(cells, function.__closure__ or (), strict=True)):
+            return function
+        made = types.FunctionType(
+            function.__code__, Overlay(outer, others), function.__name__, function.__defaults__, tuple(cells) or None
+        )
+        made.__kwdefaults__ = function.__kwdefaults__
+        return made
+
+    def _object(self, value: Any, depth: int) -> Any:
+        """An object that shares the attributes, of a class made for it, where some of these hold transforms."""
+        kind = type(value)
+        own = vars(value)
+        changed: dict[str, Any] = {}
+        for name, inner in list(own.items()):
+            if (made := self._replaced(inner, depth - 1)) is not inner:
+                changed[name] = _Attribute(name, made)
+                self._watch(functools.partial(own.get, name), inner)
+        for name, member in () if kind is StandardTransform else self._members(kind):
+            if name in changed or name == "__init__":
+                continue
+            replaced = self._member(member, depth)
+            if replaced is not member:
+                changed[name] = replaced
+        if not changed or not self._library(_origin(kind, "__init_subclass__")) or any(map(_slots, kind.__mro__)):
+            return value
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        metaclass: Any = type(kind)
+        made = metaclass(kind.__name__, (kind,), {**names, **changed})
+        view = object.__new__(made)
+        object.__setattr__(view, "__dict__", own)
+        for name, inner in own.items():
+            if isinstance(inner, types.MethodType) and type(inner.__self__) is kind:
+                # A method that was chosen at the start; in a copy of the data set it is still the original's.
+                setattr(made, name, _Attribute(name, getattr(view, inner.__func__.__name__, inner)))
+        return view
+
+    def _member(self, member: Any, depth: int) -> Any:
+        if isinstance(member, types.FunctionType):
+            return self._function(member, depth)
+        if isinstance(member, staticmethod | classmethod) and isinstance(member.__func__, types.FunctionType):
+            made = self._function(member.__func__, depth)
+            return member if made is member.__func__ else type(member)(made)
+        if isinstance(member, property) and isinstance(member.fget, types.FunctionType):
+            return property(_of_property(self._function(member.fget, depth)), member.fset, member.fdel)
+        if is_transform(member) or type(member) in (dict, OrderedDict, list, tuple):
+            return self._replaced(member, depth - 1)
+        return member
+
+    def _members(self, kind: type) -> Iterator[tuple[str, Any]]:
+        """The members of a class that people wrote, each once: those that attribute look-up finds."""
+        seen: set[str] = set()
+        for base in kind.__mro__:
+            for name, member in list(vars(base).items()):
+                if name not in seen and not self._library(base.__module__):
+                    yield name, member
+                seen.add(name)
+
+    def _library(self, module: str | None) -> bool:
+        """Whether a module belongs to Python, or to an installed package other than the data set's own."""
+        top = (module or "").partition(".")[0]
+        if top in ("__main__", self._home):
+            return False
+        if top in sys.stdlib_module_names or top in ("torch", "torchvision"):
+            return True
+        file = getattr(sys.modules.get(top), "__file__", None) or ""
+        return any(part in file for part in _INSTALLED)
+
+    def _watch(self, look: Callable[[], Any], was: Any) -> None:
+        self._read.append((look, was))
+
+
+class Overlay(dict[str, Any]):
+    """A function's globals with some names changed; all others are looked up where they are."""
+
+    def __init__(self, outer: dict[str, Any], changed: dict[str, Any]) -> None:
+        super().__init__(changed)
+        self._outer = outer
+
+    def __missing__(self, name: str) -> Any:
+        return self._outer[name]
+
+
+class _Attribute:
+    """An attribute of a view that is read otherwise than the data set's."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self._name = name
+        self._value = value
+
+    def __get__(self, instance: Any, kind: Any = None) -> Any:
+        return self if instance is None else self._value
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__[self._name] = self._value = value
+
+    def __delete__(self, instance: Any) -> None:
+        del instance.__dict__[self._name]
+
+
+def names(code: types.CodeType) -> Iterator[str]:
+    """The global names that compiled code may look up, that of functions inside it included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from names(constant)
+
+
+def _of_property(getter: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What a property gives; a transform that is made at every look is a point of its own each time."""
+
+    def look(instance: Any) -> Any:
+        value = getter(instance)
+        return TransformPoint(value) if is_transform(value) else value
+
+    return look
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _origin(kind: type, name: str) -> str:
+    return next((base.__module__ for base in kind.__mro__ if name in vars(base)), "builtins")
+
+
+def _slots(kind: type) -> bool:
+    return bool(vars(kind).get("__slots__"))
