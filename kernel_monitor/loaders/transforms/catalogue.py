@@ -5,7 +5,7 @@ Both versions of torchvision's classes are listed; recognised is the exact class
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
-from .chain import Chain, Op, Refused, interpolation_of
+from .chain import Chain, Op, Refused, becomes, interpolation
 from .holder import plain
 from .ops.blur import Blur, BlurInjection
 from .ops.colour import Gray, Jitter, JitterInjection
@@ -28,11 +28,10 @@ from .ops.crop import (
     sides_of,
 )
 from .ops.erase import Erase, EraseInjection, filling
-from .ops.flip import Mirror
 from .ops.injection import Coin, Cursor, Injection, Seeded
 from .ops.operation import Gate
 from .ops.resize import FILTERS, NEAREST, Scale
-from .ops.warp import AffineInjection, Ranges, RotationInjection, Warp, affine_ranges, rotation_ranges
+from .ops.warp import AffineInjection, Mirror, RotationInjection, Warp, ranges_of
 from .timm_ops import known_of_timm
 
 
@@ -43,8 +42,8 @@ def _pair(size: Any) -> tuple[int, int]:
 
 def _filter(chain: Chain, transform: Any) -> str:
     """The interpolation of a resize, where DALI's gives the same pixels."""
-    chain.resized()
-    name = interpolation_of(transform)
+    chain.certain("size")
+    name = interpolation(transform.interpolation)
     if chain.kind == "pil":
         if name not in FILTERS:
             raise Refused(f"its interpolation is {name}, and Pillow's places differ from DALI's")
@@ -63,25 +62,22 @@ def _random_resized_crop(chain: Chain, transform: Any) -> None:
     name = _filter(chain, transform)
     if min(transform.scale) <= 0 or min(transform.ratio) <= 0:
         raise Refused("its scale and ratio must be positive")
-    size = _pair(transform.size)
-    scale, ratio = (transform.scale[0], transform.scale[1]), (transform.ratio[0], transform.ratio[1])
-    chain.steps += [RandomBox(chain.operation, scale, ratio), Scale(chain.operation, size, None, name)]
-    chain.size = size
+    chain.size = _pair(transform.size)
+    chain.steps += [
+        RandomBox(chain.operation, tuple(transform.scale), tuple(transform.ratio)),
+        Scale(chain.operation, chain.size, None, name),
+    ]
 
 
 def _resize(chain: Chain, transform: Any) -> None:
     name = _filter(chain, transform)
-    size = (
-        None
-        if transform.size is None
-        else (transform.size,)
-        if isinstance(transform.size, int)
-        else tuple(transform.size)
-    )
-    if size is not None and len(size) == 1 and transform.max_size is not None and transform.max_size <= size[0]:
-        raise Refused(f"its max_size {transform.max_size} must be greater than its size {size[0]}")
-    chain.steps.append(Scale(chain.operation, size, transform.max_size, name))
-    chain.size = (size[0], size[1]) if size is not None and len(size) == 2 else None
+    size, most = transform.size, transform.max_size
+    if size is not None:
+        size = (size,) if isinstance(size, int) else tuple(size)
+        if len(size) == 1 and most is not None and most <= size[0]:
+            raise Refused(f"its max_size {most} must be greater than its size {size[0]}")
+    chain.steps.append(Scale(chain.operation, size, most, name))
+    chain.size = size if size is not None and len(size) == 2 else None
 
 
 def _center_crop(chain: Chain, transform: Any) -> None:
@@ -92,7 +88,7 @@ def _center_crop(chain: Chain, transform: Any) -> None:
 
 def _window(chain: Chain) -> None:
     chain.spatial()
-    chain.resized()
+    chain.certain("size")
     if chain.normalised:
         raise Refused("it comes after Normalize")  # what it fills with would be normalised too
 
@@ -129,18 +125,15 @@ def _coin(chain: Chain, transform: Any) -> tuple[Gate, ...]:
     return (*chain.gates, Gate(chain.operation, 0.0, float(transform.p)))
 
 
-def _horizontal_flip(chain: Chain, transform: Any) -> None:
+def _flip(chain: Chain, transform: Any, vertical: bool) -> None:
     chain.spatial()
-    chain.steps.append(Mirror(chain.operation, _coin(chain, transform)))
+    chain.steps.append(Mirror(chain.operation, _coin(chain, transform), vertical))
 
 
-def _vertical_flip(chain: Chain, transform: Any) -> None:
-    chain.spatial()
-    chain.steps.append(Mirror(chain.operation, _coin(chain, transform), vertical=True))
-
-
-def _warp(chain: Chain, transform: Any, ranges: Ranges, rotation: bool) -> None:
-    name = interpolation_of(transform)
+def _warp(chain: Chain, transform: Any, rotation: bool) -> None:
+    if rotation and transform.expand:
+        raise Refused("it expands the image")
+    name = interpolation(transform.interpolation)
     if name != "nearest":
         raise Refused(f"its interpolation is {name}, whose borders DALI does otherwise")
     if chain.normalised:
@@ -150,17 +143,7 @@ def _warp(chain: Chain, transform: Any, ranges: Ranges, rotation: bool) -> None:
     if len(set(fill)) > 1:
         raise Refused("its fill has a value for each channel")
     center = None if transform.center is None else (float(transform.center[0]), float(transform.center[1]))
-    chain.steps.append(Warp(chain.operation, ranges, rotation, center, fill[0], chain.gates))
-
-
-def _rotation(chain: Chain, transform: Any) -> None:
-    if transform.expand:
-        raise Refused("it expands the image")
-    _warp(chain, transform, rotation_ranges(transform), rotation=True)
-
-
-def _affine(chain: Chain, transform: Any) -> None:
-    _warp(chain, transform, affine_ranges(transform), rotation=False)
+    chain.steps.append(Warp(chain.operation, ranges_of(transform), rotation, center, fill[0], chain.gates))
 
 
 def _grayscale(chain: Chain, transform: Any) -> None:
@@ -185,11 +168,8 @@ def _jitter(chain: Chain, transform: Any) -> None:
     if not chain.whole:
         raise Refused("it computes on floating-point pixels; put it before ToTensor")
     chain.pixels()
-    chain.steps.append(
-        Jitter(
-            chain.operation, transform.brightness, transform.contrast, transform.saturation, _cut(chain), chain.gates
-        )
-    )
+    ranges = transform.brightness, transform.contrast, transform.saturation
+    chain.steps.append(Jitter(chain.operation, *ranges, _cut(chain), chain.gates))
 
 
 def _blur(chain: Chain, transform: Any) -> None:
@@ -211,9 +191,8 @@ def _erasing(chain: Chain, transform: Any) -> None:
         raise Refused(f"it fills 8-bit pixels with {transform.value}")
     if min(transform.ratio) <= 0:
         raise Refused("its ratio must be positive")
-    fill = values[0], values[1], values[2]
-    scale, ratio = (transform.scale[0], transform.scale[1]), (transform.ratio[0], transform.ratio[1])
-    chain.tail.append(Erase(chain.operation, scale, ratio, fill, _coin(chain, transform)))
+    scale, ratio = tuple(transform.scale), tuple(transform.ratio)
+    chain.tail.append(Erase(chain.operation, scale, ratio, tuple(values), _coin(chain, transform)))
 
 
 def _noisy(transform: Any) -> bool:
@@ -224,34 +203,20 @@ def _erase_injection(operation: int, transform: Any, cursor: Cursor) -> Injectio
     return Seeded(operation, transform, cursor) if _noisy(transform) else EraseInjection(operation, transform, cursor)
 
 
-def _identity(_chain: Chain, _one: Any) -> None:
-    """Nothing to do."""
-
-
-def _to_tensor(chain: Chain, _one: Any) -> None:
+def _certain_pil(chain: Chain) -> None:
     chain.certain()
     if chain.kind != "pil":
         raise Refused("it is applied to a tensor")
+
+
+def _to_tensor(chain: Chain, _one: Any) -> None:
+    _certain_pil(chain)
     chain.floats(1 / 255)
 
 
 def _pil_to_tensor(chain: Chain, _one: Any) -> None:
-    chain.certain()
-    if chain.kind != "pil":
-        raise Refused("it is applied to a tensor")
+    _certain_pil(chain)
     chain.kind = "tensor"
-
-
-def _to_image(chain: Chain, _one: Any) -> None:
-    chain.certain()
-    if chain.kind in ("pil", "tensor"):
-        chain.kind = "image"
-
-
-def _to_pure_tensor(chain: Chain, _one: Any) -> None:
-    chain.certain()
-    if chain.kind == "image":
-        chain.kind = "tensor"
 
 
 def _convert(chain: Chain, dtype: Any, scale: bool) -> None:
@@ -299,6 +264,7 @@ def _preset(chain: Chain, transform: Any) -> None:
 
 
 _NO_FILTER = "box, hamming; nearest on a PIL image; lanczos on a tensor; bicubic on floats; antialias=False on a tensor"
+_NO_WARP = "interpolation other than nearest; a fill for each channel"
 
 OPS: dict[str, Op] = {
     "RandomResizedCrop": Op(_random_resized_crop, RandomBoxInjection, _NO_FILTER),
@@ -306,22 +272,20 @@ OPS: dict[str, Op] = {
     "CenterCrop": Op(_center_crop, None, "after Normalize"),
     "RandomCrop": Op(_random_crop, RandomWindowInjection, "padding_mode other than constant; after Normalize"),
     "Pad": Op(_pad, None, "padding_mode other than constant; after Normalize"),
-    "RandomHorizontalFlip": Op(_horizontal_flip, Coin),
-    "RandomVerticalFlip": Op(_vertical_flip, Coin),
-    "RandomRotation": Op(
-        _rotation, RotationInjection, "expand; interpolation other than nearest; a fill for each channel"
-    ),
-    "RandomAffine": Op(_affine, AffineInjection, "interpolation other than nearest; a fill for each channel"),
+    "RandomHorizontalFlip": Op(partial(_flip, vertical=False), Coin),
+    "RandomVerticalFlip": Op(partial(_flip, vertical=True), Coin),
+    "RandomRotation": Op(partial(_warp, rotation=True), RotationInjection, f"expand; {_NO_WARP}"),
+    "RandomAffine": Op(partial(_warp, rotation=False), AffineInjection, _NO_WARP),
     "Grayscale": Op(_grayscale, None, "one output channel"),
     "RandomGrayscale": Op(_random_grayscale, Coin),
     "ColorJitter": Op(_jitter, JitterInjection, "hue; on floats"),
     "GaussianBlur": Op(_blur, BlurInjection),
     "RandomErasing": Op(_erasing, _erase_injection, "value='random'"),
-    "Identity": Op(_identity),
+    "Identity": Op(lambda _chain, _one: None),
     "ToTensor": Op(_to_tensor, scales=True),
     "PILToTensor": Op(_pil_to_tensor, scales=True),
-    "ToImage": Op(_to_image, scales=True),
-    "ToPureTensor": Op(_to_pure_tensor, scales=True),
+    "ToImage": Op(becomes("image", "pil", "tensor"), scales=True),
+    "ToPureTensor": Op(becomes("tensor", "image"), scales=True),
     "ToDtype": Op(_to_dtype, None, "types other than float32 and uint8", scales=True),
     "ConvertImageDtype": Op(_convert_image_dtype, None, "types other than float32 and uint8", scales=True),
     "Normalize": Op(_normalize, scales=True),

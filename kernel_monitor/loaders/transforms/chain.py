@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from torch import nn
@@ -63,26 +64,36 @@ def flatten(transform: Any) -> Iterator[Any]:
         yield transform
 
 
-def branches(transform: Any) -> list[list[Any]]:
-    """The transforms inside RandomApply, RandomChoice or RandomOrder, each one flattened; none for all others."""
-    if type(transform) in (*APPLY, *CHOICE, *ORDER) and plain(transform):
-        return [list(flatten(inner)) for inner in transform.transforms]
-    return []
-
-
 def operations(transform: Any) -> int:
     """How many operation numbers a transform takes: itself and what is inside it."""
-    return 1 + sum(operations(inner) for branch in branches(transform) for inner in branch)
+    return 1 + sum(operations(inner) for branch in branches(transform) for _, inner in branch)
 
 
-def shares(transform: Any) -> list[float]:
-    """Cumulative probabilities of RandomChoice's branches, from 0.0, one more than there are branches."""
-    weights = [1.0] * len(transform.transforms) if transform.p is None else [float(p) for p in transform.p]
-    total, sums = sum(weights), [0.0]
-    for weight in weights:
-        sums.append(sums[-1] + weight / total)
-    sums[-1] = 1.0
-    return sums
+def numbered(transforms: Iterable[Any], first: int = 0) -> Iterator[tuple[int, Any]]:
+    """Yield each transform of a flat chain with the number of its operation."""
+    for transform in transforms:
+        yield first, transform
+        first += operations(transform)
+
+
+def branches(transform: Any, operation: int = 0) -> list[list[tuple[int, Any]]]:
+    """The transforms inside RandomApply, RandomChoice or RandomOrder, which has number `operation`; none of all others.
+
+    Each branch is flattened and `numbered`.
+    """
+    if type(transform) not in (*APPLY, *CHOICE, *ORDER) or not plain(transform):
+        return []
+    inside = [list(flatten(inner)) for inner in transform.transforms]
+    numbers = numbered((inner for branch in inside for inner in branch), operation + 1)
+    return [[next(numbers) for _ in branch] for branch in inside]
+
+
+def gates_of(choice: Any, operation: int) -> list[Gate]:
+    """The chance of each branch of a RandomChoice, which has number `operation`."""
+    weights = [1.0] * len(choice.transforms) if choice.p is None else [float(p) for p in choice.p]
+    total = sum(weights)
+    sums = [0.0, *accumulate(weight / total for weight in weights[:-1]), 1.0]
+    return [Gate(operation, low, high) for low, high in pairwise(sums)]
 
 
 def name_of(transform: Any) -> str:
@@ -92,13 +103,8 @@ def name_of(transform: Any) -> str:
     return type(transform).__name__
 
 
-def interpolation_of(transform: Any) -> str:
-    """torchvision's name of a transform's interpolation, however it was given."""
-    return interpolation_name(transform.interpolation)
-
-
-def interpolation_name(given: Any) -> str:
-    """torchvision's name of an interpolation."""
+def interpolation(given: Any) -> str:
+    """torchvision's name of an interpolation, however it was given."""
     if isinstance(given, InterpolationMode):
         return str(given.value)
     return _PILLOW.get(given, str(given)) if isinstance(given, int) else str(given)
@@ -155,22 +161,17 @@ class Chain:
             if self._roundings > FLOAT_ROUNDINGS:
                 raise Refused("too many transforms compute on floating-point pixels; put them before ToTensor")
 
-    def certain(self) -> None:
-        """Refuse a change of type that only some samples would get."""
+    def certain(self, what: str = "type") -> None:
+        """Refuse a change of type, or of size, that only some samples would get."""
         if self.gates:
-            raise Refused("it is applied by chance and changes the type")
+            raise Refused(f"it is applied by chance and changes the {what}")
 
     def floats(self, factor: float) -> None:
         """Let the image be floats, its values multiplied."""
         self.kind = "floats"
         self.scale([factor] * 3, [0.0] * 3)
 
-    def resized(self) -> None:
-        """Refuse a change of size that only some samples would get."""
-        if self.gates:
-            raise Refused("it is applied by chance and changes the size")
-
-    def fill(self, given: Any) -> tuple[int, int, int]:
+    def fill(self, given: Any) -> tuple[int, ...]:
         """An 8-bit RGB colour that a transform fills with."""
         given = 0 if given is None else given
         values = [given] * 3 if isinstance(given, (int, float)) else list(given) if type(given) in (tuple, list) else []
@@ -181,14 +182,14 @@ class Chain:
             raise Refused("it fills floating-point pixels with something else than 0")
         if len(values) != 3 or any(int(value) != value or not 0 <= value <= 255 for value in values):
             raise Refused(f"its fill is {given}")
-        return int(values[0]), int(values[1]), int(values[2])
+        return tuple(int(value) for value in values)
 
     def scale(self, factor: list[float], offset: list[float]) -> None:
         """Let every value be multiplied, and added to, per channel."""
         self.factor = [f * by for f, by in zip(self.factor, factor, strict=True)]
         self.offset = [o * by + plus for o, by, plus in zip(self.offset, factor, offset, strict=True)]
-        filled = [[v * by + plus for v, by, plus in zip(e.fill, factor, offset, strict=True)] for e in self.tail]
-        self.tail = [replace(e, fill=(f[0], f[1], f[2])) for e, f in zip(self.tail, filled, strict=True)]
+        scaled = [[v * by + plus for v, by, plus in zip(e.fill, factor, offset, strict=True)] for e in self.tail]
+        self.tail = [replace(e, fill=tuple(fill)) for e, fill in zip(self.tail, scaled, strict=True)]
 
     def program(self) -> Program:
         """All of it in DALI.
@@ -200,16 +201,20 @@ class Chain:
             raise Refused("Nothing in the transform makes a tensor of the image.")
         if self.size is None:
             raise Refused("No transform gives all images the same size.")
-        factor, offset = self.factor, self.offset
-        return Program(
-            tuple(self.steps),
-            self.size,
-            not self.whole,
-            (factor[0], factor[1], factor[2]),
-            (offset[0], offset[1], offset[2]),
-            tail=tuple(self.tail),
-        )
+        scaling = tuple(self.factor), tuple(self.offset)
+        return Program(tuple(self.steps), self.size, not self.whole, *scaling, tail=tuple(self.tail))
 
     def head(self, rest: int, reason: str) -> Program:
         """What has been read so far in DALI, the transforms from position `rest` on in torchvision."""
         return Program(tuple(self.steps), self.size, False, rest=rest, rest_kind=self.kind, reason=reason)
+
+
+def becomes(kind: str, *before: str) -> Callable[[Chain, Any], None]:
+    """How a transform is read that changes nothing but the kind, of images of some kinds."""
+
+    def read(chain: Chain, _transform: Any) -> None:
+        chain.certain()
+        if chain.kind in before:
+            chain.kind = kind
+
+    return read

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 UInt64s = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _MASK = (1 << 64) - 1

@@ -12,10 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from .draws import Floats, Ints
 
 ATTEMPTS = 10
 CROP_DRAWS = ERASE_DRAWS = 4 * ATTEMPTS  # area, aspect, top, left for each attempt

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .draws import UInt64s
-from .ops.flip import Mirror
-from .ops.operation import Fed, Ints, Step, int32
+from .draws import Ints, UInt64s
+from .ops.operation import Fed, Step, int32
+from .ops.warp import Mirror
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Program:
     size: tuple[int, int] | None
     floating: bool  # whether DALI's result is float32, else uint8
     # factor, offset: per channel, result = pixel (0 to 255) * factor + offset
-    factor: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    factor: tuple[float, ...] = (1.0, 1.0, 1.0)
+    offset: tuple[float, ...] = (0.0, 0.0, 0.0)
     # position in the flattened chain from which the user's own transforms are run on DALI's 8-bit RGB images [height,
     # width, 3]; None where DALI does everything, and gives [3, height, width]
     rest: int | None = None

@@ -9,35 +9,30 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .chain import Chain, Op, Refused, interpolation_name
+from .chain import Chain, Op, Refused, becomes, interpolation
 from .ops.crop import ChosenBoxInjection, RandomBox
 from .ops.resize import FILTERS, ChosenScale, Scale
 
 
 def _crop_and_interpolation(chain: Chain, transform: Any) -> None:
     """timm's RandomResizedCrop, whose interpolation may be drawn from two."""
-    chain.resized()
+    chain.certain("size")
     if chain.kind != "pil":
         raise Refused("it is applied to a tensor")
-    choices = (
-        transform.interpolation if isinstance(transform.interpolation, (tuple, list)) else (transform.interpolation,)
-    )
-    names = [interpolation_name(choice) for choice in choices]
+    given = transform.interpolation
+    names = [interpolation(choice) for choice in (given if isinstance(given, (tuple, list)) else [given])]
     if unlike := [name for name in names if name not in FILTERS]:
         raise Refused(f"its interpolation is {unlike[0]}, and Pillow's places differ from DALI's")
     if len(transform.size) != 2 or len(names) > 2 or min(transform.scale) <= 0 or min(transform.ratio) <= 0:
         raise Refused("its size must be (height, width), its scale and ratio positive")
     chain.pixels()
-    (height, width), operation = transform.size, chain.operation
-    size = int(height), int(width)
-    chain.steps.append(
-        RandomBox(operation, (transform.scale[0], transform.scale[1]), (transform.ratio[0], transform.ratio[1]))
-    )
+    height, width = transform.size
+    chain.size = int(height), int(width)
+    chain.steps.append(RandomBox(chain.operation, tuple(transform.scale), tuple(transform.ratio)))
     if len(names) == 2:
-        chain.steps.append(ChosenScale(operation, size, (names[0], names[1])))
+        chain.steps.append(ChosenScale(chain.operation, chain.size, (names[0], names[1])))
     else:
-        chain.steps.append(Scale(operation, size, None, names[0]))
-    chain.size = size
+        chain.steps.append(Scale(chain.operation, chain.size, None, names[0]))
 
 
 def _maybe_to_tensor(chain: Chain, _one: Any) -> None:
@@ -46,16 +41,10 @@ def _maybe_to_tensor(chain: Chain, _one: Any) -> None:
         chain.floats(1 / 255)
 
 
-def _maybe_pil_to_tensor(chain: Chain, _one: Any) -> None:
-    chain.certain()
-    if chain.kind == "pil":
-        chain.kind = "tensor"
-
-
 TIMM: dict[str, Op] = {
     "RandomResizedCropAndInterpolation": Op(_crop_and_interpolation, ChosenBoxInjection, "box, hamming, nearest"),
     "MaybeToTensor": Op(_maybe_to_tensor, scales=True),
-    "MaybePILToTensor": Op(_maybe_pil_to_tensor, scales=True),
+    "MaybePILToTensor": Op(becomes("tensor", "pil"), scales=True),
 }
 """Those of `timm.data.transforms`; its other transforms are torchvision's own, or left to themselves."""
 

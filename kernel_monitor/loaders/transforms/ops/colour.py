@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..draws import Floats, UInt64s, uniforms
+from ..draws import Floats, Ints, UInt64s, uniforms
 from .injection import Parameters
-from .operation import Fed, Gates, Graph, Ints, between, float32, opened, where_open
+from .operation import Fed, Gates, Graph, Step, between, coins, float32, opened, where_open
 
 PILLOW = np.array([0.299, 0.587, 0.114])
 TORCH = np.array([0.2989, 0.587, 0.114])  # they make 0.9999: cut off, a gray pixel gets darker by one
@@ -32,14 +32,12 @@ def _matrix(graph: Graph, name: str, image: Any, constant: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Gray:
+class Gray(Step):
     """Grayscale to three equal channels, where all `gates` are open; `cut`: fractions are cut off."""
 
-    operation: int
     gates: Gates
     cut: bool
     coin: bool
-    region = False
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         applied = opened(self.gates, keys)
@@ -48,9 +46,7 @@ class Gray:
         return {f"matrix{k}": float32(matrices), f"constant{k}": float32(constants)}, sizes
 
     def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        if not self.coin:
-            return [None] * len(keys)
-        return where_open(self.gates[:-1], keys, self.gates[-1].open(keys).tolist())
+        return coins(self.gates, keys) if self.coin else [None] * len(keys)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         from nvidia.dali import types
@@ -59,19 +55,17 @@ class Gray:
 
 
 @dataclass(frozen=True)
-class Jitter:
+class Jitter(Step):
     """ColorJitter without hue: factors between these numbers, in the order drawn. None: not changed.
 
     `cut`: gray, too, is cut off to an integer, as torch does and Pillow does not.
     """
 
-    operation: int
     brightness: Range
     contrast: Range
     saturation: Range
     cut: bool
     gates: Gates
-    region = False
 
     @property
     def _slots(self) -> int:
@@ -81,12 +75,9 @@ class Jitter:
     def _weights(self) -> Floats:
         return TORCH if self.cut else PILLOW
 
-    def _draw(self, keys: UInt64s) -> list[Any]:
-        ranges = (self.brightness, self.contrast, self.saturation, None)
-        return jitter(uniforms(keys, self.operation, _DRAWS), ranges)
-
     def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        return where_open(self.gates, keys, self._draw(keys))
+        ranges = (self.brightness, self.contrast, self.saturation, None)
+        return where_open(self.gates, keys, jitter(uniforms(keys, self.operation, _DRAWS), ranges))
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         n, slots = len(keys), self._slots
@@ -148,23 +139,14 @@ def jitter(numbers: Floats, ranges: tuple[Range, Range, Range, Range]) -> list[A
 class JitterInjection(Parameters):
     """ColorJitter draws (order, brightness, contrast, saturation, hue)."""
 
-    _drawn: list[Any]
+    draws = _DRAWS
+    names = ("fn_idx", "brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
 
-    def begin(self, keys: UInt64s) -> None:
-        jitter_of = self.transform
-        ranges = (jitter_of.brightness, jitter_of.contrast, jitter_of.saturation, jitter_of.hue)
-        self._drawn = jitter(uniforms(keys, self.operation, _DRAWS), ranges)
+    def draw(self, numbers: Floats, _height: int, _width: int) -> Any:
+        given = self.transform
+        return jitter(numbers[None], (given.brightness, given.contrast, given.saturation, given.hue))[0]
 
-    def draw(self, row: int, _height: int, _width: int) -> Any:
-        return self._drawn[row]
-
-    def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
+    def v1(self) -> Any:
         import torch
 
-        return (torch.tensor(drawn[0]), *drawn[1:])
-
-    def v2(self, drawn: Any) -> dict[str, Any]:
-        import torch
-
-        names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
-        return {"fn_idx": torch.tensor(drawn[0]), **dict(zip(names, drawn[1:], strict=True))}
+        return (torch.tensor(self.drawn[0]), *self.drawn[1:])

@@ -8,27 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from ..draws import Floats, UInt64s, uniforms
+from ..draws import Floats, Ints, UInt64s, uniforms
 from ..params import CROP_DRAWS, center_start, crop_box, crop_boxes
 from .injection import Cursor, Parameters
-from .operation import Fed, Graph, Ints, NotRandom, int32
+from .operation import Fed, Graph, Step, int32
 from .resize import chosen
 
-Colour = tuple[int, int, int]
+Colour = tuple[int, ...]  # RGB
 Sides = tuple[int, int, int, int]  # left, top, right, bottom, as torchvision orders them; pixels
 BLACK = (0, 0, 0)
 
 
-def _slice(graph: Graph, k: int, image: Any, **out_of_bounds: Any) -> Any:
+def _slice(graph: Graph, k: int, image: Any, fill: Colour | None = None) -> Any:
+    """The window of step k; a part outside the image, where there may be one, is filled."""
     from nvidia.dali import fn
 
     start, shape = graph.fed(f"start{k}", 1), graph.fed(f"shape{k}", 1)
-    whole: dict[str, Any] = {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
-    return fn.slice(image, start, shape, **whole, **out_of_bounds)
-
-
-def _filled(graph: Graph, k: int, image: Any, fill: Colour) -> Any:
-    return _slice(graph, k, image, out_of_bounds_policy="pad", fill_values=list(fill))
+    beyond = {} if fill is None else {"out_of_bounds_policy": "pad", "fill_values": list(fill)}
+    return fn.slice(image, start, shape, axis_names="HW", normalized_anchor=False, normalized_shape=False, **beyond)
 
 
 def _window(k: int, starts: Ints, shapes: Ints) -> tuple[Fed, Ints]:
@@ -36,34 +33,31 @@ def _window(k: int, starts: Ints, shapes: Ints) -> tuple[Fed, Ints]:
 
 
 @dataclass(frozen=True)
-class RandomBox:
+class RandomBox(Step):
     """The crop of RandomResizedCrop. `scale` are shares of the area, `ratio` are width / height."""
 
-    operation: int
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
+    scale: tuple[float, ...]
+    ratio: tuple[float, ...]
     region = True
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        boxes = self.boxes(keys, sizes)
+        boxes = self._boxes(keys, sizes)
         return _window(k, boxes[:, :2], boxes[:, 2:])
 
-    def boxes(self, keys: UInt64s, sizes: Ints) -> Ints:
-        """int64[n, 4]: top, left, height, width."""
+    def _boxes(self, keys: UInt64s, sizes: Ints) -> Ints:
         return crop_boxes(sizes[:, 0], sizes[:, 1], uniforms(keys, self.operation, CROP_DRAWS), self.scale, self.ratio)
 
     def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
-        return [tuple(box) for box in self.boxes(keys, sizes).tolist()]
+        return [tuple(box) for box in self._boxes(keys, sizes).tolist()]
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         return _slice(graph, k, image)
 
 
 @dataclass(frozen=True)
-class CropCenter(NotRandom):
+class CropCenter(Step):
     """CenterCrop to `size` (height, width) in pixels; smaller images are padded with black."""
 
-    operation: int
     size: tuple[int, int]
 
     def arrays(self, k: int, _keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
@@ -71,14 +65,13 @@ class CropCenter(NotRandom):
         return _window(k, np.array(starts, dtype=np.int64).reshape(-1, 2), _all(self.size, sizes))
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _filled(graph, k, image, BLACK)
+        return _slice(graph, k, image, BLACK)
 
 
 @dataclass(frozen=True)
-class Padded(NotRandom):
+class Padded(Step):
     """Pad by `sides` pixels with `fill`."""
 
-    operation: int
     sides: Sides
     fill: Colour
 
@@ -87,14 +80,13 @@ class Padded(NotRandom):
         return _window(k, _all((-top, -left), sizes), sizes + np.array([top + bottom, left + right]))
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _filled(graph, k, image, self.fill)
+        return _slice(graph, k, image, self.fill)
 
 
 @dataclass(frozen=True)
-class RandomWindow:
+class RandomWindow(Step):
     """RandomCrop to `size` (height, width) after padding by `sides`, and as far as needed if `pad_if_needed`."""
 
-    operation: int
     size: tuple[int, int]
     sides: Sides
     pad_if_needed: bool
@@ -105,19 +97,16 @@ class RandomWindow:
         return not self.pad_if_needed and not any(self.sides)
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        starts = [[top - pads[1], left - pads[0]] for top, left, pads in self._places(keys, sizes)]
+        starts = [[top - pads[1], left - pads[0]] for top, left, pads in self.drawn(keys, sizes)]
         return _window(k, np.array(starts, dtype=np.int64).reshape(-1, 2), _all(self.size, sizes))
 
     def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
-        return self._places(keys, sizes)
-
-    def _places(self, keys: UInt64s, sizes: Ints) -> list[Any]:
         numbers = uniforms(keys, self.operation, 2).tolist()
         pairs = zip(sizes.tolist(), numbers, strict=True)
         return [place(h, w, draws, self.size, self.sides, self.pad_if_needed) for (h, w), draws in pairs]
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _slice(graph, k, image) if self.region else _filled(graph, k, image, self.fill)
+        return _slice(graph, k, image, None if self.region else self.fill)
 
 
 def place(
@@ -161,16 +150,11 @@ def _all(pair: tuple[int, int], sizes: Ints) -> Ints:
 class RandomBoxInjection(Parameters):
     """RandomResizedCrop draws (top, left, height, width)."""
 
-    _draws: list[list[float]]
+    draws = CROP_DRAWS
+    names = ("top", "left", "height", "width")
 
-    def begin(self, keys: UInt64s) -> None:
-        self._draws = uniforms(keys, self.operation, CROP_DRAWS).tolist()
-
-    def draw(self, row: int, height: int, width: int) -> Any:
-        return crop_box(height, width, self._draws[row], self.transform.scale, self.transform.ratio)
-
-    def v2(self, drawn: Any) -> dict[str, Any]:
-        return dict(zip(("top", "left", "height", "width"), drawn, strict=True))
+    def draw(self, numbers: Floats, height: int, width: int) -> Any:
+        return crop_box(height, width, numbers.tolist(), self.transform.scale, self.transform.ratio)
 
 
 class ChosenBoxInjection(RandomBoxInjection):
@@ -195,34 +179,19 @@ class ChosenBoxInjection(RandomBoxInjection):
 class RandomWindowInjection(Parameters):
     """RandomCrop draws (top, left, padding)."""
 
-    _draws: Floats
+    draws = 2
+    names = ("top", "left", "height", "width")
 
-    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
-        super().__init__(operation, transform, cursor)
-        self._sides = padding_of(transform)
-
-    def begin(self, keys: UInt64s) -> None:
-        self._draws = uniforms(keys, self.operation, 2)
-
-    def draw(self, row: int, height: int, width: int) -> Any:
+    def draw(self, numbers: Floats, height: int, width: int) -> Any:
         crop = self.transform
-        return place(height, width, self._draws[row].tolist(), crop.size, self._sides, crop.pad_if_needed)
+        return place(height, width, numbers.tolist(), crop.size, padding_of(crop), crop.pad_if_needed)
 
-    def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
-        return (*drawn[:2], *self.transform.size)
+    def v1(self) -> Any:
+        return (*self.drawn[:2], *self.transform.size)
 
-    def v2(self, drawn: Any) -> dict[str, Any]:
-        top, left, padding = drawn
-        height, width = self.transform.size
-        return {
-            "needs_crop": True,
-            "top": top,
-            "left": left,
-            "height": height,
-            "width": width,
-            "needs_pad": any(padding),
-            "padding": list(padding),
-        }
+    def v2(self) -> dict[str, Any]:
+        padding = self.drawn[2]
+        return {**super().v2(), "needs_crop": True, "needs_pad": any(padding), "padding": list(padding)}
 
 
 def padding_of(crop: Any) -> Sides:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from ..draws import UInt64s, stream_seeds
+from ..draws import Floats, UInt64s, stream_seeds, uniforms
 from .operation import Gate
 
 
@@ -41,10 +41,11 @@ class Injection:
 class Coin(Injection):
     """A transform with nothing to draw but whether it is applied, with probability `p`."""
 
+    _open: list[bool]
+
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         super().__init__(operation, transform, cursor)
         self._gate = Gate(operation, 0.0, float(transform.p))
-        self._open: list[bool] = []
         self.transform.p = 1.0
 
     def begin(self, keys: UInt64s) -> None:
@@ -56,35 +57,47 @@ class Coin(Injection):
 
 
 class Parameters(Injection):
-    """A transform that asks itself for parameters: v2 the instance's `make_params`, v1 its `get_params`."""
+    """A transform that asks itself for parameters: v2 the instance's `make_params`, v1 its `get_params`.
+
+    Attributes:
+        draws: uniform numbers that a sample takes.
+        names: of the parameters, in v2.
+    """
+
+    draws = 1
+    names: tuple[str, ...] = ()
+    _numbers: Floats  # [n, draws], of the batch begun last
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         from torchvision.transforms import v2
 
         super().__init__(operation, transform, cursor)
         if isinstance(self.transform, v2.Transform):
-            self.transform.make_params = lambda _: self.v2(self.drawn)
+            self.transform.make_params = lambda _: self.v2()
         else:
-            self.transform.get_params = lambda *args, **named: self.v1(self.drawn, *args, **named)
+            self.transform.get_params = lambda *_args, **_named: self.v1()
+
+    def begin(self, keys: UInt64s) -> None:
+        self._numbers = uniforms(keys, self.operation, self.draws)
 
     def __call__(self, image: Any) -> Any:
         from torchvision.transforms import functional
 
         _, height, width = functional.get_dimensions(image)
-        self.drawn = self.draw(self.cursor.row, height, width)
+        self.drawn = self.draw(self._numbers[self.cursor.row], height, width)
         return self.transform(image)
 
-    def draw(self, row: int, height: int, width: int) -> Any:
-        """Return what sample `row` draws for an image of this size."""
+    def draw(self, numbers: Floats, height: int, width: int) -> Any:
+        """Return what a sample draws for an image of this size; its `numbers` are float64[draws]."""
         raise NotImplementedError
 
-    def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
+    def v1(self) -> Any:
         """What the first version's `get_params` returns."""
-        return drawn
+        return self.drawn
 
-    def v2(self, drawn: Any) -> dict[str, Any]:
+    def v2(self) -> dict[str, Any]:
         """What the second version's `make_params` returns."""
-        raise NotImplementedError
+        return dict(zip(self.names, self.v1(), strict=True))
 
 
 class Seeded(Injection):
@@ -93,12 +106,13 @@ class Seeded(Injection):
     The caller restores them if it runs in the process of the training, see `random_streams`.
     """
 
+    _seeds: list[int]
+
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         from ...random_streams import Streams
 
         self.operation, self.drawn, self.cursor, self.transform = operation, None, cursor, transform
         self._streams = Streams(transform)
-        self._seeds: list[int] = []
 
     def begin(self, keys: UInt64s) -> None:
         self._seeds = stream_seeds(keys, self.operation)

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..draws import Floats, UInt64s, uniforms
+from ..draws import Floats, Ints, UInt64s, uniforms
 
-Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Fed = dict[str, npt.NDArray[np.int32] | npt.NDArray[np.float32]]
 
 
-class Graph(Protocol):
+class Graph:
     """The DALI pipeline that is being defined. `device` is where images are: `cpu` or `gpu`."""
 
-    device: str
+    def __init__(self, device: str) -> None:
+        self.device = device
 
-    def fed(self, name: str, ndim: int, dtype: Any = ...) -> Any:
+    def fed(self, name: str, ndim: int, dtype: Any = None) -> Any:
         """Return the node of an input that is fed for each sample (DALI's INT32 by default)."""
+        from nvidia.dali import fn, types
+
+        return fn.external_source(name=name, dtype=types.INT32 if dtype is None else dtype, ndim=ndim)
 
 
-class Step(Protocol):
-    """One operation with explicit parameters, on 8-bit RGB pixels [height, width, 3] unless noted otherwise.
+@dataclass(frozen=True)
+class Step:
+    """One operation with explicit parameters, on 8-bit RGB pixels [height, width, 3] unless noted otherwise."""
 
-    Attributes:
-        operation: number of the transform, from which its random numbers are drawn.
-        region: whether the inputs `start<k>` and `shape<k>` name a part inside the image, so that a decoder may
-            decode just that; building the step is then left out.
-    """
-
-    @property
-    def operation(self) -> int: ...
+    operation: int  # number of the transform, from which its random numbers are drawn
 
     @property
-    def region(self) -> bool: ...
+    def region(self) -> bool:
+        """Whether the inputs `start<k>` and `shape<k>` name a part inside the image.
+
+        A decoder may then decode just that, and the step is not built.
+        """
+        return False
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         """Return the inputs of n samples by name, and the images' sizes after the step.
@@ -47,21 +49,15 @@ class Step(Protocol):
             keys: uint64[n], of the samples.
             sizes: int64[n, 2], height and width of the images before the step, pixels.
         """
+        raise NotImplementedError
 
-    def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
-        """Return what each sample draws, in the form of `Injection.drawn`; nothing where the step is not random."""
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        """Return what each sample draws, in the form of `Injection.drawn`; here None, for a step that is not random."""
+        return [None] * len(keys)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         """Return the DALI node of the step's result."""
-
-
-class NotRandom:
-    """A step that draws nothing."""
-
-    region = False
-
-    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        return [None] * len(keys)
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -95,12 +91,17 @@ def where_open(gates: Gates, keys: UInt64s, drawn: list[Any]) -> list[Any]:
     return [value if is_open else None for value, is_open in zip(drawn, opened(gates, keys).tolist(), strict=True)]
 
 
-def int32(values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+def coins(gates: Gates, keys: UInt64s) -> list[Any]:
+    """What samples draw for a transform that draws only whether it is applied: the last gate is its own."""
+    return where_open(gates[:-1], keys, gates[-1].open(keys).tolist())
+
+
+def int32(values: npt.ArrayLike) -> npt.NDArray[np.int32]:
     """As DALI takes integers."""
     return np.ascontiguousarray(values, dtype=np.int32)
 
 
-def float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def float32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """As DALI takes numbers."""
     return np.ascontiguousarray(values, dtype=np.float32)
 

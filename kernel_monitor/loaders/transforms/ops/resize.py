@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..draws import UInt64s, uniforms
+from ..draws import Ints, UInt64s, uniforms
 from ..params import CROP_DRAWS, resized
-from .operation import Fed, Graph, Ints, NotRandom, float32, int32
+from .operation import Fed, Graph, Step, float32, int32
 
 FILTERS = {
     "bilinear": "INTERP_LINEAR",
@@ -21,13 +21,12 @@ _TIE = 1e-3  # source pixels: of two as near, torch takes the right one; float32
 
 
 @dataclass(frozen=True)
-class Scale(NotRandom):
+class Scale(Step):
     """Resize. `size` is (shorter edge,), (height, width) or None with `max_size`; pixels.
 
     `interpolation` is one of torchvision's names, of `FILTERS` or `NEAREST`.
     """
 
-    operation: int
     size: tuple[int, ...] | None
     max_size: int | None = None
     interpolation: str = "bilinear"
@@ -70,10 +69,9 @@ class Scale(NotRandom):
 
 
 @dataclass(frozen=True)
-class ChosenScale(NotRandom):
+class ChosenScale(Step):
     """Resize to `size` (height, width) after a random crop, by one of two `names` of `FILTERS`, drawn for each."""
 
-    operation: int
     size: tuple[int, int]
     names: tuple[str, str]
 
