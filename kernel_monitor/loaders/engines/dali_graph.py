@@ -13,15 +13,13 @@ import re
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
-from ..transforms.draws import UInt64s
+from ..transforms.draws import Ints, UInt64s
+from ..transforms.ops.operation import Graph
 from ..transforms.program import Program, arrays
-
-Ints = npt.NDArray[np.int64]
 
 NAME, ENCODED = "name", "encoded"  # inputs: the bytes of each file's path, or each file itself; uint8[1-D]
 
@@ -40,27 +38,6 @@ class Rows(NamedTuple):
     widths: Ints
 
 
-class Work(Protocol):
-    """What a DALI engine computes.
-
-    Attributes:
-        rest: position from which the user's own transforms are run on DALI's result; see `Program`.
-        rest_kind: what those are given; see `Program`.
-    """
-
-    @property
-    def rest(self) -> int | None: ...
-
-    @property
-    def rest_kind(self) -> str: ...
-
-    def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
-        """Build a pipeline whose inputs are `encoded` or `name`, and those of `arrays`; see `build`."""
-
-    def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
-        """Return what the pipeline is fed for some samples, by the name of its input."""
-
-
 class Translated:
     """The work of a translated chain.
 
@@ -75,11 +52,13 @@ class Translated:
         self._fused = fused
 
     def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
+        """Build a pipeline whose inputs are `encoded` or `name`, and those of `arrays`; see `build`."""
         return build(
             self._program, batch_size=batch_size, threads=threads, device=device, encoded=encoded, fused=self._fused
         )
 
     def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
+        """Return what the pipeline is fed for some samples, by the name of its input."""
         return arrays(self._program, rows.keys, rows.heights, rows.widths)
 
 
@@ -158,7 +137,7 @@ def build(
         fused: whether a crop that comes first is decoded alone, instead of cut out of the decoded image.
     """
     defined = pipeline(batch_size=batch_size, threads=threads, device=device)
-    graph = _Graph(device)
+    graph = Graph("cpu" if device is None else "gpu")
     with defined:
         body = program.body
         fused = fused and bool(body) and body[0].region
@@ -175,19 +154,7 @@ def build(
     return defined
 
 
-class _Graph:
-    """See `transforms.ops.operation.Graph`."""
-
-    def __init__(self, device: int | None) -> None:
-        self.device = "cpu" if device is None else "gpu"
-
-    def fed(self, name: str, ndim: int, dtype: Any = None) -> Any:
-        from nvidia.dali import fn, types
-
-        return fn.external_source(name=name, dtype=types.INT32 if dtype is None else dtype, ndim=ndim)
-
-
-def _decoded(graph: _Graph, data: Any, *, region: bool) -> Any:
+def _decoded(graph: Graph, data: Any, *, region: bool) -> Any:
     """Decoded as RGB, [height, width, 3]: whole, or only the region that step 0 wants."""
     from nvidia.dali import fn, types
 
@@ -197,29 +164,20 @@ def _decoded(graph: _Graph, data: Any, *, region: bool) -> Any:
         decode |= {"device": "mixed", "jpeg_fancy_upsampling": True}
     if not region:
         return fn.decoders.image(data, **decode)
-    return fn.decoders.image_slice(
-        data,
-        graph.fed("start0", 1),
-        graph.fed("shape0", 1),
-        axis_names="HW",
-        normalized_anchor=False,
-        normalized_shape=False,
-        **decode,
-    )
+    decode |= {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
+    return fn.decoders.image_slice(data, graph.fed("start0", 1), graph.fed("shape0", 1), **decode)
 
 
-def _scaled(program: Program, graph: _Graph, image: Any) -> Any:
+def _scaled(program: Program, graph: Graph, image: Any) -> Any:
     from nvidia.dali import fn, types
 
-    scaling: dict[str, Any] = {"dtype": types.UINT8, "mean": [0.0] * 3, "std": [1.0] * 3}
-    if program.floating:
-        # pixel * factor + offset, written as (pixel - mean) / std
-        pairs = list(zip(program.factor, program.offset, strict=True))
-        scaling = {
-            "dtype": types.FLOAT,
-            "mean": [-offset / factor for factor, offset in pairs],
-            "std": [1 / factor for factor, _ in pairs],
-        }
+    # pixel * factor + offset, written as (pixel - mean) / std
+    pairs = list(zip(program.factor, program.offset, strict=True))
+    scaling: dict[str, Any] = {
+        "dtype": types.FLOAT if program.floating else types.UINT8,
+        "mean": [-offset / factor for factor, offset in pairs],
+        "std": [1 / factor for factor, _ in pairs],
+    }
     if program.mirrors:
         scaling["mirror"] = graph.fed("mirror", 0)
     return fn.crop_mirror_normalize(image, output_layout="CHW", **scaling)

@@ -31,12 +31,12 @@ class Packing(Batches):
     """Makes of DALI's images what is sent to a worker, instead of a finished batch."""
 
     def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
-        slot, rest = issued.slot, self._work.rest
+        slot, rest = issued.slot, self.work.rest
         indices = np.asarray(slot.indices, dtype=np.int64)
         decoders = [torch_engine.NAME if row in reasons else self.name for row in range(len(indices))]
         delivery = Delivery(slot.number, indices, slot, decoders=decoders)
         if images is not None and rest is not None:
-            delivery.batch = slot._replace(decoded=Decoded(rest, self._work.rest_kind, issued.good, list(images)))
+            delivery.batch = slot._replace(decoded=Decoded(rest, self.work.rest_kind, issued.good, list(images)))
         delivery.fallbacks = [
             Fallback(slot.indices[row], issued.located[row].path, reason) for row, reason in sorted(reasons.items())
         ]
@@ -48,7 +48,7 @@ class Packing(Batches):
         """The error of an unreadable file, which then explains DALI's failure."""
         for row in issued.good:
             try:
-                self._keyed.source.open(issued.located[row])
+                self.keyed.source.open(issued.located[row])
             except Exception as error:  # noqa: BLE001 - the worker meets it again, and reports it
                 return error
         return None

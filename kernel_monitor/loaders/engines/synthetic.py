@@ -123,6 +123,7 @@ class SyntheticEngine:
 
 
 Change = Callable[[Any], Any]
+_PLAIN = (str, bytes, int, float, bool, type(None))
 
 
 def copied(batch: Any, tensor: Change, column: Change = copy.deepcopy, length: int = -1) -> Any:
@@ -131,18 +132,19 @@ def copied(batch: Any, tensor: Change, column: Change = copy.deepcopy, length: i
     Args:
         batch: what a collate function returned.
         tensor: makes a tensor's copy.
-        column: makes the copy of a list or tuple of `length` plain values, one for each sample.
+        column: makes the copy of a list or tuple of `length` plain values, one for each sample, as `default_collate`
+            leaves strings.
         length: samples in the batch.
     """
 
     def inner(value: Any) -> Any:
         return copied(value, tensor, column, length)
 
+    kind = type(batch)
     if isinstance(batch, torch.Tensor):
         return tensor(batch)
-    if _is_column(batch, length):
+    if kind in (list, tuple) and len(batch) == length and all(type(value) in _PLAIN for value in batch):
         return column(batch)
-    kind = type(batch)
     if kind is dict:
         return {key: inner(value) for key, value in batch.items()}
     if kind in (list, tuple):
@@ -150,12 +152,3 @@ def copied(batch: Any, tensor: Change, column: Change = copy.deepcopy, length: i
     if issubclass(kind, tuple) and hasattr(kind, "_make"):  # a named tuple has no other mark
         return kind._make(inner(value) for value in batch)
     return copy.deepcopy(batch)
-
-
-def _is_column(batch: Any, length: int) -> bool:
-    """Whether this is one plain value for each sample, as `default_collate` leaves strings."""
-    return type(batch) in (list, tuple) and len(batch) == length and all(_plain(value) for value in batch)
-
-
-def _plain(value: Any) -> bool:
-    return type(value) in (str, bytes, int, float, bool, type(None))
