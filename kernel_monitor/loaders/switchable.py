@@ -77,7 +77,7 @@ def switchable(
     name = None if name is None else given(name, "The name of a loader") or None
     loader = _copied(loader)
     keyed = KeyedDataset(find_source(loader.dataset), on_error)
-    built_for = setting(keyed, loader, _device(device), own=dali, on_error=on_error)
+    built_for = setting(keyed, loader, _device(device), dali)
     made = SwitchableLoader(built_for, name, seed, Sharding(loader, wanted=shard))
     register(made)
     return made

@@ -109,14 +109,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
     os.register_at_fork(after_in_child=_keep)
 
 
-def files(encoded: bool) -> Any:
+def files(graph: Graph, encoded: bool) -> Any:
     """Return the node of the encoded files: fed as they are, or read from the paths that are fed."""
-    from nvidia.dali import fn, types
-
     if encoded:
-        return fn.external_source(name=ENCODED, dtype=types.UINT8, ndim=1)
+        return graph.fed(ENCODED, 1, "UINT8")
     # Not mapped into memory (equally fast): reading a map of a file that is being cut short kills the process.
-    return fn.io.file.read(fn.external_source(name=NAME, dtype=types.UINT8, ndim=1), dont_use_mmap=True)
+    return graph.fn.io.file.read(graph.fed(NAME, 1, "UINT8"), dont_use_mmap=True)
 
 
 def build(
@@ -130,18 +128,16 @@ def build(
 
     Args:
         program: what to compute.
-        batch_size: most samples a run is fed.
-        threads: CPU threads.
-        device: number of the CUDA device, None for the CPU.
+        batch_size, threads, device: as in `pipeline`.
         encoded: whether it is fed files instead of paths.
         fused: whether a crop that comes first is decoded alone, instead of cut out of the decoded image.
     """
     defined = pipeline(batch_size=batch_size, threads=threads, device=device)
-    graph = Graph("cpu" if device is None else "gpu")
     with defined:
+        graph = Graph(device)
         body = program.body
         fused = fused and bool(body) and body[0].region
-        image = _decoded(graph, files(encoded), region=fused)
+        image = _decoded(graph, files(graph, encoded), region=fused)
         for k, step in enumerate(body):
             if k or not fused:
                 image = step.build(graph, k, image)
@@ -156,31 +152,27 @@ def build(
 
 def _decoded(graph: Graph, data: Any, *, region: bool) -> Any:
     """Decoded as RGB, [height, width, 3]: whole, or only the region that step 0 wants."""
-    from nvidia.dali import fn, types
-
     # The hardware JPEG engine takes its share where there is one (hw_decoder_load is 0.65 by itself).
-    decode: dict[str, Any] = {"device": "cpu", "output_type": types.RGB, "adjust_orientation": False}
+    decode: dict[str, Any] = {"device": "cpu", "output_type": graph.types.RGB, "adjust_orientation": False}
     if graph.device == "gpu":
         decode |= {"device": "mixed", "jpeg_fancy_upsampling": True}
     if not region:
-        return fn.decoders.image(data, **decode)
+        return graph.fn.decoders.image(data, **decode)
     decode |= {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
-    return fn.decoders.image_slice(data, graph.fed("start0", 1), graph.fed("shape0", 1), **decode)
+    return graph.fn.decoders.image_slice(data, graph.fed("start0", 1), graph.fed("shape0", 1), **decode)
 
 
 def _scaled(program: Program, graph: Graph, image: Any) -> Any:
-    from nvidia.dali import fn, types
-
     # pixel * factor + offset, written as (pixel - mean) / std
     pairs = list(zip(program.factor, program.offset, strict=True))
     scaling: dict[str, Any] = {
-        "dtype": types.FLOAT if program.floating else types.UINT8,
+        "dtype": graph.types.FLOAT if program.floating else graph.types.UINT8,
         "mean": [-offset / factor for factor, offset in pairs],
         "std": [1 / factor for factor, _ in pairs],
     }
     if program.mirrors:
         scaling["mirror"] = graph.fed("mirror", 0)
-    return fn.crop_mirror_normalize(image, output_layout="CHW", **scaling)
+    return graph.fn.crop_mirror_normalize(image, output_layout="CHW", **scaling)
 
 
 def explained(error: BaseException) -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ...errors import BackendUnavailable
 from ..transforms.draws import uniforms
+from ..transforms.ops.operation import Graph
 from .dali_graph import ENCODED, NAME, Rows, explained, files, pipeline
 
 _UNIT = 2.0**24  # numbers in [0, 1) that float32 holds exactly
@@ -27,9 +28,10 @@ class Sample:
         encoded: uint8[bytes], the encoded file.
     """
 
-    def __init__(self, device: str, encoded: Any) -> None:
-        self.device = device
+    def __init__(self, graph: Graph, encoded: Any) -> None:
+        self.device = "cpu" if graph.device == "cpu" else "mixed"
         self.encoded = encoded
+        self._graph = graph
         self.inputs: dict[str, Callable[[Rows], npt.NDArray[Any]]] = {}
         self._nodes: dict[str, Any] = {}
 
@@ -66,10 +68,8 @@ class Sample:
         return self._fed(f"uniform{operation}x{n}", "FLOAT", 1, numbers)
 
     def _fed(self, name: str, dtype: str, ndim: int, values: Callable[[Rows], npt.NDArray[Any]]) -> Any:
-        from nvidia.dali import fn, types
-
         if name not in self._nodes:
-            self._nodes[name] = fn.external_source(name=name, dtype=getattr(types, dtype), ndim=ndim)
+            self._nodes[name] = self._graph.fed(name, ndim, dtype)
             self.inputs[name] = values
         return self._nodes[name]
 
@@ -98,7 +98,8 @@ class OwnPipeline:
         from nvidia.dali.pipeline import DataNode
 
         with defined:
-            sample = Sample("cpu" if device is None else "mixed", files(encoded))
+            graph = Graph(device)
+            sample = Sample(graph, files(graph, encoded))
             try:
                 result = self._function(sample)
             except Exception as error:  # the user's function

@@ -18,12 +18,15 @@ from .holder import plain
 from .ops.blur import Blur, BlurInjection
 from .ops.colour import Gray, Jitter, JitterInjection
 from .ops.crop import (
+    BLACK,
+    Colour,
     CropCenter,
     Padded,
     RandomBox,
     RandomBoxInjection,
     RandomWindow,
     RandomWindowInjection,
+    Sides,
     padding_of,
     sides_of,
 )
@@ -93,30 +96,27 @@ def _window(chain: Chain) -> None:
         raise Refused("it comes after Normalize")  # what it fills with would be normalised too
 
 
-def _constant(transform: Any) -> None:
+def _padding(chain: Chain, transform: Any, sides: Sides) -> Colour:
+    """What a padding is filled with."""
     if transform.padding_mode != "constant":
         raise Refused(f"its padding_mode is {transform.padding_mode}")
+    if min(sides) < 0:
+        raise Refused("its padding is negative")
+    return chain.fill(transform.fill)
 
 
 def _random_crop(chain: Chain, transform: Any) -> None:
     _window(chain)
-    padding, fill = padding_of(transform), (0, 0, 0)
-    if any(padding) or transform.pad_if_needed:
-        _constant(transform)
-        fill = chain.fill(transform.fill)
-    if min(padding) < 0:
-        raise Refused("its padding is negative")
+    sides, if_needed = padding_of(transform), bool(transform.pad_if_needed)
+    fill = _padding(chain, transform, sides) if if_needed or any(sides) else BLACK
     chain.size = _pair(transform.size)
-    chain.steps.append(RandomWindow(chain.operation, chain.size, padding, bool(transform.pad_if_needed), fill))
+    chain.steps.append(RandomWindow(chain.operation, chain.size, sides, if_needed, fill))
 
 
 def _pad(chain: Chain, transform: Any) -> None:
     _window(chain)
-    _constant(transform)
     sides = sides_of(transform.padding)
-    if min(sides) < 0:
-        raise Refused("its padding is negative")
-    chain.steps.append(Padded(chain.operation, sides, chain.fill(transform.fill)))
+    chain.steps.append(Padded(chain.operation, sides, _padding(chain, transform, sides)))
     if chain.size is not None:
         chain.size = chain.size[0] + sides[1] + sides[3], chain.size[1] + sides[0] + sides[2]
 
@@ -146,20 +146,12 @@ def _warp(chain: Chain, transform: Any, rotation: bool) -> None:
     chain.steps.append(Warp(chain.operation, ranges_of(transform), rotation, center, fill[0], chain.gates))
 
 
-def _grayscale(chain: Chain, transform: Any) -> None:
-    if transform.num_output_channels != 3:
+def _gray(chain: Chain, transform: Any, coin: bool) -> None:
+    if not coin and transform.num_output_channels != 3:
         raise Refused("it leaves one channel")
     chain.pixels()
-    chain.steps.append(Gray(chain.operation, chain.gates, _cut(chain), coin=False))
-
-
-def _random_grayscale(chain: Chain, transform: Any) -> None:
-    chain.pixels()
-    chain.steps.append(Gray(chain.operation, _coin(chain, transform), _cut(chain), coin=True))
-
-
-def _cut(chain: Chain) -> bool:
-    return chain.kind in ("tensor", "image")
+    gates = _coin(chain, transform) if coin else chain.gates
+    chain.steps.append(Gray(chain.operation, gates, chain.cut, coin))
 
 
 def _jitter(chain: Chain, transform: Any) -> None:
@@ -169,7 +161,7 @@ def _jitter(chain: Chain, transform: Any) -> None:
         raise Refused("it computes on floating-point pixels; put it before ToTensor")
     chain.pixels()
     ranges = transform.brightness, transform.contrast, transform.saturation
-    chain.steps.append(Jitter(chain.operation, *ranges, _cut(chain), chain.gates))
+    chain.steps.append(Jitter(chain.operation, *ranges, chain.cut, chain.gates))
 
 
 def _blur(chain: Chain, transform: Any) -> None:
@@ -276,8 +268,8 @@ OPS: dict[str, Op] = {
     "RandomVerticalFlip": Op(partial(_flip, vertical=True), Coin),
     "RandomRotation": Op(partial(_warp, rotation=True), RotationInjection, f"expand; {_NO_WARP}"),
     "RandomAffine": Op(partial(_warp, rotation=False), AffineInjection, _NO_WARP),
-    "Grayscale": Op(_grayscale, None, "one output channel"),
-    "RandomGrayscale": Op(_random_grayscale, Coin),
+    "Grayscale": Op(partial(_gray, coin=False), None, "one output channel"),
+    "RandomGrayscale": Op(partial(_gray, coin=True), Coin),
     "ColorJitter": Op(_jitter, JitterInjection, "hue; on floats"),
     "GaussianBlur": Op(_blur, BlurInjection),
     "RandomErasing": Op(_erasing, _erase_injection, "value='random'"),

@@ -146,6 +146,11 @@ class Chain:
         """Whether pixels are 8-bit integers, as DALI's are until the scaling."""
         return self.kind != "floats"
 
+    @property
+    def cut(self) -> bool:
+        """Whether the fractions of gray are cut off, as torch does with 8-bit pixels and Pillow does not."""
+        return self.kind in ("tensor", "image")
+
     def spatial(self) -> None:
         """Refuse what moves pixels where DALI would have to do it after the scaling."""
         if self.tail:

@@ -29,11 +29,8 @@ class Blur(Step):
         return where_open(self.gates, keys, between(uniforms(keys, self.operation, 1)[:, 0], self.low, self.high))
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import fn, types
-
-        return fn.gaussian_blur(
-            image, window_size=list(self.kernel[::-1]), sigma=graph.fed(f"sigma{k}", 0, types.FLOAT)
-        )
+        sigma = graph.fed(f"sigma{k}", 0, "FLOAT")
+        return graph.fn.gaussian_blur(image, window_size=list(self.kernel[::-1]), sigma=sigma)
 
 
 class BlurInjection(Parameters):

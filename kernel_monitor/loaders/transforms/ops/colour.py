@@ -25,10 +25,8 @@ Range = tuple[float, float] | None
 
 
 def _matrix(graph: Graph, name: str, image: Any, constant: Any) -> Any:
-    from nvidia.dali import fn, types
-
-    matrix = graph.fed(name, 2, types.FLOAT)
-    return fn.coord_transform(image, M=matrix, T=constant, dtype=types.UINT8)
+    matrix = graph.fed(name, 2, "FLOAT")
+    return graph.fn.coord_transform(image, M=matrix, T=constant, dtype=graph.types.UINT8)
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,7 @@ class Gray(Step):
         return coins(self.gates, keys) if self.coin else [None] * len(keys)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import types
-
-        return _matrix(graph, f"matrix{k}", image, graph.fed(f"constant{k}", 1, types.FLOAT))
+        return _matrix(graph, f"matrix{k}", image, graph.fed(f"constant{k}", 1, "FLOAT"))
 
 
 @dataclass(frozen=True)
@@ -95,26 +91,19 @@ class Jitter(Step):
                 matrices[slot, row] = matrix
                 means[slot, row] = (1 - factor) * (which == _CONTRAST)
                 constants[slot, row] = -0.5 - 0.5 * (1 - factor) * (self.cut and which != _BRIGHTNESS)
-        fed: Fed = {}
-        for slot in range(slots):
-            fed[f"matrix{k}_{slot}"] = float32(matrices[slot])
-            fed[f"constant{k}_{slot}"] = float32(constants[slot])
-            if self.contrast is not None:
-                fed[f"mean{k}_{slot}"] = float32(means[slot])
-        return fed, sizes
+        inputs = {"matrix": matrices, "constant": constants, **({} if self.contrast is None else {"mean": means})}
+        return {f"{name}{k}_{slot}": float32(inputs[name][slot]) for slot in range(slots) for name in inputs}, sizes
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import fn, types
-
-        ones = types.Constant(np.ones(3, dtype=np.float32), device=graph.device)
-        weights = types.Constant(float32(self._weights), device=graph.device)
+        ones = graph.types.Constant(np.ones(3, dtype=np.float32), device=graph.device)
+        weights = graph.types.Constant(float32(self._weights), device=graph.device)
         for slot in range(self._slots):
-            constant = graph.fed(f"constant{k}_{slot}", 0, types.FLOAT)
+            constant = graph.fed(f"constant{k}_{slot}", 0, "FLOAT")
             if self.contrast is not None:
                 # The mean of gray is the gray of the means.
-                channels = fn.reductions.mean(image, axes=[0, 1])
-                gray = fn.reductions.sum(channels * weights, axes=[0])
-                constant = constant + graph.fed(f"mean{k}_{slot}", 0, types.FLOAT) * gray
+                channels = graph.fn.reductions.mean(image, axes=[0, 1])
+                gray = graph.fn.reductions.sum(channels * weights, axes=[0])
+                constant = constant + graph.fed(f"mean{k}_{slot}", 0, "FLOAT") * gray
             image = _matrix(graph, f"matrix{k}_{slot}", image, ones * constant)
         return image
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..draws import Floats, Ints, UInt64s, uniforms
 from ..params import CROP_DRAWS, center_start, crop_box, crop_boxes
@@ -16,75 +17,73 @@ from .resize import chosen
 
 Colour = tuple[int, ...]  # RGB
 Sides = tuple[int, int, int, int]  # left, top, right, bottom, as torchvision orders them; pixels
-BLACK = (0, 0, 0)
-
-
-def _slice(graph: Graph, k: int, image: Any, fill: Colour | None = None) -> Any:
-    """The window of step k; a part outside the image, where there may be one, is filled."""
-    from nvidia.dali import fn
-
-    start, shape = graph.fed(f"start{k}", 1), graph.fed(f"shape{k}", 1)
-    beyond = {} if fill is None else {"out_of_bounds_policy": "pad", "fill_values": list(fill)}
-    return fn.slice(image, start, shape, axis_names="HW", normalized_anchor=False, normalized_shape=False, **beyond)
-
-
-def _window(k: int, starts: Ints, shapes: Ints) -> tuple[Fed, Ints]:
-    return {f"start{k}": int32(starts), f"shape{k}": int32(shapes)}, shapes
+BLACK: Colour = (0, 0, 0)
 
 
 @dataclass(frozen=True)
-class RandomBox(Step):
+class _Window(Step):
+    fill = BLACK
+
+    def window(self, keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
+        """Return where the windows begin, n pairs of top and left, and their sizes, int64[n, 2]; pixels."""
+        raise NotImplementedError
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        starts, shapes = self.window(keys, sizes)
+        return {f"start{k}": int32(starts).reshape(-1, 2), f"shape{k}": int32(shapes)}, shapes
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        start, shape = graph.fed(f"start{k}", 1), graph.fed(f"shape{k}", 1)
+        options: dict[str, Any] = {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
+        if not self.region:
+            options |= {"out_of_bounds_policy": "pad", "fill_values": list(self.fill)}
+        return graph.fn.slice(image, start, shape, **options)
+
+
+@dataclass(frozen=True)
+class RandomBox(_Window):
     """The crop of RandomResizedCrop. `scale` are shares of the area, `ratio` are width / height."""
 
     scale: tuple[float, ...]
     ratio: tuple[float, ...]
     region = True
 
-    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        boxes = self._boxes(keys, sizes)
-        return _window(k, boxes[:, :2], boxes[:, 2:])
-
     def _boxes(self, keys: UInt64s, sizes: Ints) -> Ints:
         return crop_boxes(sizes[:, 0], sizes[:, 1], uniforms(keys, self.operation, CROP_DRAWS), self.scale, self.ratio)
+
+    def window(self, keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
+        boxes = self._boxes(keys, sizes)
+        return boxes[:, :2], boxes[:, 2:]
 
     def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
         return [tuple(box) for box in self._boxes(keys, sizes).tolist()]
 
-    def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _slice(graph, k, image)
-
 
 @dataclass(frozen=True)
-class CropCenter(Step):
+class CropCenter(_Window):
     """CenterCrop to `size` (height, width) in pixels; smaller images are padded with black."""
 
     size: tuple[int, int]
 
-    def arrays(self, k: int, _keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+    def window(self, _keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
         starts = [[center_start(h, self.size[0]), center_start(w, self.size[1])] for h, w in sizes.tolist()]
-        return _window(k, np.array(starts, dtype=np.int64).reshape(-1, 2), _all(self.size, sizes))
-
-    def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _slice(graph, k, image, BLACK)
+        return starts, _all(self.size, sizes)
 
 
 @dataclass(frozen=True)
-class Padded(Step):
+class Padded(_Window):
     """Pad by `sides` pixels with `fill`."""
 
     sides: Sides
     fill: Colour
 
-    def arrays(self, k: int, _keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+    def window(self, _keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
         left, top, right, bottom = self.sides
-        return _window(k, _all((-top, -left), sizes), sizes + np.array([top + bottom, left + right]))
-
-    def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _slice(graph, k, image, self.fill)
+        return _all((-top, -left), sizes), sizes + np.array([top + bottom, left + right])
 
 
 @dataclass(frozen=True)
-class RandomWindow(Step):
+class RandomWindow(_Window):
     """RandomCrop to `size` (height, width) after padding by `sides`, and as far as needed if `pad_if_needed`."""
 
     size: tuple[int, int]
@@ -96,17 +95,14 @@ class RandomWindow(Step):
     def region(self) -> bool:
         return not self.pad_if_needed and not any(self.sides)
 
-    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+    def window(self, keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
         starts = [[top - pads[1], left - pads[0]] for top, left, pads in self.drawn(keys, sizes)]
-        return _window(k, np.array(starts, dtype=np.int64).reshape(-1, 2), _all(self.size, sizes))
+        return starts, _all(self.size, sizes)
 
     def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
         numbers = uniforms(keys, self.operation, 2).tolist()
         pairs = zip(sizes.tolist(), numbers, strict=True)
         return [place(h, w, draws, self.size, self.sides, self.pad_if_needed) for (h, w), draws in pairs]
-
-    def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _slice(graph, k, image, None if self.region else self.fill)
 
 
 def place(

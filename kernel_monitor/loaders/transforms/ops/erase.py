@@ -38,10 +38,8 @@ class Erase(Step):
         return where_open(self.gates, keys, boxes)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import fn, types
-
-        start, shape = graph.fed(f"start{k}", 1, types.FLOAT), graph.fed(f"shape{k}", 1, types.FLOAT)
-        return fn.erase(image, anchor=start, shape=shape, axis_names="HW", fill_value=list(self.fill))
+        start, shape = graph.fed(f"start{k}", 1, "FLOAT"), graph.fed(f"shape{k}", 1, "FLOAT")
+        return graph.fn.erase(image, anchor=start, shape=shape, axis_names="HW", fill_value=list(self.fill))
 
 
 class EraseInjection(Parameters):

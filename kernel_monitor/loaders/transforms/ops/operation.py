@@ -15,16 +15,23 @@ Fed = dict[str, npt.NDArray[np.int32] | npt.NDArray[np.float32]]
 
 
 class Graph:
-    """The DALI pipeline that is being defined. `device` is where images are: `cpu` or `gpu`."""
+    """The DALI pipeline that is being defined, with DALI's operators and types.
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    Only here is DALI imported: the steps are read where there is none.
 
-    def fed(self, name: str, ndim: int, dtype: Any = None) -> Any:
-        """Return the node of an input that is fed for each sample (DALI's INT32 by default)."""
+    Args:
+        device: number of the CUDA device, None for the CPU.
+    """
+
+    def __init__(self, device: int | None) -> None:
         from nvidia.dali import fn, types
 
-        return fn.external_source(name=name, dtype=types.INT32 if dtype is None else dtype, ndim=ndim)
+        self.fn, self.types = fn, types
+        self.device = "cpu" if device is None else "gpu"  # where images are
+
+    def fed(self, name: str, ndim: int, dtype: str = "INT32") -> Any:
+        """Return the node of an input that is fed for each sample."""
+        return self.fn.external_source(name=name, dtype=getattr(self.types, dtype), ndim=ndim)
 
 
 @dataclass(frozen=True)

@@ -56,16 +56,14 @@ class Scale(Step):
         return float32(matrices)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import fn, types
-
-        size = list(self.size or ()) if self._fixed else graph.fed(f"size{k}", 1, types.FLOAT)
+        size = list(self.size or ()) if self._fixed else graph.fed(f"size{k}", 1, "FLOAT")
         if self.interpolation in NEAREST:
-            matrix = graph.fed(f"matrix{k}", 2, types.FLOAT)
-            return fn.warp_affine(
-                image, matrix=matrix, inverse_map=True, size=size, fill_value=None, interp_type=types.INTERP_NN
+            matrix = graph.fed(f"matrix{k}", 2, "FLOAT")
+            return graph.fn.warp_affine(
+                image, matrix=matrix, inverse_map=True, size=size, fill_value=None, interp_type=graph.types.INTERP_NN
             )
-        kind = getattr(types, FILTERS[self.interpolation])
-        return fn.resize(image, size=size, interp_type=kind, antialias=True, subpixel_scale=False)
+        kind = getattr(graph.types, FILTERS[self.interpolation])
+        return graph.fn.resize(image, size=size, interp_type=kind, antialias=True, subpixel_scale=False)
 
 
 @dataclass(frozen=True)
@@ -80,12 +78,10 @@ class ChosenScale(Step):
         return {f"second{k}": int32(chosen(keys, self.operation, 2))}, after
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import fn, types
-
-        first, other = (int(getattr(types, FILTERS[name])) for name in self.names)
+        first, other = (int(getattr(graph.types, FILTERS[name])) for name in self.names)
         number = graph.fed(f"second{k}", 0) * (other - first) + first
-        kind = fn.reinterpret(number, dtype=types.INTERP_TYPE)
-        return fn.resize(image, size=list(self.size), interp_type=kind, antialias=True, subpixel_scale=False)
+        kind = graph.fn.reinterpret(number, dtype=graph.types.INTERP_TYPE)
+        return graph.fn.resize(image, size=list(self.size), interp_type=kind, antialias=True, subpixel_scale=False)
 
 
 def chosen(keys: UInt64s, operation: int, count: int) -> Ints:

@@ -37,10 +37,9 @@ class Mirror(Step):
         return coins(self.gates, keys)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import fn
-
         mirror = graph.fed(f"mirror{k}", 0)
-        return fn.flip(image, horizontal=0, vertical=mirror) if self.vertical else fn.flip(image, horizontal=mirror)
+        directions = {"horizontal": 0, "vertical": mirror} if self.vertical else {"horizontal": mirror}
+        return graph.fn.flip(image, **directions)
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,9 @@ class Warp(Step):
         return [one and one[0] for one in drawn] if self.rotation else drawn
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import fn, types
-
-        matrix = graph.fed(f"matrix{k}", 2, types.FLOAT)
-        fill = float(self.fill)
-        return fn.warp_affine(image, matrix=matrix, inverse_map=True, fill_value=fill, interp_type=types.INTERP_NN)
+        matrix = graph.fed(f"matrix{k}", 2, "FLOAT")
+        options = {"fill_value": float(self.fill), "interp_type": graph.types.INTERP_NN}
+        return graph.fn.warp_affine(image, matrix=matrix, inverse_map=True, **options)
 
 
 def inverse_affine(
