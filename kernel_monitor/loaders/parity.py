@@ -15,7 +15,6 @@ from torchvision import transforms as v1
 
 from ..errors import MonitorError
 from .data.file_check import FileTable, look_bytes
-from .data.file_source import FileSource, Located
 from .engines import dali_graph, torch_engine, worker_start
 from .engines.setting import Setting, gpu
 from .transforms.chain import flatten, name_of, operations
@@ -83,8 +82,7 @@ class Stage:
         self._input = dali_graph.ENCODED if encoded else dali_graph.NAME
         self._pipeline = dali_graph.build(self.program, batch_size=1, threads=1, device=device, encoded=encoded)
         self._injected = Injected(chain)
-        rest = len(transforms) if self.program.rest is None else self.program.rest
-        self._directly = sum(operations(transform) for transform in transforms[:rest])
+        self._directly = sum(operations(transform) for transform in transforms[: self.program.rest])
 
     def difference(self, image: Any, file: bytes, keys: UInt64s, size: tuple[int, int]) -> tuple[Pixels, bool]:
         """Return the absolute difference, float64[channels, h, w] in pixel values, and whether parameters were equal.
@@ -133,68 +131,46 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     worker_start.note_dali()
     source = setting.keyed.source
     chain = list(flatten(source.transform))
-    device = None
-    if backend == "dali-gpu":
-        device = gpu(setting)
+    device = gpu(setting) if backend == "dali-gpu" else None
     positions = _positions(chain)
     stages = [Stage(chain[: position + 1], device, source.encoded) for position in positions]
     program = translate(source.transform)
     table = FileTable(source.files)
     indices = np.unique(np.linspace(0, len(source) - 1, num=min(n, len(source))).round().astype(int)).tolist()
-    totals, greatest = np.zeros((len(stages), 2)), np.zeros(len(stages))
+    sums, counts, greatest = np.zeros((3, len(stages)))
     compared, same = 0, True
     with setting.keyed.apart():
         for index in indices:
             located = source.locate(index)
-            facts, file = _looked_at(source, table, located)
+            path = source.absolute(located.path)
+            facts = table.look(located.number, path) if located.data is None else look_bytes(located.data)
             if facts.reason is not None:
                 continue
+            file = os.fsencode(path) if located.data is None else located.data
             keys = sample_keys(seed, 0, [index], [0])
             compared += 1
             for row, stage in enumerate(stages):
                 found, equal = stage.difference(source.open(located), file, keys, (facts.height, facts.width))
-                totals[row] += found.sum(), found.size
+                sums[row] += found.sum()
+                counts[row] += found.size
                 greatest[row] = max(greatest[row], found.max())
                 same = same and equal
-    means = totals[:, 0] / np.where(totals[:, 1], totals[:, 1], np.nan)
-    directly = len(chain) if program.rest is None else program.rest
-    steps = [
-        StepParity(
-            name_of(chain[position]),
-            "direct" if position < directly else "after DALI",
-            float(means[row]),
-            float(greatest[row]),
-        )
-        for row, position in enumerate(positions)
-    ]
-    return Parity(
-        (torch_engine.NAME, backend),
-        compared,
-        len(indices) - compared,
-        float(means[-1]) if stages else 0.0,
-        float(greatest[-1]) if stages else 0.0,
-        same,
-        tuple(steps),
-        program.reason,
+    means = sums / np.where(counts, counts, np.nan)
+    directly = len(chain[: program.rest])
+    steps = tuple(
+        StepParity(name_of(chain[position]), "direct" if position < directly else "after DALI", mean, most)
+        for position, mean, most in zip(positions, means.tolist(), greatest.tolist(), strict=True)
     )
+    mean, most = (steps[-1].mean, steps[-1].greatest) if steps else (0.0, 0.0)
+    skipped = len(indices) - compared
+    return Parity((torch_engine.NAME, backend), compared, skipped, mean, most, same, steps, program.reason)
 
 
 def _positions(chain: list[Any]) -> list[int]:
     """Where to compare: after each transform that DALI does not merely fuse into its scaling, and at the end."""
     fused = ("ToTensor", "PILToTensor", "ToImage", "ToPureTensor", "ToDtype", "ConvertImageDtype", "Identity")
     last = len(chain) - 1
-    return [
-        position
-        for position, transform in enumerate(chain)
-        if position == last or type(transform).__name__ not in fused
-    ]
-
-
-def _looked_at(source: FileSource, table: FileTable, located: Located) -> tuple[Any, bytes]:
-    if located.data is not None:
-        return look_bytes(located.data), located.data
-    path = source.absolute(located.path)
-    return table.look(located.number, path), os.fsencode(path)
+    return [k for k, transform in enumerate(chain) if k == last or type(transform).__name__ not in fused]
 
 
 def _array(image: Any) -> npt.NDArray[Any]:
