@@ -39,22 +39,17 @@ class Calibration:
         request: the pickled arguments of `calibration_process.measure`.
         files: how many are in it.
         reason: why there can be no run, for one that failed before it began.
-
-    Attributes:
-        state: replaced, not changed.
-        key: the same for the same files and chain.
-        stopped: whether it was ended before there was a result.
     """
 
     def __init__(self, request: bytes = b"", files: int = 0, reason: str | None = None) -> None:
-        self.state: CalibrationState = {
+        self.state: CalibrationState = {  # replaced, not changed
             "state": "running" if reason is None else "failed",
             "files": files,
             "seconds": None,
             "error": None,
             "reason": reason,
         }
-        self.key = hashlib.sha256(request).digest()
+        self.key = hashlib.sha256(request).digest()  # the same for the same files and chain
         self._request = request
         self._process_id = os.getpid()
         self._stopping = threading.Event()
@@ -62,6 +57,7 @@ class Calibration:
 
     @property
     def stopped(self) -> bool:
+        """Whether it was ended before there was a result."""
         return self._stopping.is_set()
 
     def start(self) -> None:

@@ -28,42 +28,26 @@ Pixels = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StepParity:
-    """Difference after one transform of the chain.
+    """Difference after one transform of the chain."""
 
-    Attributes:
-        name: of the transform.
-        how: `direct` where DALI does it, `after DALI` where torchvision does it on DALI's images.
-        mean, greatest: absolute difference of the images at that point, pixel values 0 to 255.
-    """
-
-    name: str
-    how: str
-    mean: float
+    name: str  # of the transform
+    how: str  # `direct` where DALI does it, `after DALI` where torchvision does it on DALI's images
+    mean: float  # mean, greatest: absolute difference of the images at that point, pixel values 0 to 255
     greatest: float
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What a comparison found.
+    """What a comparison found."""
 
-    Attributes:
-        backends: names of the two engines.
-        samples: how many were compared.
-        skipped: how many were not, because DALI is not given their files.
-        mean, greatest: absolute difference of the whole chain, in pixel values 0 to 255.
-        parameters_equal: whether every crop, flip, angle, factor and box that DALI is fed was torchvision's.
-        steps: differences after each transform.
-        reason: why some transforms run after DALI, a sentence; None where none does.
-    """
-
-    backends: tuple[str, str]
-    samples: int
-    skipped: int
-    mean: float
+    backends: tuple[str, str]  # names of the two engines
+    samples: int  # how many were compared
+    skipped: int  # how many were not, because DALI is not given their files
+    mean: float  # mean, greatest: absolute difference of the whole chain, pixel values 0 to 255
     greatest: float
-    parameters_equal: bool
-    steps: tuple[StepParity, ...]
-    reason: str | None = None
+    parameters_equal: bool  # whether every crop, flip, angle, factor and box that DALI is fed was torchvision's
+    steps: tuple[StepParity, ...]  # differences after each transform
+    reason: str | None = None  # why some transforms run after DALI, a sentence; None where none does
 
 
 class Stage:
@@ -174,11 +158,7 @@ def _positions(chain: list[Any]) -> list[int]:
 
 
 def _array(image: Any) -> npt.NDArray[Any]:
-    """[channels, height, width] of an image.
-
-    Raises:
-        MonitorError: it is no image.
-    """
+    """[channels, height, width] of an image."""
     if isinstance(image, torch.Tensor) and image.ndim == 3:
         return image.numpy()
     if isinstance(image, Image.Image):

@@ -31,18 +31,12 @@ DALI_BATCH = 64  # samples, if the wrapped loader has no batch size; the pipelin
 
 
 class Backend(NamedTuple):
-    """Whether a backend can run here.
+    """Whether a backend can run here."""
 
-    Attributes:
-        available: whether `switch` to it is accepted.
-        reason: why not, a sentence; None where it is available.
-        confirm: what to ask a person before switching to it; None where there is nothing to ask.
-        note: which part of the transforms it leaves to others, and where that runs, a sentence; None if none.
-    """
-
-    available: bool
-    reason: str | None
-    confirm: str | None = None
+    available: bool  # whether `switch` to it is accepted
+    reason: str | None  # why not, a sentence; None where it is available
+    confirm: str | None = None  # what to ask a person before switching to it; None where there is nothing to ask
+    # which part of the transforms it leaves to others, and where that runs, a sentence; None if none
     note: str | None = None
 
 

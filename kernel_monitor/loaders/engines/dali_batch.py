@@ -169,8 +169,7 @@ class Batches:
             samples = dict(zip((row for row in reasons if row not in fetched.bad), fetched.content, strict=True))
             delivery.skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
         kept = [row for row in range(len(slot.indices)) if row not in delivery.skipped]
-        if len(kept) < len(slot.indices):
-            delivery.indices = delivery.indices[kept]
+        delivery.indices = delivery.indices[kept]
         if kept or not slot.indices:
             delivery.batch = self._batch(issued, images, samples, kept)
         delivery.decoders = [torch_engine.NAME if row in samples else self.name for row in kept]
@@ -201,8 +200,9 @@ class Batches:
             whole = [samples[row][0] if row in samples else finished[row] for row in kept]
             if images is None and self._own:
                 whole = self._stacked(issued, samples, kept)
-            elif self.device is not None and _alike(whole):
-                whole = torch.stack(whole)
+            elif self.device is not None:
+                forms = {_form(image) for image in whole}
+                whole = torch.stack(whole) if len(forms) == 1 and None not in forms else whole
         if self.device is not None and isinstance(whole, torch.Tensor) and whole.device.type == "cpu":
             whole = whole.to(f"cuda:{self.device}")
         if self._collate.collate is default_collate and isinstance(whole, torch.Tensor):
@@ -253,8 +253,7 @@ class Batches:
             MonitorError: the data set's transform gives something else than the user's own pipeline does.
         """
         for row in rows:
-            image = samples[row][0]
-            form = (image.shape, image.dtype) if isinstance(image, torch.Tensor) else None
+            form = _form(samples[row][0])
             if self._form is not None and form != self._form:
                 raise MonitorError(
                     f"{issued.located[row].path} is computed by the data set's own transform, as it is not given to "
@@ -279,8 +278,8 @@ def _formed(image: torch.Tensor, like: torch.Tensor | None) -> torch.Tensor:
     return tv_tensors.wrap(made, like=like) if isinstance(like, tv_tensors.TVTensor) else made
 
 
-def _alike(images: list[Any]) -> bool:
-    return all(isinstance(i, torch.Tensor) for i in images) and len({(i.shape, i.dtype) for i in images}) == 1
+def _form(image: Any) -> tuple[torch.Size, torch.dtype] | None:
+    return (image.shape, image.dtype) if isinstance(image, torch.Tensor) else None
 
 
 def _described(form: tuple[torch.Size, torch.dtype] | None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import islice
 from typing import Any
 
 import torch
@@ -151,12 +152,8 @@ class DaliEngine:
         raise unavailable from failure
 
     def _first_files(self) -> list[tuple[int, Located]]:
-        found: list[tuple[int, Located]] = []
-        for sample in enumerate(self._source.first(WARM_UP_SEARCH)):
-            if len(found) == WARM_UP * WARM_UPS:
-                break
-            found += [sample] if self._trial([sample]).good else []
-        return found
+        good = (one for one in enumerate(self._source.first(WARM_UP_SEARCH)) if self._trial([one]).good)
+        return list(islice(good, WARM_UP * WARM_UPS))
 
     def _trial(self, some: list[tuple[int, Located]]) -> Issued:
         indices = [index for index, _ in some]

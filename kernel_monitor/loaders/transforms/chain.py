@@ -111,28 +111,18 @@ def interpolation(given: Any) -> str:
 
 
 class Chain:
-    """The image's state while a chain is read, and what has piled up.
-
-    Attributes:
-        kind: `pil`, `tensor` (uint8), `image` (uint8 tv_tensors.Image) or `floats` (float32).
-        operation: number of the transform that is being read.
-        gates: chances that decide whether it is applied.
-        size: (height, width), pixels, where it is known to be the same for all images.
-        steps: on 8-bit pixels, so far; `tail` on what comes after the scaling.
-        factor, offset: the scaling, per channel.
-        normalised: whether Normalize has been read.
-    """
+    """The image's state while a chain is read, and what has piled up."""
 
     def __init__(self) -> None:
-        self.kind = "pil"
-        self.operation = 0
-        self.gates: tuple[Gate, ...] = ()
-        self.size: tuple[int, int] | None = None
-        self.steps: list[Step] = []
-        self.tail: list[Erase] = []
-        self.factor = [1.0, 1.0, 1.0]
+        self.kind = "pil"  # or `tensor` (uint8), `image` (uint8 tv_tensors.Image), `floats` (float32)
+        self.operation = 0  # number of the transform that is being read
+        self.gates: tuple[Gate, ...] = ()  # chances that decide whether it is applied
+        self.size: tuple[int, int] | None = None  # (height, width), pixels, where it is the same for all images
+        self.steps: list[Step] = []  # on 8-bit pixels, so far
+        self.tail: list[Erase] = []  # on what comes after the scaling
+        self.factor = [1.0, 1.0, 1.0]  # the scaling, per channel
         self.offset = [0.0, 0.0, 0.0]
-        self.normalised = False
+        self.normalised = False  # whether Normalize has been read
         self._roundings = 0
 
     def copy(self) -> Chain:

@@ -30,18 +30,18 @@ def _template(self: Any, image: Any) -> Any:
 
 
 def held(transform: Any) -> tuple[Any, ...]:
-    """Return what a transform merely holds, as a tuple of one; an empty one where it does anything else.
+    """Return what a `plain` transform merely holds, as a tuple of one; an empty one where it does anything else.
 
     Seen as it is now: another object in the same attribute is seen at the next look.
     """
     kind = type(transform)
-    is_module = isinstance(transform, nn.Module)
-    if is_module and not plain(transform):
+    method = getattr(kind, "forward" if isinstance(transform, nn.Module) else "__call__", None)
+    if type(method) is not FunctionType:
         return ()
-    method = getattr(kind, "forward" if is_module else "__call__", None)
-    if type(method) is not FunctionType or not _only_calls(method.__code__):
+    code = method.__code__
+    if _shape(code) != _shape(_template.__code__) or len(code.co_names) != 1:
         return ()
-    return _stored(transform, method.__code__.co_names[0])
+    return _stored(transform, code.co_names[0])
 
 
 def plain(transform: Any) -> bool:
@@ -60,12 +60,8 @@ def plain(transform: Any) -> bool:
     return not (overridden or hooked or everywhere or compiled or "forward" in own or "_call_impl" in own)
 
 
-def _only_calls(code: CodeType) -> bool:
-    """Whether compiled code is `return self.<attribute>(image)`, as this Python compiles it, and nothing else."""
-    return _shape(code) == _shape(_template.__code__) and len(code.co_names) == 1
-
-
 def _shape(code: CodeType) -> tuple[Any, ...]:
+    """What two pieces of code of this Python have in common that do the same, but for names."""
     return (
         code.co_code,  # without what the interpreter rewrites while it runs
         code.co_flags & _CHANGING,

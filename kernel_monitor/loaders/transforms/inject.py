@@ -62,9 +62,8 @@ class Injected:
             return known
         injection: Injection
         if inside := branches(transform, operation):
-            copies = [[self._copy(*numbered_one) for numbered_one in branch] for branch in inside]
-            kind = _Apply if type(transform) in APPLY else _Choice if type(transform) in CHOICE else _Order
-            injection = kind(operation, transform, self._cursor, copies)
+            copies = [[self._copy(number, inner) for number, inner in branch] for branch in inside]
+            injection = _Container(operation, transform, self._cursor, copies)
         else:
             inject = Seeded if op is None or op.inject is None else op.inject
             injection = inject(operation, transform, self._cursor)
@@ -83,36 +82,23 @@ class _Container(Injection):
         super().__init__(operation, transform, cursor)
         self._branches = branches
 
+    def begin(self, keys: UInt64s) -> None:
+        count = len(self._branches)
+        if type(self.transform) in APPLY:  # all or none
+            applied = Gate(self.operation, 0.0, float(self.transform.p)).open(keys).tolist()
+            self._chosen = [list(range(count)) if is_open else [] for is_open in applied]
+        elif type(self.transform) in CHOICE:  # a single one
+            opened = [gate.open(keys) for gate in gates_of(self.transform, self.operation)]
+            self._chosen = np.argmax(opened, axis=0)[:, None].tolist()
+        else:  # all, in a drawn order
+            numbers = uniforms(keys, self.operation, count)
+            self._chosen = np.argsort(numbers, axis=1, kind="stable").tolist()
+
     def __call__(self, image: Any) -> Any:
         for number in self._chosen[self.cursor.row]:
             for step in self._branches[number]:
                 image = step(image)
         return image
-
-
-class _Apply(_Container):
-    """RandomApply: all or none."""
-
-    def begin(self, keys: UInt64s) -> None:
-        applied = Gate(self.operation, 0.0, float(self.transform.p)).open(keys).tolist()
-        everything = list(range(len(self._branches)))
-        self._chosen = [everything if is_open else [] for is_open in applied]
-
-
-class _Choice(_Container):
-    """RandomChoice: a single branch."""
-
-    def begin(self, keys: UInt64s) -> None:
-        opened = [gate.open(keys) for gate in gates_of(self.transform, self.operation)]
-        self._chosen = [[number] for number in np.argmax(opened, axis=0).tolist()]
-
-
-class _Order(_Container):
-    """RandomOrder: all, in a drawn order."""
-
-    def begin(self, keys: UInt64s) -> None:
-        numbers = uniforms(keys, self.operation, len(self._branches))
-        self._chosen = np.argsort(numbers, axis=1, kind="stable").tolist()
 
 
 def as_kind(kind: str, image: torch.Tensor) -> Any:

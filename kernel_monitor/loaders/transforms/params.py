@@ -90,13 +90,9 @@ def crop_boxes(heights: Ints, widths: Ints, draws: Floats, scale: Sequence[float
 def erase_box(
     height: int, width: int, draws: Sequence[float], scale: Sequence[float], ratio: Sequence[float]
 ) -> tuple[int, int, int, int]:
-    """Return the box (top, left, height, width) in pixels that RandomErasing fills; all 0 where no attempt fits.
+    """Return the box (top, left, height, width) that RandomErasing fills, pixels; all 0 where no attempt fits.
 
-    Args:
-        height, width: of the image, pixels.
-        draws: `ERASE_DRAWS` uniform numbers in [0, 1).
-        scale: least and greatest share of the area.
-        ratio: least and greatest height / width.
+    Args: as in `crop_box`, with `ERASE_DRAWS` numbers, and height / width as `ratio`.
     """
     for h, w, vertical, horizontal in _attempts(height * width, draws, scale, ratio):
         if h < height and w < width:

@@ -56,16 +56,14 @@ def _fusible(step: Step) -> bool:
 
 
 def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:
-    """Return what a pipeline of `program` is fed for n samples, by the name of its input.
+    """Return what a pipeline of `program` is fed for n samples: int32[n, ...] or float32[n, ...] by input's name.
+
+    Those of step k of the body and, numbered on from there, of the tail; `mirror` where fused mirrorings end the steps.
 
     Args:
         program: the translated chain.
         keys: uint64[n], of the samples.
         heights, widths: int64[n], of the files' images, pixels.
-
-    Returns:
-        Arrays of n rows, int32 or float32: those of step k of the body and, numbered on from there, of the tail;
-        and `mirror` int32[n] where fused mirrorings end the steps.
     """
     fed: Fed = {}
     sizes = np.stack([heights, widths], axis=1)

@@ -17,7 +17,6 @@ from .holder import plain
 from .ops.operation import Gate
 from .program import Program
 
-_WHOLE_BATCHES = (v2.MixUp, v2.CutMix)
 UNKNOWN = "it is not among the transforms that this version translates to DALI"
 
 
@@ -36,7 +35,11 @@ def translate(transform: Any) -> Program:
     reason: str | None = None
     for position, (operation, transform) in enumerate(numbered(transforms)):
         label = f"{name_of(transform)} (transform {position + 1} of {len(transforms)})"
-        _not_joint(label, transform)
+        if type(transform) in (v2.MixUp, v2.CutMix):
+            raise TransformNotTranslatable(f"{label}: it mixes whole batches; apply it in the collate function.")
+        if type(transform) is StandardTransform:
+            alone = "use transform= for the image alone"
+            raise TransformNotTranslatable(f"{label}: it takes an image and its target; {alone}.")
         if reason is not None:
             continue
         attempt = chain.copy()
@@ -54,15 +57,6 @@ def translate(transform: Any) -> Program:
         except Refused as refusal:
             reason = str(refusal)
     return cut.head(rest, reason)
-
-
-def _not_joint(label: str, transform: Any) -> None:
-    if type(transform) in _WHOLE_BATCHES:
-        raise TransformNotTranslatable(f"{label}: it mixes whole batches; apply it in the collate function.")
-    if type(transform) is StandardTransform:
-        raise TransformNotTranslatable(
-            f"{label}: it takes an image and its target; use transform= for the image alone."
-        )
 
 
 def read(chain: Chain, transform: Any, operation: int) -> None:

@@ -108,10 +108,10 @@ class RandomWindow(_Window):
 def place(
     height: int, width: int, draws: Sequence[float], size: Sequence[int], sides: Sides, pad_if_needed: bool
 ) -> tuple[int, int, Sides]:
-    """Return RandomCrop's top and left in the padded image, and the padding (left, top, right, bottom), pixels.
+    """Return RandomCrop's top and left in the padded image, and the padding; pixels.
 
     Args:
-        height, width: of the image, pixels.
+        height, width: of the image.
         draws: two uniform numbers in [0, 1).
         size: (height, width) of the crop.
         sides: padding asked for.
@@ -128,8 +128,8 @@ def place(
         tall, wide = tall + 2 * more, wide + 2 * aside
     if tall < size[0] or wide < size[1]:
         raise ValueError(f"Required crop size {tuple(size)} is larger than input image size {(tall, wide)}")
-    place = int(draws[0] * (tall - size[0] + 1)), int(draws[1] * (wide - size[1] + 1))
-    return (*place, (left, top, right, bottom))
+    first, second = int(draws[0] * (tall - size[0] + 1)), int(draws[1] * (wide - size[1] + 1))
+    return first, second, (left, top, right, bottom)
 
 
 def sides_of(padding: Any) -> Sides:

@@ -57,15 +57,10 @@ class Coin(Injection):
 
 
 class Parameters(Injection):
-    """A transform that asks itself for parameters: v2 the instance's `make_params`, v1 its `get_params`.
+    """A transform that asks itself for parameters: v2 the instance's `make_params`, v1 its `get_params`."""
 
-    Attributes:
-        draws: uniform numbers that a sample takes.
-        names: of the parameters, in v2.
-    """
-
-    draws = 1
-    names: tuple[str, ...] = ()
+    draws = 1  # uniform numbers that a sample takes
+    names: tuple[str, ...] = ()  # of the parameters, in v2
     _numbers: Floats  # [n, draws], of the batch begun last
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:

@@ -16,7 +16,7 @@ from .injection import Parameters
 from .operation import Bools, Fed, Gates, Graph, Step, between, coins, float32, int32, opened, where_open
 
 _DRAWS = 6  # angle, x, y, scale, shear x, shear y
-_IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+_IDENTITY = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,15 @@ class Warp(Step):
         return where_open(self.gates, keys, self.ranges.draw(uniforms(keys, self.operation, _DRAWS), sizes.tolist()))
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        pairs = zip(sizes.tolist(), self._draw(keys, sizes), strict=True)
-        matrices = [_IDENTITY if drawn is None else self._matrix(size, drawn) for size, drawn in pairs]
+        matrices = []
+        for (height, width), drawn in zip(sizes.tolist(), self._draw(keys, sizes), strict=True):
+            if drawn is None:
+                matrices.append(_IDENTITY)
+                continue
+            center = (width / 2, height / 2) if self.center is None else self.center
+            angle = -drawn[0] if self.rotation else drawn[0]
+            matrices.append(inverse_affine(center, angle, *drawn[1:]))
         return {f"matrix{k}": float32(matrices).reshape(-1, 2, 3)}, sizes
-
-    def _matrix(self, size: Sequence[int], drawn: Any) -> Sequence[float]:
-        angle, move, scale, shear = drawn
-        center = (size[1] / 2, size[0] / 2) if self.center is None else self.center
-        return inverse_affine(center, -angle if self.rotation else angle, move, scale, shear)
 
     def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
         drawn = self._draw(keys, sizes)
@@ -115,11 +116,10 @@ def inverse_affine(
     `functional._get_inverse_affine_matrix`.
 
     Args:
-        center: x, y in pixels.
+        center, move: pixels, x first.
         angle: degrees, clockwise.
-        move: x, y in pixels.
         scale: factor.
-        shear: x, y in degrees.
+        shear: degrees, x first.
     """
     turn, sx, sy = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
     a = math.cos(turn - sy) / math.cos(sy)
