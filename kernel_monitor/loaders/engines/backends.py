@@ -13,6 +13,7 @@ import torch
 from ...errors import BackendUnavailable
 from ...os_process import usable_cores
 from ..transforms.ops.colour import Jitter
+from ..transforms.program import Program
 from ..transforms.translate import share
 from .dali_batch import Batches, Work
 from .dali_engine import DEPTH as DALI_DEPTH
@@ -80,11 +81,7 @@ def _dali(name: str, setting: Setting) -> Engine:
 def _no_dali(setting: Setting) -> str | None:
     if sys.platform != "linux":
         return "DALI runs on Linux only (on Windows: in WSL)."
-    try:
-        found = importlib.util.find_spec("nvidia.dali") is not None
-    except ModuleNotFoundError:  # there is no package `nvidia` at all
-        found = False
-    if not found:
+    if importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None:
         return "DALI is not installed; pip install 'kernel-monitor[dali]'."
     if setting.own is not None:  # it opens and transforms the files by itself
         return None
@@ -92,24 +89,17 @@ def _no_dali(setting: Setting) -> str | None:
 
 
 def _no_dali_cpu(setting: Setting) -> str | None:
-    obstacle = _no_dali(setting) or _slow_colours(setting)
-    return obstacle or (_no_workers_for_rest(setting) if rest_in_workers(setting) else None)
-
-
-def _slow_colours(setting: Setting) -> str | None:
-    """Why DALI should not change the colours of PIL images where it has no cores of its own.
-
-    It takes DALI five to six times as much CPU time as Pillow (measured on processors of AMD and Intel).
-    """
-    program, crowded = setting.program, _too_few_cores(setting)
-    if program is None or setting.own is not None or setting.workers == 0 or crowded is None:
-        return None
-    if not any(isinstance(step, Jitter) and not step.cut for step in program.steps):
-        return None
-    return (
-        "ColorJitter takes DALI several times the CPU time that Pillow takes, and DALI would take it from the loader's "
-        f"workers: {crowded}"
-    )
+    obstacle, program = _no_dali(setting), setting.program
+    if obstacle is not None or setting.own is not None or program is None or setting.workers == 0:
+        return obstacle
+    crowded = _too_few_cores(setting)
+    # Colours of PIL images take DALI five to six times the CPU time (measured on processors of AMD and Intel).
+    if crowded is not None and any(isinstance(step, Jitter) and not step.cut for step in program.steps):
+        return (
+            "ColorJitter takes DALI several times the CPU time that Pillow takes, and DALI would take it from the "
+            f"loader's workers: {crowded}"
+        )
+    return None if program.rest is None else _no_workers_for_rest(setting, program, crowded)
 
 
 def _too_few_cores(setting: Setting) -> str | None:
@@ -125,14 +115,11 @@ def _too_few_cores(setting: Setting) -> str | None:
     )
 
 
-def _no_workers_for_rest(setting: Setting) -> str | None:
+def _no_workers_for_rest(setting: Setting, program: Program, crowded: str | None) -> str | None:
     """Why workers cannot do what DALI leaves to torchvision (on the loop's own thread it would be slower than without).
 
     They are new processes, as nothing is forked where DALI runs.
     """
-    program = setting.program
-    if program is None or program.rest is None:
-        return None
     if not program.steps:
         return (
             f"DALI would only decode, and hand whole images to the workers. {program.reason} Put what crops or resizes "
@@ -140,7 +127,6 @@ def _no_workers_for_rest(setting: Setting) -> str | None:
         )
     # DALI saves a tenth of the CPU time of a chain's beginning: as much as handing its images on costs. What is gained
     # is that it works beside the workers, on cores of its own.
-    crowded = _too_few_cores(setting)
     if crowded is not None:
         return (
             f"{program.reason} It would stay with the loader's workers, and DALI would take CPU time from them: "

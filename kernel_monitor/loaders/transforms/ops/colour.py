@@ -8,6 +8,7 @@ Weights of gray: ITU-R BT.601, as in Pillow's `convert("L")` and torchvision's `
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -82,13 +83,10 @@ class Jitter(Step):
         for row, drawn in enumerate(self.drawn(keys, sizes)):
             if drawn is None:
                 continue
-            order, factors = drawn[0], drawn[1:]
+            order, *factors = drawn
             for slot, which in enumerate(number for number in order if factors[number] is not None):
                 factor = factors[which]
-                matrix = np.eye(3) * factor
-                if which == _SATURATION:
-                    matrix += (1 - factor) * self._weights
-                matrices[slot, row] = matrix
+                matrices[slot, row] = np.eye(3) * factor + (1 - factor) * self._weights * (which == _SATURATION)
                 means[slot, row] = (1 - factor) * (which == _CONTRAST)
                 constants[slot, row] = -0.5 - 0.5 * (1 - factor) * (self.cut and which != _BRIGHTNESS)
         inputs = {"matrix": matrices, "constant": constants, **({} if self.contrast is None else {"mean": means})}
@@ -118,9 +116,9 @@ def jitter(numbers: Floats, ranges: tuple[Range, Range, Range, Range]) -> list[A
         ranges: least and greatest factor of each.
     """
     orders = [tuple(order) for order in np.argsort(numbers[:, :4], axis=1, kind="stable").tolist()]
-    none: list[float | None] = [None] * len(numbers)
     columns: list[Any] = [
-        none if given is None else between(numbers[:, 4 + which], *given) for which, given in enumerate(ranges)
+        repeat(None, len(numbers)) if given is None else between(numbers[:, 4 + which], *given)
+        for which, given in enumerate(ranges)
     ]
     return list(zip(orders, *columns, strict=True))
 
