@@ -96,7 +96,8 @@ def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
         first = next((f": {fact.reason}" for fact in facts if fact.reason is not None), "")
         return {"reason": f"DALI can read {len(good)} of {len(files)} files{first}"}
     size = max(1, len(good) // GROUPS)
-    pipeline = dali_graph.build(program, batch_size=size, threads=1, device=None, encoded=encoded, fused=fused)
+    work = dali_graph.Translated(program, fused=fused)
+    pipeline = work.build(batch_size=size, threads=1, device=None, encoded=encoded)
 
     def seconds(group: list[int]) -> float:
         """CPU time of one run, s."""
@@ -104,10 +105,7 @@ def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
         keys = sample_keys(0, 0, group, [0] * len(group))
         heights, widths = (np.array([getattr(facts[k], side) for k in group]) for side in ("height", "width"))
         contents = [files[k] if encoded else os.fsencode(files[k]) for k in group]
-        name = dali_graph.ENCODED if encoded else dali_graph.NAME
-        pipeline.feed_input(name, [np.frombuffer(content, dtype=np.uint8) for content in contents])
-        for key, values in arrays(program, keys, heights, widths).items():
-            pipeline.feed_input(key, values)
+        dali_graph.feed(pipeline, contents, arrays(program, keys, heights, widths), encoded=encoded)
         pipeline.run()
         return time.process_time() - began
 

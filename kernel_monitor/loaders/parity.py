@@ -63,8 +63,9 @@ class Stage:
         chain = v1.Compose(transforms)
         self.program: Program = translate(chain)
         self._unit = np.abs(np.array(scaling(transforms)))[:, None, None]
-        self._input = dali_graph.ENCODED if encoded else dali_graph.NAME
-        self._pipeline = dali_graph.build(self.program, batch_size=1, threads=1, device=device, encoded=encoded)
+        self._encoded = encoded
+        work = dali_graph.Translated(self.program)
+        self._pipeline = work.build(batch_size=1, threads=1, device=device, encoded=encoded)
         self._injected = Injected(chain)
         self._directly = sum(operations(transform) for transform in transforms[: self.program.rest])
 
@@ -77,25 +78,22 @@ class Stage:
             keys: uint64[1].
             size: height and width of the file's image, pixels.
         """
-        self._injected.begin(keys)
-        ours = _array(self._injected.run(image, 0))
-        used = {k: value for k, value in self._injected.drawn().items() if k < self._directly}
-        theirs = _array(self._dali(file, keys, size))
+        program, injected = self.program, self._injected
+        heights, widths = np.array([size[0]]), np.array([size[1]])
+        injected.begin(keys)
+        ours = _array(injected.run(image, 0))
+        used = {k: value for k, value in injected.drawn().items() if k < self._directly}
+        dali_graph.feed(self._pipeline, [file], arrays(program, keys, heights, widths), encoded=self._encoded)
+        (out,) = self._pipeline.run()
+        made = from_dlpack(out.as_tensor())[0].cpu()
+        if program.rest is not None:
+            made = injected.run(as_kind(program.rest_kind, made), 0, start=program.rest)
+        theirs = _array(made)
         if ours.shape != theirs.shape:
             raise MonitorError(f"The engines' images have different shapes: {ours.shape} and {theirs.shape}.")
-        (fed,) = drawn(self.program, keys, np.array([size[0]]), np.array([size[1]]))
+        (fed,) = drawn(program, keys, heights, widths)
         unit = self._unit if np.issubdtype(ours.dtype, np.floating) else 1.0
         return np.abs(ours.astype(np.float64) - theirs) / unit, used == fed
-
-    def _dali(self, file: bytes, keys: UInt64s, size: tuple[int, int]) -> Any:
-        self._pipeline.feed_input(self._input, [np.frombuffer(file, dtype=np.uint8)])
-        for name, values in arrays(self.program, keys, np.array([size[0]]), np.array([size[1]])).items():
-            self._pipeline.feed_input(name, values)
-        (out,) = self._pipeline.run()
-        image = from_dlpack(out.as_tensor())[0].cpu()
-        if self.program.rest is None:
-            return image
-        return self._injected.run(as_kind(self.program.rest_kind, image), 0, start=self.program.rest)
 
 
 def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, default_collate
@@ -28,7 +27,7 @@ from ..data.keyed_dataset import BadSample, KeyedCollate, KeyedDataset, collate_
 from ..plan import Fallback, Slot
 from ..transforms.inject import as_kind
 from . import torch_engine
-from .dali_graph import ENCODED, NAME, Rows, Translated
+from .dali_graph import Rows, Translated, feed
 from .engine import Delivery, EngineFailed
 from .own_pipeline import OwnPipeline, refused
 
@@ -107,7 +106,7 @@ class Batches:
 
     def feed(self, pipeline: Any, issued: Issued) -> None:
         """Feed the good rows of a batch, and let DALI run."""
-        good, slot = issued.good, issued.slot
+        good, slot, encoded = issued.good, issued.slot, not issued.paths
         facts = [issued.facts[row] for row in good]
         rows = Rows(
             self.keyed.keys(slot)[good],
@@ -115,12 +114,8 @@ class Batches:
             np.array([fact.height for fact in facts], dtype=np.int64),
             np.array([fact.width for fact in facts], dtype=np.int64),
         )
-        if issued.paths:
-            pipeline.feed_input(NAME, [_bytes(os.fsencode(issued.paths[row])) for row in good])
-        else:
-            pipeline.feed_input(ENCODED, [_bytes(issued.located[row].data or b"") for row in good])
-        for name, values in self.work.arrays(rows).items():
-            pipeline.feed_input(name, values)
+        contents = (issued.located[row].data or b"" if encoded else os.fsencode(issued.paths[row]) for row in good)
+        feed(pipeline, contents, self.work.arrays(rows), encoded=encoded)
         pipeline.schedule_run()
         issued.scheduled = True
 
@@ -261,10 +256,6 @@ class Batches:
                     "make them alike."
                 )
         return torch.stack([samples[row][0] for row in rows])
-
-
-def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(data, dtype=np.uint8)
 
 
 def _formed(image: torch.Tensor, like: torch.Tensor | None) -> torch.Tensor:

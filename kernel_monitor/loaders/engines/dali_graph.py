@@ -11,10 +11,11 @@ import importlib.util
 import os
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from ..transforms.draws import Ints, UInt64s
@@ -46,16 +47,39 @@ class Translated:
         fused: whether a crop that comes first is decoded alone, instead of cut out of the decoded image.
     """
 
-    def __init__(self, program: Program, *, fused: bool) -> None:
+    def __init__(self, program: Program, *, fused: bool = True) -> None:
         self.rest, self.rest_kind = program.rest, program.rest_kind
         self._program = program
         self._fused = fused
 
     def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
-        """Build a pipeline whose inputs are `encoded` or `name`, and those of `arrays`; see `build`."""
-        return build(
-            self._program, batch_size=batch_size, threads=threads, device=device, encoded=encoded, fused=self._fused
-        )
+        """Build a pipeline (`nvidia.dali.pipeline.Pipeline`).
+
+        Its inputs are `name` (the bytes of each file's path, uint8) or `encoded` (each file's bytes, uint8), and those
+        of `arrays`; its output is [n, 3, height, width], float32 or uint8; with a `rest`, n images [height, width, 3],
+        uint8.
+
+        Args:
+            batch_size, threads, device: as in `pipeline`.
+            encoded: whether it is fed files instead of paths.
+        """
+        defined = pipeline(batch_size=batch_size, threads=threads, device=device)
+        program = self._program
+        body = program.body
+        fused = self._fused and bool(body) and body[0].region
+        with defined:
+            graph = Graph(device)
+            image = _decoded(graph, files(graph, encoded), region=fused)
+            for k, step in enumerate(body):
+                if k or not fused:
+                    image = step.build(graph, k, image)
+            if program.rest is None:
+                image = _scaled(program, graph, image)
+                for k, step in enumerate(program.tail, len(body)):
+                    image = step.build(graph, k, image)
+            defined.set_outputs(image)
+        defined.build()
+        return defined
 
     def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
         """Return what the pipeline is fed for some samples, by the name of its input."""
@@ -117,37 +141,11 @@ def files(graph: Graph, encoded: bool) -> Any:
     return graph.fn.io.file.read(graph.fed(NAME, 1, "UINT8"), dont_use_mmap=True)
 
 
-def build(
-    program: Program, *, batch_size: int, threads: int, device: int | None, encoded: bool = False, fused: bool = True
-) -> Any:
-    """Build a pipeline (`nvidia.dali.pipeline.Pipeline`).
-
-    Its inputs are `name` (the bytes of each file's path, uint8) or `encoded` (each file's bytes, uint8), and those
-    of `program.arrays`; its output is [n, 3, height, width], float32 or uint8; with `program.rest`, n images
-    [height, width, 3], uint8.
-
-    Args:
-        program: what to compute.
-        batch_size, threads, device: as in `pipeline`.
-        encoded: whether it is fed files instead of paths.
-        fused: whether a crop that comes first is decoded alone, instead of cut out of the decoded image.
-    """
-    defined = pipeline(batch_size=batch_size, threads=threads, device=device)
-    with defined:
-        graph = Graph(device)
-        body = program.body
-        fused = fused and bool(body) and body[0].region
-        image = _decoded(graph, files(graph, encoded), region=fused)
-        for k, step in enumerate(body):
-            if k or not fused:
-                image = step.build(graph, k, image)
-        if program.rest is None:
-            image = _scaled(program, graph, image)
-            for k, step in enumerate(program.tail, len(body)):
-                image = step.build(graph, k, image)
-        defined.set_outputs(image)
-    defined.build()
-    return defined
+def feed(pipeline: Any, contents: Iterable[bytes], fed: Mapping[str, npt.NDArray[Any]], *, encoded: bool) -> None:
+    """Feed some samples to a pipeline: n files or the bytes of their paths, as `encoded` says, and the other inputs."""
+    pipeline.feed_input(ENCODED if encoded else NAME, [np.frombuffer(each, dtype=np.uint8) for each in contents])
+    for name, values in fed.items():
+        pipeline.feed_input(name, values)
 
 
 def _decoded(graph: Graph, data: Any, *, region: bool) -> Any:
