@@ -19,6 +19,8 @@ from .ops.blur import Blur, BlurInjection
 from .ops.colour import Gray, Jitter, JitterInjection
 from .ops.crop import (
     BLACK,
+    FILTERS,
+    NEAREST,
     Colour,
     CropCenter,
     Padded,
@@ -26,6 +28,7 @@ from .ops.crop import (
     RandomBoxInjection,
     RandomWindow,
     RandomWindowInjection,
+    Scale,
     Sides,
     padding_of,
     sides_of,
@@ -33,7 +36,6 @@ from .ops.crop import (
 from .ops.erase import Erase, EraseInjection, filling
 from .ops.injection import Coin, Cursor, Injection, Seeded
 from .ops.operation import Gate
-from .ops.resize import FILTERS, NEAREST, Scale
 from .ops.warp import AffineInjection, Mirror, RotationInjection, Warp, ranges_of
 from .timm_ops import known_of_timm
 

@@ -10,8 +10,7 @@ import sys
 from typing import Any
 
 from .chain import Chain, Op, Refused, becomes, interpolation
-from .ops.crop import ChosenBoxInjection, RandomBox
-from .ops.resize import FILTERS, ChosenScale, Scale
+from .ops.crop import FILTERS, ChosenBoxInjection, ChosenScale, RandomBox, Scale
 
 
 def _crop_and_interpolation(chain: Chain, transform: Any) -> None:
