@@ -46,9 +46,9 @@ class Mirror(Step):
 class Ranges:
     """What RandomAffine draws from: degrees, shares of width and height, factors, degrees (two or four numbers)."""
 
-    degrees: tuple[float, float]
-    translate: tuple[float, float] | None = None
-    scale: tuple[float, float] | None = None
+    degrees: tuple[float, ...]
+    translate: tuple[float, ...] | None = None
+    scale: tuple[float, ...] | None = None
     shear: tuple[float, ...] | None = None
 
     def draw(self, numbers: Floats, sizes: Sequence[Sequence[int]]) -> list[Any]:
@@ -153,5 +153,5 @@ class RotationInjection(AffineInjection):
 
 def ranges_of(transform: Any) -> Ranges:
     """What RandomAffine draws from, or RandomRotation, which has degrees only."""
-    given = (getattr(transform, name, None) for name in ("degrees", "translate", "scale", "shear"))
-    return Ranges(*(None if values is None else tuple(values) for values in given))
+    others = (getattr(transform, name, None) for name in ("translate", "scale", "shear"))
+    return Ranges(tuple(transform.degrees), *(None if values is None else tuple(values) for values in others))
