@@ -13,7 +13,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from kernel_monitor.errors import TransformNotTranslatable
 from kernel_monitor.loaders.transforms.chain import flatten, operations
-from kernel_monitor.loaders.transforms.ops.blur import Blur
+from kernel_monitor.loaders.transforms.ops.colour import Blur
 from kernel_monitor.loaders.transforms.ops.crop import CropCenter, RandomBox, RandomWindow, Scale
 from kernel_monitor.loaders.transforms.ops.erase import Erase
 from kernel_monitor.loaders.transforms.ops.operation import Gate

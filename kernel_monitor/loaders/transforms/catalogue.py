@@ -15,8 +15,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from .chain import Chain, Op, Refused, becomes, interpolation
 from .holder import plain
-from .ops.blur import Blur, BlurInjection
-from .ops.colour import Gray, Jitter, JitterInjection
+from .ops.colour import Blur, BlurInjection, Gray, Jitter, JitterInjection
 from .ops.crop import (
     BLACK,
     FILTERS,
@@ -34,8 +33,7 @@ from .ops.crop import (
     sides_of,
 )
 from .ops.erase import Erase, EraseInjection, filling
-from .ops.injection import Coin, Cursor, Injection, Seeded
-from .ops.operation import Gate
+from .ops.operation import Coin, Cursor, Gate, Injection, Seeded
 from .ops.warp import AffineInjection, Mirror, RotationInjection, Warp, ranges_of
 from .timm_ops import known_of_timm
 

@@ -14,8 +14,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from .holder import held, plain
 from .ops.erase import Erase
-from .ops.injection import Cursor, Injection
-from .ops.operation import Gate, Step
+from .ops.operation import Cursor, Gate, Injection, Step
 from .program import Program
 
 COMPOSES = (v1.Compose, v2.Compose)

@@ -17,8 +17,7 @@ from torchvision import tv_tensors
 from .catalogue import find
 from .chain import APPLY, CHOICE, branches, flatten, gates_of, numbered
 from .draws import UInt64s, uniforms
-from .ops.injection import Cursor, Injection, Seeded
-from .ops.operation import Gate
+from .ops.operation import Cursor, Gate, Injection, Seeded
 
 
 class Injected:

@@ -1,5 +1,6 @@
-"""Grayscale, brightness, contrast and saturation: each is a 3 x 3 matrix on a pixel's channels and a constant.
+"""What changes pixels' values: colours and Gaussian blur.
 
+Grayscale, brightness, contrast and saturation are each a 3 x 3 matrix on a pixel's channels and a constant.
 torchvision cuts the fractions of 8-bit results off (Pillow rounds only when it makes gray), DALI rounds: half a
 step is subtracted. Hue is not here: DALI turns colours in YIQ, torchvision in HSV, and the two differ by 9 of 255.
 Weights of gray: ITU-R BT.601, as in Pillow's `convert("L")` and torchvision's `rgb_to_grayscale` of tensors.
@@ -14,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ..draws import Floats, Ints, UInt64s, uniforms
-from .injection import Parameters
-from .operation import Fed, Gates, Graph, Step, between, coins, float32, opened, where_open
+from .operation import Fed, Gates, Graph, Parameters, Step, between, coins, float32, opened, where_open
 
 PILLOW = np.array([0.299, 0.587, 0.114])
 TORCH = np.array([0.2989, 0.587, 0.114])  # they make 0.9999: cut off, a gray pixel gets darker by one
 _BRIGHTNESS, _CONTRAST, _SATURATION = 0, 1, 2
+_NO_BLUR = 1e-2  # pixels: a window whose neighbours weigh exp(-5000), which is 0
 _DRAWS = 8  # four places in the order, four factors
 
 Range = tuple[float, float] | None
@@ -137,3 +138,34 @@ class JitterInjection(Parameters):
         import torch
 
         return (torch.tensor(self.drawn[0]), *self.drawn[1:])
+
+
+@dataclass(frozen=True)
+class Blur(Step):
+    """GaussianBlur with a window of `kernel` (width, height) pixels and a sigma between `low` and `high` pixels."""
+
+    kernel: tuple[int, int]
+    low: float
+    high: float
+    gates: Gates
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        sigmas = [_NO_BLUR if sigma is None else sigma for sigma in self.drawn(keys, sizes)]
+        return {f"sigma{k}": float32(sigmas)}, sizes
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        return where_open(self.gates, keys, between(uniforms(keys, self.operation, 1)[:, 0], self.low, self.high))
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        sigma = graph.fed(f"sigma{k}", 0, "FLOAT")
+        return graph.fn.gaussian_blur(image, window_size=list(self.kernel[::-1]), sigma=sigma)
+
+
+class BlurInjection(Parameters):
+    """GaussianBlur draws a sigma, pixels."""
+
+    def draw(self, numbers: Floats, _height: int, _width: int) -> Any:
+        return between(numbers, *self.transform.sigma)[0]
+
+    def v2(self) -> dict[str, Any]:
+        return {"sigma": [self.drawn, self.drawn]}

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from ..draws import Floats, Ints, UInt64s, uniforms
 from ..params import CROP_DRAWS, center_start, crop_box, crop_boxes, resized
-from .injection import Cursor, Parameters
-from .operation import Fed, Graph, Step, float32, int32
+from .operation import Cursor, Fed, Graph, Parameters, Step, float32, int32
 
 Colour = tuple[int, ...]  # RGB
 Sides = tuple[int, int, int, int]  # left, top, right, bottom, as torchvision orders them; pixels

@@ -9,8 +9,7 @@ import numpy as np
 
 from ..draws import Floats, Ints, UInt64s, uniforms
 from ..params import ERASE_DRAWS, erase_box
-from .injection import Cursor, Parameters
-from .operation import Fed, Gate, Gates, Graph, Step, float32, where_open
+from .operation import Cursor, Fed, Gate, Gates, Graph, Parameters, Step, float32, where_open
 
 _DRAWS = 1 + ERASE_DRAWS  # the first decides whether anything is erased
 

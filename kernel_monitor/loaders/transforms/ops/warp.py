@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..draws import Floats, Ints, UInt64s, uniforms
-from .injection import Parameters
-from .operation import Bools, Fed, Gates, Graph, Step, between, coins, float32, int32, opened, where_open
+from .operation import Bools, Fed, Gates, Graph, Parameters, Step, between, coins, float32, int32, opened, where_open
 
 _DRAWS = 6  # angle, x, y, scale, shear x, shear y
 _IDENTITY = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
