@@ -70,12 +70,7 @@ def without_torch() -> None:
 
 
 def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
-    """Run the files through the chain.
-
-    Args:
-        program: the translated chain (`transforms.program.Program`).
-        files: paths from the root, or encoded images as bytes.
-        fused: whether a crop that comes first is decoded alone.
+    """Run files, given by paths from the root or as encoded bytes, through a `transforms.program.Program`.
 
     Returns:
         `files` that were measured, CPU `seconds` per image with the 95 % half-width `error` of that mean over files; or

@@ -53,10 +53,7 @@ class Parity:
 class Stage:
     """The beginning of a chain in both engines, one image at a time: a comparison must not disturb an engine at work.
 
-    Args:
-        transforms: flat.
-        device: number of the CUDA device, None for the CPU.
-        encoded: whether files come as bytes, else as paths.
+    The `transforms` are flat, `device` is a CUDA device's number, None for the CPU; files come `encoded` or as paths.
     """
 
     def __init__(self, transforms: list[Any], device: int | None, encoded: bool) -> None:
@@ -97,13 +94,7 @@ class Stage:
 
 
 def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
-    """Compute n samples, spread evenly over the data set, with the torchvision path and with DALI.
-
-    Args:
-        setting: of the loader.
-        backend: `dali-cpu` or `dali-gpu`.
-        n: number of samples.
-        seed: of the augmentation.
+    """Compute n samples, spread evenly over the data set, with the torchvision path and with `dali-cpu` or `dali-gpu`.
 
     Raises:
         MonitorError: the loader has a DALI pipeline of the user's, or its transform gives no images.

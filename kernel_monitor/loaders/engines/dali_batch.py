@@ -55,15 +55,7 @@ class Issued:
 
 
 class Batches:
-    """Feeds a pipeline and turns what it gives into deliveries.
-
-    Args:
-        name: of the engine.
-        keyed: the data set by keys, for the torchvision path and the samples' keys.
-        wrapped: the user's DataLoader.
-        work: what DALI computes.
-        device: number of the CUDA device, None for the CPU.
-    """
+    """Feeds a pipeline, turns what it gives into deliveries; `device` is a CUDA device's number, None for the CPU."""
 
     def __init__(
         self, name: str, keyed: KeyedDataset, wrapped: DataLoader[Any], work: Work, device: int | None

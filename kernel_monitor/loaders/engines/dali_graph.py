@@ -40,12 +40,7 @@ class Rows(NamedTuple):
 
 
 class Translated:
-    """The work of a translated chain.
-
-    Args:
-        program: the chain.
-        fused: whether a crop that comes first is decoded alone, instead of cut out of the decoded image.
-    """
+    """The work of a translated chain; `fused`: a crop that comes first is decoded alone, not cut out afterwards."""
 
     def __init__(self, program: Program, *, fused: bool = True) -> None:
         self.rest, self.rest_kind = program.rest, program.rest_kind
@@ -53,15 +48,11 @@ class Translated:
         self._fused = fused
 
     def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
-        """Build a pipeline (`nvidia.dali.pipeline.Pipeline`).
+        """Build a `nvidia.dali.pipeline.Pipeline`; see `pipeline`.
 
-        Its inputs are `name` (the bytes of each file's path, uint8) or `encoded` (each file's bytes, uint8), and those
+        Its inputs are `encoded` (each file's bytes, uint8) or `name` (the bytes of each file's path, uint8), and those
         of `arrays`; its output is [n, 3, height, width], float32 or uint8; with a `rest`, n images [height, width, 3],
         uint8.
-
-        Args:
-            batch_size, threads, device: as in `pipeline`.
-            encoded: whether it is fed files instead of paths.
         """
         defined = pipeline(batch_size=batch_size, threads=threads, device=device)
         program = self._program
@@ -104,10 +95,7 @@ def preload() -> None:
 def pipeline(*, batch_size: int, threads: int, device: int | None) -> Any:
     """Return an empty `nvidia.dali.pipeline.Pipeline`, to be defined and built.
 
-    Args:
-        batch_size: most samples a run is fed.
-        threads: CPU threads.
-        device: number of the CUDA device, None for the CPU.
+    `batch_size` is the most that a run is fed, `device` a CUDA device's number, None for the CPU.
     """
     preload()
     from nvidia.dali.pipeline import Pipeline

@@ -62,7 +62,7 @@ class RestEngine:
         wrapped: the user's DataLoader.
         decoder: DALI with `Packing`; its depth is set here.
         workers: processes, more than none.
-        prefetch: batches in flight for each of them, in all, those with DALI included; None: as the wrapped loader.
+        prefetch: batches in flight for each of them, those with DALI included; None: as the wrapped loader.
     """
 
     def __init__(

@@ -116,12 +116,8 @@ class WorkersEngine:
     data set are seen, as in torch. Once DALI runs in the process they cannot be forked any more, and starting them
     takes some seconds: then only if they are `outdated`.
 
-    Args:
-        keyed: the data set by keys.
-        wrapped: whose other settings the workers get.
-        workers: how many.
-        prefetch: batches in flight for each; None: as the wrapped loader has it.
-        careful: whether to start them by another method where a fork would not be safe; may be assigned.
+    `prefetch` counts the batches in flight for each; None: as the wrapped loader has it. If `careful`, which may be
+    assigned, they are started by another method where a fork would not be safe.
     """
 
     name = NAME
@@ -191,9 +187,7 @@ class WorkersEngine:
     def outdated(self, dataset: Any, *, shared: bool) -> bool:
         """Whether an epoch that begins now needs new workers.
 
-        Args:
-            dataset: as the epoch is to see it.
-            shared: whether another iteration uses the workers, which then stay unless the data set has changed.
+        If `shared`, another iteration uses the workers, which then stay unless the data set has changed.
         """
         if not self.started:
             return False

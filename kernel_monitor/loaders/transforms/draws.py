@@ -54,10 +54,7 @@ def sample_keys(seed: int, epoch: int, indices: Sequence[int], occurrences: Sequ
 def uniforms(keys: UInt64s, operation: int, draws: int) -> Floats:
     """Return uniform numbers in [0, 1) with 53 random bits, float64[n, draws].
 
-    Args:
-        keys: uint64[n] from `sample_keys`.
-        operation: position of the operation in the chain of transforms.
-        draws: how many numbers per sample.
+    Of n samples by their `keys`, for the operation at this position in the chain of transforms.
     """
     first = operation * _OPERATIONS + 1
     counters = np.arange(first, first + draws, dtype=np.uint64) * np.uint64(_GOLDEN)
@@ -67,11 +64,9 @@ def uniforms(keys: UInt64s, operation: int, draws: int) -> Floats:
 
 
 def stream_seeds(keys: UInt64s, operation: int) -> list[int]:
-    """Return a seed (63 bits) per sample for generators that an operation draws from by itself.
+    """Return a seed (63 bits) per sample, by its key, for generators that an operation draws from by itself.
 
-    Args:
-        keys: uint64[n] from `sample_keys`.
-        operation: position in the chain of transforms; negative for what is no transform, see `streams`.
+    The operation is a position in the chain of transforms; negative for what is no transform, see `random_streams`.
     """
     offset = np.uint64(((operation * _OPERATIONS + 1) * _GOLDEN) & _MASK)
     seeds: list[int] = (_mix(keys + offset) >> np.uint64(1)).tolist()

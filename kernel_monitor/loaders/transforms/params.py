@@ -59,13 +59,7 @@ def _central(height: int, width: int, ratio: Sequence[float]) -> tuple[int, int,
 
 
 def crop_boxes(heights: Ints, widths: Ints, draws: Floats, scale: Sequence[float], ratio: Sequence[float]) -> Ints:
-    """Return the boxes of a batch, int64[n, 4]: `crop_box` for each row.
-
-    Args:
-        heights, widths: int64[n], pixels.
-        draws: float64[n, CROP_DRAWS].
-        scale, ratio: as in `crop_box`.
-    """
+    """Return the boxes of a batch, int64[n, 4]: `crop_box` for each of n heights and widths, and rows of `draws`."""
     boxes = np.zeros((len(heights), 4), dtype=np.int64)
     low, high = math.log(ratio[0]), math.log(ratio[1])
     left = np.arange(len(heights))
@@ -101,12 +95,9 @@ def erase_box(
 
 
 def resized(height: int, width: int, size: Sequence[int] | None, max_size: int | None) -> tuple[int, int]:
-    """Return the (height, width) that Resize gives an image.
+    """Return the (height, width) that Resize gives an image; pixels.
 
-    Args:
-        height, width: of the image, pixels.
-        size: (shorter edge,) or (height, width); None scales the longer edge to `max_size`.
-        max_size: greatest longer edge, or None.
+    `size` is (shorter edge,) or (height, width); None scales the longer edge to `max_size`, which it never exceeds.
     """
     if size is not None and len(size) == 2:
         return size[0], size[1]

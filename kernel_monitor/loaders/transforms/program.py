@@ -59,11 +59,7 @@ def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:
     """Return what a pipeline of `program` is fed for n samples: int32[n, ...] or float32[n, ...] by input's name.
 
     Those of step k of the body and, numbered on from there, of the tail; `mirror` where fused mirrorings end the steps.
-
-    Args:
-        program: the translated chain.
-        keys: uint64[n], of the samples.
-        heights, widths: int64[n], of the files' images, pixels.
+    The samples' `keys` are uint64[n]; `heights` and `widths` those of the files' images, int64[n], pixels.
     """
     fed: Fed = {}
     sizes = np.stack([heights, widths], axis=1)
@@ -79,10 +75,7 @@ def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:
 
 
 def drawn(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> list[dict[int, Any]]:
-    """Return what each sample draws for the part that DALI does, by operation, in the form of `Injected.drawn`.
-
-    Args: as `arrays`.
-    """
+    """What each sample draws for DALI's part, by operation, in the form of `Injected.drawn`; see `arrays`."""
     found: list[dict[int, Any]] = [{} for _ in keys]
     sizes = np.stack([heights, widths], axis=1)
     for step in (*program.steps, *program.tail):

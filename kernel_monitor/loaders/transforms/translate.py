@@ -102,10 +102,7 @@ def scaling(transforms: list[Any]) -> list[float]:
 def share(transform: Any, program: Program, where: str) -> str | None:
     """What DALI does of a transform and what remains, a sentence; None where nothing remains.
 
-    Args:
-        transform: the data set's.
-        program: its translation.
-        where: what remains runs, as in "in the loader's workers".
+    `where` is where that runs, as in "in the loader's workers".
     """
     if program.rest is None:
         return None

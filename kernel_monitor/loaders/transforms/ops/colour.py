@@ -110,11 +110,8 @@ class Jitter(Step):
 def jitter(numbers: Floats, ranges: tuple[Range, Range, Range, Range]) -> list[Any]:
     """Return ColorJitter's (order, brightness, contrast, saturation, hue) for n samples.
 
-    The order is a permutation of 0 to 3, brightness to hue; a factor is None where its range is.
-
-    Args:
-        numbers: float64[n, 8], uniform in [0, 1).
-        ranges: least and greatest factor of each.
+    The order is a permutation of 0 to 3, brightness to hue; a factor is None where its range is. The `numbers` are
+    float64[n, 8], uniform in [0, 1).
     """
     orders = [tuple(order) for order in np.argsort(numbers[:, :4], axis=1, kind="stable").tolist()]
     columns: list[Any] = [

@@ -188,12 +188,8 @@ def place(
 ) -> tuple[int, int, Sides]:
     """Return RandomCrop's top and left in the padded image, and the padding; pixels.
 
-    Args:
-        height, width: of the image.
-        draws: two uniform numbers in [0, 1).
-        size: (height, width) of the crop.
-        sides: padding asked for.
-        pad_if_needed: whether images that are still too small are padded by what they lack, on both sides.
+    If `pad_if_needed`, images that are too small after padding by `sides` get what they lack, on both sides.
+    `size` is (height, width) of the crop, `draws` two uniform numbers in [0, 1).
 
     Raises:
         ValueError: the image is too small, with torchvision's message.

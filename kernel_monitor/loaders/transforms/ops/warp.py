@@ -111,14 +111,8 @@ def inverse_affine(
 ) -> list[float]:
     """Return the six coefficients that map a place in the result to one in the image, x first.
 
-    The inverse of: shear, scale and rotate about `center`, then move. Source: torchvision's
-    `functional._get_inverse_affine_matrix`.
-
-    Args:
-        center, move: pixels, x first.
-        angle: degrees, clockwise.
-        scale: factor.
-        shear: degrees, x first.
+    The inverse of: shear (degrees, x first), scale and rotate (degrees, clockwise) about `center`, then move (pixels, x
+    first). Source: torchvision's `functional._get_inverse_affine_matrix`.
     """
     turn, sx, sy = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
     a = math.cos(turn - sy) / math.cos(sy)
