@@ -35,8 +35,8 @@ _known: dict[bytes, Calibration] = {}  # by a hash of the request: of this proce
 class Calibration:
     """One run of the process, on a thread of its own that starts it, waits for it and ends it.
 
-    `request` has the pickled arguments of `calibration_process.measure`, with so many `files`; `reason` is why there can
-    be no run.
+    `request` has the pickled arguments of `calibration_process.measure`, with so many `files`; `reason` is why there
+    can be no run.
     """
 
     def __init__(self, request: bytes = b"", files: int = 0, reason: str | None = None) -> None:

@@ -5,6 +5,7 @@ Both versions of torchvision's classes are listed; recognised is the exact class
 
 from __future__ import annotations
 
+import sys
 from functools import cache, partial
 from typing import Any
 
@@ -20,6 +21,8 @@ from .ops.crop import (
     BLACK,
     FILTERS,
     NEAREST,
+    ChosenBoxInjection,
+    ChosenScale,
     Colour,
     CropCenter,
     Padded,
@@ -35,7 +38,6 @@ from .ops.crop import (
 from .ops.erase import Erase, EraseInjection, filling
 from .ops.operation import Coin, Cursor, Gate, Injection, Seeded
 from .ops.warp import AffineInjection, Mirror, RotationInjection, Warp, ranges_of
-from .timm_ops import known_of_timm
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -43,10 +45,10 @@ def _pair(size: Any) -> tuple[int, int]:
     return int(values[0]), int(values[-1])
 
 
-def _filter(chain: Chain, transform: Any) -> str:
+def _filter(chain: Chain, given: Any, antialias: Any = True) -> str:
     """The interpolation of a resize, where DALI's gives the same pixels."""
     chain.certain("size")
-    name = interpolation(transform.interpolation)
+    name = interpolation(given)
     if chain.kind == "pil":
         if name not in FILTERS:
             raise Refused(f"its interpolation is {name}, and Pillow's places differ from DALI's")
@@ -55,25 +57,40 @@ def _filter(chain: Chain, transform: Any) -> str:
         return name
     elif name == "lanczos" or (name == "bicubic" and not chain.whole) or name not in FILTERS:
         raise Refused(f"its interpolation is {name}, on {'floats' if not chain.whole else 'a tensor'}")
-    elif transform.antialias is not True:
+    elif antialias is not True:
         raise Refused("it resizes a tensor without antialiasing; use antialias=True")
     chain.pixels()
     return name
 
 
-def _random_resized_crop(chain: Chain, transform: Any) -> None:
-    name = _filter(chain, transform)
+def _random_box(chain: Chain, transform: Any) -> None:
     if min(transform.scale) <= 0 or min(transform.ratio) <= 0:
         raise Refused("its scale and ratio must be positive")
     chain.size = _pair(transform.size)
-    chain.steps += [
-        RandomBox(chain.operation, tuple(transform.scale), tuple(transform.ratio)),
-        Scale(chain.operation, chain.size, None, name),
-    ]
+    chain.steps.append(RandomBox(chain.operation, tuple(transform.scale), tuple(transform.ratio)))
+
+
+def _random_resized_crop(chain: Chain, transform: Any) -> None:
+    name = _filter(chain, transform.interpolation, transform.antialias)
+    _random_box(chain, transform)
+    chain.steps.append(Scale(chain.operation, chain.size, None, name))
+
+
+def _timm_crop(chain: Chain, transform: Any) -> None:
+    """timm's RandomResizedCrop, whose interpolation may be drawn from two."""
+    if chain.kind != "pil":
+        raise Refused("it is applied to a tensor")
+    given = transform.interpolation
+    names = [_filter(chain, choice) for choice in (given if isinstance(given, (tuple, list)) else [given])]
+    if len(transform.size) != 2 or len(names) > 2:
+        raise Refused("its size must be (height, width), its interpolation one of two")
+    _random_box(chain, transform)
+    scale = ChosenScale(chain.operation, _pair(transform.size), (names[0], names[-1]))
+    chain.steps.append(scale if len(names) == 2 else Scale(chain.operation, chain.size, None, names[0]))
 
 
 def _resize(chain: Chain, transform: Any) -> None:
-    name = _filter(chain, transform)
+    name = _filter(chain, transform.interpolation, transform.antialias)
     size, most = transform.size, transform.max_size
     if size is not None:
         size = (size,) if isinstance(size, int) else tuple(size)
@@ -206,6 +223,12 @@ def _to_tensor(chain: Chain, _one: Any) -> None:
     chain.floats(1 / 255)
 
 
+def _maybe_to_tensor(chain: Chain, _one: Any) -> None:
+    chain.certain()
+    if chain.kind == "pil":
+        chain.floats(1 / 255)
+
+
 def _pil_to_tensor(chain: Chain, _one: Any) -> None:
     _certain_pil(chain)
     chain.kind = "tensor"
@@ -255,34 +278,39 @@ def _preset(chain: Chain, transform: Any) -> None:
     _normalize(chain, v1.Normalize(transform.mean, transform.std))
 
 
-_NO_FILTER = "box, hamming; nearest on a PIL image; lanczos on a tensor; bicubic on floats; antialias=False on a tensor"
-_NO_WARP = "interpolation other than nearest; a fill for each channel"
-
 OPS: dict[str, Op] = {
-    "RandomResizedCrop": Op(_random_resized_crop, RandomBoxInjection, _NO_FILTER),
-    "Resize": Op(_resize, None, _NO_FILTER),
-    "CenterCrop": Op(_center_crop, None, "after Normalize"),
-    "RandomCrop": Op(_random_crop, RandomWindowInjection, "padding_mode other than constant; after Normalize"),
-    "Pad": Op(_pad, None, "padding_mode other than constant; after Normalize"),
+    "RandomResizedCrop": Op(_random_resized_crop, RandomBoxInjection),
+    "Resize": Op(_resize),
+    "CenterCrop": Op(_center_crop),
+    "RandomCrop": Op(_random_crop, RandomWindowInjection),
+    "Pad": Op(_pad),
     "RandomHorizontalFlip": Op(partial(_flip, vertical=False), Coin),
     "RandomVerticalFlip": Op(partial(_flip, vertical=True), Coin),
-    "RandomRotation": Op(partial(_warp, rotation=True), RotationInjection, f"expand; {_NO_WARP}"),
-    "RandomAffine": Op(partial(_warp, rotation=False), AffineInjection, _NO_WARP),
-    "Grayscale": Op(partial(_gray, coin=False), None, "one output channel"),
+    "RandomRotation": Op(partial(_warp, rotation=True), RotationInjection),
+    "RandomAffine": Op(partial(_warp, rotation=False), AffineInjection),
+    "Grayscale": Op(partial(_gray, coin=False)),
     "RandomGrayscale": Op(partial(_gray, coin=True), Coin),
-    "ColorJitter": Op(_jitter, JitterInjection, "hue; on floats"),
+    "ColorJitter": Op(_jitter, JitterInjection),
     "GaussianBlur": Op(_blur, BlurInjection),
-    "RandomErasing": Op(_erasing, _erase_injection, "value='random'"),
+    "RandomErasing": Op(_erasing, _erase_injection),
     "Identity": Op(lambda _chain, _one: None),
     "ToTensor": Op(_to_tensor, scales=True),
     "PILToTensor": Op(_pil_to_tensor, scales=True),
     "ToImage": Op(becomes("image", "pil", "tensor"), scales=True),
     "ToPureTensor": Op(becomes("tensor", "image"), scales=True),
-    "ToDtype": Op(_to_dtype, None, "types other than float32 and uint8", scales=True),
-    "ConvertImageDtype": Op(_convert_image_dtype, None, "types other than float32 and uint8", scales=True),
+    "ToDtype": Op(_to_dtype, scales=True),
+    "ConvertImageDtype": Op(_convert_image_dtype, scales=True),
     "Normalize": Op(_normalize, scales=True),
     "ImageClassification": Op(_preset, scales=True),
 }
+
+TIMM: dict[str, Op] = {
+    "RandomResizedCropAndInterpolation": Op(_timm_crop, ChosenBoxInjection),
+    "MaybeToTensor": Op(_maybe_to_tensor, scales=True),
+    "MaybePILToTensor": Op(becomes("tensor", "pil"), scales=True),
+}
+"""Those of `timm.data.transforms`; what else a chain of `timm.data.create_transform` has is torchvision's own, or an
+augmentation policy that is left to itself."""
 
 
 @cache
@@ -291,7 +319,13 @@ def _by_class() -> dict[type, Op]:
     return {**known, ImageClassification: OPS["ImageClassification"], torch.nn.Identity: OPS["Identity"]}
 
 
+def _of_timm(kind: type) -> Op | None:
+    """The entry of a class of timm's; timm is never imported here, and the user may still do so."""
+    module = sys.modules.get("timm.data.transforms")
+    return TIMM.get(kind.__name__) if getattr(module, kind.__name__, None) is kind else None
+
+
 def find(transform: Any) -> Op | None:
     """Return the entry of a transform's exact class; None for a module that has hooks, and so does more than that."""
-    op = _by_class().get(type(transform)) or known_of_timm().get(type(transform))
+    op = _by_class().get(type(transform)) or _of_timm(type(transform))
     return op if op is not None and plain(transform) else None

@@ -39,7 +39,6 @@ class Op:
     read: Callable[[Chain, Any], None]
     # what puts the plan's numbers into a copy; None where it draws none
     inject: Callable[[int, Any, Cursor], Injection] | None = None
-    limits: str = ""  # when it is left to torchvision, for people; empty where it never is
     scales: bool = False  # whether it changes the type or the scale of values
 
 
