@@ -133,13 +133,11 @@ class RestEngine:
         packed = self._packed.popleft()
         if computed.error is not None:
             return computed
-        left = iter(packed.fallbacks)  # one for each row that DALI did not decode
-        computed.decoders = []
-        for row, decoder in enumerate(packed.decoders):
-            fallback = None if decoder == self.name else next(left)
-            if row not in computed.skipped:
-                computed.decoders.append(decoder)
-                computed.fallbacks += [] if fallback is None else [fallback]
+        skipped, decoders = computed.skipped, packed.decoders
+        undecoded = [row for row, decoder in enumerate(decoders) if decoder != self.name]  # by DALI
+        computed.decoders = [decoder for row, decoder in enumerate(decoders) if row not in skipped]
+        pairs = zip(undecoded, packed.fallbacks, strict=True)
+        computed.fallbacks += [fallback for row, fallback in pairs if row not in skipped]
         return computed
 
     def release(self) -> None:

@@ -9,22 +9,19 @@ measured ceiling too low by as much.
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..plan import Slot
-from .engine import Delivery, EngineFailed, Pull
+from .engine import Delivery, EngineFailed, Pull, WhenAsked
 
 NAME = "synthetic"
 CONFIRM = (
     "Replay 4 real batches instead of loading new ones? The model trains on repeated samples until you switch back."
 )
 KEPT = 4  # batches; their number is part of CONFIRM
-DEPTH = 4  # places of the plan in flight
 
 
 class _Kept(NamedTuple):
@@ -35,7 +32,7 @@ class _Kept(NamedTuple):
     cuttable: bool
 
 
-class SyntheticEngine:
+class SyntheticEngine(WhenAsked):
     """See the module's text.
 
     Args:
@@ -43,14 +40,12 @@ class SyntheticEngine:
     """
 
     name = NAME
-    depth = DEPTH
+    depth = 4  # places of the plan in flight
 
     def __init__(self, device: torch.device) -> None:
-        self.broken = False
+        super().__init__()
         self._device = device
         self._kept: list[_Kept] = []
-        self._pull: Pull | None = None
-        self._queue: deque[Slot] = deque()
 
     @property
     def kept(self) -> int:
@@ -75,22 +70,10 @@ class SyntheticEngine:
         batch = copied(delivery.batch, first)
         self._kept.append(_Kept(samples, batch, bool(shapes) and all(shape[:1] == (samples,) for shape in shapes)))
 
-    def prepare(self) -> None:
-        """Nothing to build: what it hands out comes by `keep`."""
-
     def start(self, pull: Pull) -> None:
         if not self._kept:
             raise EngineFailed("its batches were given back; switch to synthetic again to keep new ones")
-        self._pull, self.broken = pull, False
-        self._queue.clear()
-
-    def pump(self, most: int | None = None) -> None:
-        depth = DEPTH if most is None else min(DEPTH, len(self._queue) + most)
-        while len(self._queue) < depth and self._pull is not None:
-            slot = self._pull()
-            if slot is None:
-                return
-            self._queue.append(slot)
+        super().start(pull)
 
     def receive(self) -> Delivery:
         slot = self._queue[0]
@@ -113,10 +96,8 @@ class SyntheticEngine:
         return Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), fresh, replaced=True)
 
     def release(self) -> None:
-        self._queue.clear()
+        super().release()
         self._kept.clear()
-        self._pull = None
-        self.broken = False
 
     def _fresh(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().to(self._device, copy=True)

@@ -21,7 +21,7 @@ from ..data.keyed_dataset import GREETING, BadSample, Fetched, KeyedCollate, Key
 from ..data.worker_settings import InheritingInit
 from ..plan import Slot
 from . import worker_start
-from .engine import Delivery, EngineFailed, Pull
+from .engine import Delivery, EngineFailed, Pull, WhenAsked
 
 NAME = "torchvision"
 PREFETCH = 2  # batches per worker, torch's own default
@@ -45,34 +45,21 @@ def answer(slot: Slot, fetched: Fetched) -> Delivery:
     return Delivery(slot.number, indices, fetched.content, decoders=[NAME] * len(indices), skipped=skipped)
 
 
-class InlineEngine:
+class InlineEngine(WhenAsked):
     """num_workers=0: computes each batch when it is asked for, as the DataLoader does; nothing is in flight."""
 
     name = NAME
-    depth = 1
 
     def __init__(self, keyed: KeyedDataset, wrapped: DataLoader[Any]) -> None:
-        self.broken = False
+        super().__init__()
         self._keyed = keyed
         self._collate = KeyedCollate(wrapped.collate_fn)
         self._pin = wrapped.pin_memory and torch.accelerator.is_available()
-        self._pull: Pull | None = None
-        self._next: Slot | None = None
-
-    def prepare(self) -> None:
-        """Nothing to build."""
-
-    def start(self, pull: Pull) -> None:
-        self._pull, self._next, self.broken = pull, None, False
-
-    def pump(self, most: int | None = None) -> None:  # noqa: ARG002 - it takes one at a time
-        if self._next is None and self._pull is not None:
-            self._next = self._pull()
 
     def receive(self) -> Delivery:
-        slot, self._next = self._next, None
-        if slot is None:
+        if not self._queue:
             raise EngineFailed("no batch was asked for")
+        slot = self._queue.popleft()
         try:
             with self._keyed.apart(self._collate.collate):
                 fetched = self._keyed.fetch(slot, range(len(slot.indices)))
@@ -86,9 +73,6 @@ class InlineEngine:
         except Exception as error:  # noqa: BLE001 - the user's code: to be raised in the user's loop
             return Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), None, error=error)
         return answer(slot, fetched)
-
-    def release(self) -> None:
-        self._pull = self._next = None
 
 
 class _LiveSampler:
