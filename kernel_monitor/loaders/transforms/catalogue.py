@@ -6,6 +6,7 @@ Both versions of torchvision's classes are listed; recognised is the exact class
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
-from .chain import Chain, Op, Refused, becomes, interpolation
+from .chain import Chain, Op, Refused, interpolation
 from .holder import plain
 from .ops.colour import Blur, BlurInjection, Gray, Jitter, JitterInjection
 from .ops.crop import (
@@ -38,6 +39,8 @@ from .ops.crop import (
 from .ops.erase import Erase, EraseInjection, filling
 from .ops.operation import Coin, Cursor, Gate, Injection, Seeded
 from .ops.warp import AffineInjection, Mirror, RotationInjection, Warp, ranges_of
+
+_TENSOR = "it is applied to a tensor"
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -79,7 +82,7 @@ def _random_resized_crop(chain: Chain, transform: Any) -> None:
 def _timm_crop(chain: Chain, transform: Any) -> None:
     """timm's RandomResizedCrop, whose interpolation may be drawn from two."""
     if chain.kind != "pil":
-        raise Refused("it is applied to a tensor")
+        raise Refused(_TENSOR)
     given = transform.interpolation
     names = [_filter(chain, choice) for choice in (given if isinstance(given, (tuple, list)) else [given])]
     if len(transform.size) != 2 or len(names) > 2:
@@ -212,26 +215,23 @@ def _erase_injection(operation: int, transform: Any, cursor: Cursor) -> Injectio
     return Seeded(operation, transform, cursor) if _noisy(transform) else EraseInjection(operation, transform, cursor)
 
 
-def _certain_pil(chain: Chain) -> None:
-    chain.certain()
-    if chain.kind != "pil":
-        raise Refused("it is applied to a tensor")
+def _becomes(kind: str, *before: str, others: str | None = None) -> Callable[[Chain, Any], None]:
+    """How a transform is read that changes images of some kinds to another kind.
 
+    `others` is why it is refused for images of other kinds; None where it leaves them as they are.
+    """
 
-def _to_tensor(chain: Chain, _one: Any) -> None:
-    _certain_pil(chain)
-    chain.floats(1 / 255)
+    def read(chain: Chain, _transform: Any) -> None:
+        chain.certain()
+        if chain.kind not in before:
+            if others is not None:
+                raise Refused(others)
+        elif kind == "floats":
+            chain.floats(1 / 255)
+        else:
+            chain.kind = kind
 
-
-def _maybe_to_tensor(chain: Chain, _one: Any) -> None:
-    chain.certain()
-    if chain.kind == "pil":
-        chain.floats(1 / 255)
-
-
-def _pil_to_tensor(chain: Chain, _one: Any) -> None:
-    _certain_pil(chain)
-    chain.kind = "tensor"
+    return read
 
 
 def _convert(chain: Chain, dtype: Any, scale: bool) -> None:
@@ -294,10 +294,10 @@ OPS: dict[str, Op] = {
     "GaussianBlur": Op(_blur, BlurInjection),
     "RandomErasing": Op(_erasing, _erase_injection),
     "Identity": Op(lambda _chain, _one: None),
-    "ToTensor": Op(_to_tensor, scales=True),
-    "PILToTensor": Op(_pil_to_tensor, scales=True),
-    "ToImage": Op(becomes("image", "pil", "tensor"), scales=True),
-    "ToPureTensor": Op(becomes("tensor", "image"), scales=True),
+    "ToTensor": Op(_becomes("floats", "pil", others=_TENSOR), scales=True),
+    "PILToTensor": Op(_becomes("tensor", "pil", others=_TENSOR), scales=True),
+    "ToImage": Op(_becomes("image", "pil", "tensor"), scales=True),
+    "ToPureTensor": Op(_becomes("tensor", "image"), scales=True),
     "ToDtype": Op(_to_dtype, scales=True),
     "ConvertImageDtype": Op(_convert_image_dtype, scales=True),
     "Normalize": Op(_normalize, scales=True),
@@ -306,8 +306,8 @@ OPS: dict[str, Op] = {
 
 TIMM: dict[str, Op] = {
     "RandomResizedCropAndInterpolation": Op(_timm_crop, ChosenBoxInjection),
-    "MaybeToTensor": Op(_maybe_to_tensor, scales=True),
-    "MaybePILToTensor": Op(becomes("tensor", "pil"), scales=True),
+    "MaybeToTensor": Op(_becomes("floats", "pil"), scales=True),
+    "MaybePILToTensor": Op(_becomes("tensor", "pil"), scales=True),
 }
 """Those of `timm.data.transforms`; what else a chain of `timm.data.create_transform` has is torchvision's own, or an
 augmentation policy that is left to itself."""

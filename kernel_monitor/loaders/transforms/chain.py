@@ -200,14 +200,3 @@ class Chain:
     def head(self, rest: int, reason: str) -> Program:
         """What has been read so far in DALI, the transforms from position `rest` on in torchvision."""
         return Program(tuple(self.steps), self.size, False, rest=rest, rest_kind=self.kind, reason=reason)
-
-
-def becomes(kind: str, *before: str) -> Callable[[Chain, Any], None]:
-    """How a transform is read that changes nothing but the kind, of images of some kinds."""
-
-    def read(chain: Chain, _transform: Any) -> None:
-        chain.certain()
-        if chain.kind in before:
-            chain.kind = kind
-
-    return read

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .draws import Ints, UInt64s
-from .ops.operation import Fed, Step, int32
+from .ops.operation import Fed, Step, int32, opened
 from .ops.warp import Mirror
 
 
@@ -69,7 +69,7 @@ def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:
     if program.mirrors:
         mirror = np.zeros(len(keys), dtype=np.bool_)
         for flip in program.mirrors:
-            mirror ^= flip.flipped(keys)
+            mirror ^= opened(flip.gates, keys)
         fed["mirror"] = int32(mirror)
     return fed
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..draws import Floats, Ints, UInt64s, uniforms
-from .operation import Bools, Fed, Gates, Graph, Parameters, Step, between, coins, float32, int32, opened, where_open
+from .operation import Fed, Gates, Graph, Parameters, Step, between, coins, float32, int32, opened, where_open
 
 _DRAWS = 6  # angle, x, y, scale, shear x, shear y
 _IDENTITY = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
@@ -25,12 +25,8 @@ class Mirror(Step):
     gates: Gates
     vertical: bool = False
 
-    def flipped(self, keys: UInt64s) -> Bools:
-        """bool[n], which samples are mirrored."""
-        return opened(self.gates, keys)
-
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        return {f"mirror{k}": int32(self.flipped(keys))}, sizes
+        return {f"mirror{k}": int32(opened(self.gates, keys))}, sizes
 
     def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
         return coins(self.gates, keys)
