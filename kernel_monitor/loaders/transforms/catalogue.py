@@ -23,7 +23,6 @@ from .ops.crop import (
     FILTERS,
     NEAREST,
     ChosenBoxInjection,
-    ChosenScale,
     Colour,
     CropCenter,
     Padded,
@@ -88,8 +87,7 @@ def _timm_crop(chain: Chain, transform: Any) -> None:
     if len(transform.size) != 2 or len(names) > 2:
         raise Refused("its size must be (height, width), its interpolation one of two")
     _random_box(chain, transform)
-    scale = ChosenScale(chain.operation, _pair(transform.size), (names[0], names[-1]))
-    chain.steps.append(scale if len(names) == 2 else Scale(chain.operation, chain.size, None, names[0]))
+    chain.steps.append(Scale(chain.operation, chain.size, None, *names))
 
 
 def _resize(chain: Chain, transform: Any) -> None:

@@ -118,18 +118,20 @@ class RandomWindow(_Window):
 class Scale(Step):
     """Resize. `size` is (shorter edge,), (height, width) or None with `max_size`; pixels.
 
-    `interpolation` is one of torchvision's names, of `FILTERS` or `NEAREST`.
+    `interpolation` is one of torchvision's names, of `FILTERS` or `NEAREST`; with an `other` of `FILTERS`, each sample
+    draws which of the two it gets.
     """
 
     size: tuple[int, ...] | None
     max_size: int | None = None
     interpolation: str = "bilinear"
+    other: str | None = None
 
     @property
     def _fixed(self) -> bool:
         return self.size is not None and len(self.size) == 2
 
-    def arrays(self, k: int, _keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         fed: Fed = {}
         if self._fixed:
             after = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
@@ -139,6 +141,8 @@ class Scale(Step):
             fed[f"size{k}"] = float32(after)
         if self.interpolation in NEAREST:
             fed[f"matrix{k}"] = self._matrices(sizes, after)
+        if self.other is not None:
+            fed[f"second{k}"] = int32(chosen(keys, self.operation, 2))
         return fed, after
 
     def _matrices(self, before: Ints, after: Ints) -> Any:
@@ -157,25 +161,11 @@ class Scale(Step):
                 image, matrix=matrix, inverse_map=True, size=size, fill_value=None, interp_type=graph.types.INTERP_NN
             )
         kind = getattr(graph.types, FILTERS[self.interpolation])
+        if self.other is not None:
+            first, second = int(kind), int(getattr(graph.types, FILTERS[self.other]))
+            number = graph.fed(f"second{k}", 0) * (second - first) + first
+            kind = graph.fn.reinterpret(number, dtype=graph.types.INTERP_TYPE)
         return graph.fn.resize(image, size=size, interp_type=kind, antialias=True, subpixel_scale=False)
-
-
-@dataclass(frozen=True)
-class ChosenScale(Step):
-    """Resize to `size` (height, width) after a random crop, by one of two `names` of `FILTERS`, drawn for each."""
-
-    size: tuple[int, int]
-    names: tuple[str, str]
-
-    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        after = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
-        return {f"second{k}": int32(chosen(keys, self.operation, 2))}, after
-
-    def build(self, graph: Graph, k: int, image: Any) -> Any:
-        first, other = (int(getattr(graph.types, FILTERS[name])) for name in self.names)
-        number = graph.fed(f"second{k}", 0) * (other - first) + first
-        kind = graph.fn.reinterpret(number, dtype=graph.types.INTERP_TYPE)
-        return graph.fn.resize(image, size=list(self.size), interp_type=kind, antialias=True, subpixel_scale=False)
 
 
 def chosen(keys: UInt64s, operation: int, count: int) -> Ints:
