@@ -17,27 +17,8 @@ from torchvision.transforms._presets import ImageClassification
 
 from .chain import Chain, Op, Refused, interpolation
 from .holder import plain
-from .ops.colour import Blur, BlurInjection, Gray, Jitter, JitterInjection
-from .ops.crop import (
-    BLACK,
-    FILTERS,
-    NEAREST,
-    ChosenBoxInjection,
-    Colour,
-    CropCenter,
-    Padded,
-    RandomBox,
-    RandomBoxInjection,
-    RandomWindow,
-    RandomWindowInjection,
-    Scale,
-    Sides,
-    padding_of,
-    sides_of,
-)
-from .ops.erase import Erase, EraseInjection, filling
+from .ops import colour, crop, erase, warp
 from .ops.operation import Coin, Cursor, Gate, Injection, Seeded
-from .ops.warp import AffineInjection, Mirror, RotationInjection, Warp, ranges_of
 
 _TENSOR = "it is applied to a tensor"
 
@@ -52,12 +33,12 @@ def _filter(chain: Chain, given: Any, antialias: Any = True) -> str:
     chain.certain("size")
     name = interpolation(given)
     if chain.kind == "pil":
-        if name not in FILTERS:
+        if name not in crop.FILTERS:
             raise Refused(f"its interpolation is {name}, and Pillow's places differ from DALI's")
-    elif name in NEAREST:
+    elif name in crop.NEAREST:
         chain.spatial()
         return name
-    elif name == "lanczos" or (name == "bicubic" and not chain.whole) or name not in FILTERS:
+    elif name == "lanczos" or (name == "bicubic" and not chain.whole) or name not in crop.FILTERS:
         raise Refused(f"its interpolation is {name}, on {'floats' if not chain.whole else 'a tensor'}")
     elif antialias is not True:
         raise Refused("it resizes a tensor without antialiasing; use antialias=True")
@@ -69,13 +50,13 @@ def _random_box(chain: Chain, transform: Any) -> None:
     if min(transform.scale) <= 0 or min(transform.ratio) <= 0:
         raise Refused("its scale and ratio must be positive")
     chain.size = _pair(transform.size)
-    chain.steps.append(RandomBox(chain.operation, tuple(transform.scale), tuple(transform.ratio)))
+    chain.steps.append(crop.RandomBox(chain.operation, tuple(transform.scale), tuple(transform.ratio)))
 
 
 def _random_resized_crop(chain: Chain, transform: Any) -> None:
     name = _filter(chain, transform.interpolation, transform.antialias)
     _random_box(chain, transform)
-    chain.steps.append(Scale(chain.operation, chain.size, None, name))
+    chain.steps.append(crop.Scale(chain.operation, chain.size, None, name))
 
 
 def _timm_crop(chain: Chain, transform: Any) -> None:
@@ -87,7 +68,7 @@ def _timm_crop(chain: Chain, transform: Any) -> None:
     if len(transform.size) != 2 or len(names) > 2:
         raise Refused("its size must be (height, width), its interpolation one of two")
     _random_box(chain, transform)
-    chain.steps.append(Scale(chain.operation, chain.size, None, *names))
+    chain.steps.append(crop.Scale(chain.operation, chain.size, None, *names))
 
 
 def _resize(chain: Chain, transform: Any) -> None:
@@ -97,14 +78,14 @@ def _resize(chain: Chain, transform: Any) -> None:
         size = (size,) if isinstance(size, int) else tuple(size)
         if len(size) == 1 and most is not None and most <= size[0]:
             raise Refused(f"its max_size {most} must be greater than its size {size[0]}")
-    chain.steps.append(Scale(chain.operation, size, most, name))
+    chain.steps.append(crop.Scale(chain.operation, size, most, name))
     chain.size = size if size is not None and len(size) == 2 else None
 
 
 def _center_crop(chain: Chain, transform: Any) -> None:
     _window(chain)
     chain.size = _pair(transform.size)
-    chain.steps.append(CropCenter(chain.operation, chain.size))
+    chain.steps.append(crop.CropCenter(chain.operation, chain.size))
 
 
 def _window(chain: Chain) -> None:
@@ -114,7 +95,7 @@ def _window(chain: Chain) -> None:
         raise Refused("it comes after Normalize")  # what it fills with would be normalised too
 
 
-def _padding(chain: Chain, transform: Any, sides: Sides) -> Colour:
+def _padding(chain: Chain, transform: Any, sides: crop.Sides) -> crop.Colour:
     """What a padding is filled with."""
     if transform.padding_mode != "constant":
         raise Refused(f"its padding_mode is {transform.padding_mode}")
@@ -125,16 +106,16 @@ def _padding(chain: Chain, transform: Any, sides: Sides) -> Colour:
 
 def _random_crop(chain: Chain, transform: Any) -> None:
     _window(chain)
-    sides, if_needed = padding_of(transform), bool(transform.pad_if_needed)
-    fill = _padding(chain, transform, sides) if if_needed or any(sides) else BLACK
+    sides, if_needed = crop.padding_of(transform), bool(transform.pad_if_needed)
+    fill = _padding(chain, transform, sides) if if_needed or any(sides) else crop.BLACK
     chain.size = _pair(transform.size)
-    chain.steps.append(RandomWindow(chain.operation, chain.size, sides, if_needed, fill))
+    chain.steps.append(crop.RandomWindow(chain.operation, chain.size, sides, if_needed, fill))
 
 
 def _pad(chain: Chain, transform: Any) -> None:
     _window(chain)
-    sides = sides_of(transform.padding)
-    chain.steps.append(Padded(chain.operation, sides, _padding(chain, transform, sides)))
+    sides = crop.sides_of(transform.padding)
+    chain.steps.append(crop.Padded(chain.operation, sides, _padding(chain, transform, sides)))
     if chain.size is not None:
         chain.size = chain.size[0] + sides[1] + sides[3], chain.size[1] + sides[0] + sides[2]
 
@@ -145,7 +126,7 @@ def _coin(chain: Chain, transform: Any) -> tuple[Gate, ...]:
 
 def _flip(chain: Chain, transform: Any, vertical: bool) -> None:
     chain.spatial()
-    chain.steps.append(Mirror(chain.operation, _coin(chain, transform), vertical))
+    chain.steps.append(warp.Mirror(chain.operation, _coin(chain, transform), vertical))
 
 
 def _warp(chain: Chain, transform: Any, rotation: bool) -> None:
@@ -161,7 +142,7 @@ def _warp(chain: Chain, transform: Any, rotation: bool) -> None:
     if len(set(fill)) > 1:
         raise Refused("its fill has a value for each channel")
     center = None if transform.center is None else (float(transform.center[0]), float(transform.center[1]))
-    chain.steps.append(Warp(chain.operation, ranges_of(transform), rotation, center, fill[0], chain.gates))
+    chain.steps.append(warp.Warp(chain.operation, warp.ranges_of(transform), rotation, center, fill[0], chain.gates))
 
 
 def _gray(chain: Chain, transform: Any, coin: bool) -> None:
@@ -169,7 +150,7 @@ def _gray(chain: Chain, transform: Any, coin: bool) -> None:
         raise Refused("it leaves one channel")
     chain.pixels()
     gates = _coin(chain, transform) if coin else chain.gates
-    chain.steps.append(Gray(chain.operation, gates, chain.cut, coin))
+    chain.steps.append(colour.Gray(chain.operation, gates, chain.cut, coin))
 
 
 def _jitter(chain: Chain, transform: Any) -> None:
@@ -179,13 +160,13 @@ def _jitter(chain: Chain, transform: Any) -> None:
         raise Refused("it computes on floating-point pixels; put it before ToTensor")
     chain.pixels()
     ranges = transform.brightness, transform.contrast, transform.saturation
-    chain.steps.append(Jitter(chain.operation, *ranges, chain.cut, chain.gates))
+    chain.steps.append(colour.Jitter(chain.operation, *ranges, chain.cut, chain.gates))
 
 
 def _blur(chain: Chain, transform: Any) -> None:
     chain.pixels()
     low, high = float(transform.sigma[0]), float(transform.sigma[-1])
-    chain.steps.append(Blur(chain.operation, _pair(transform.kernel_size), low, high, chain.gates))
+    chain.steps.append(colour.Blur(chain.operation, _pair(transform.kernel_size), low, high, chain.gates))
 
 
 def _erasing(chain: Chain, transform: Any) -> None:
@@ -193,7 +174,7 @@ def _erasing(chain: Chain, transform: Any) -> None:
         raise Refused("it is applied to a PIL image")
     if _noisy(transform):
         raise Refused("it fills with random values")
-    values = filling(transform)
+    values = erase.filling(transform)
     values = values * 3 if len(values) == 1 else values
     if len(values) != 3:
         raise Refused(f"its value has {len(values)} channels")
@@ -202,7 +183,7 @@ def _erasing(chain: Chain, transform: Any) -> None:
     if min(transform.ratio) <= 0:
         raise Refused("its ratio must be positive")
     scale, ratio = tuple(transform.scale), tuple(transform.ratio)
-    chain.tail.append(Erase(chain.operation, scale, ratio, tuple(values), _coin(chain, transform)))
+    chain.tail.append(erase.Erase(chain.operation, scale, ratio, tuple(values), _coin(chain, transform)))
 
 
 def _noisy(transform: Any) -> bool:
@@ -210,7 +191,8 @@ def _noisy(transform: Any) -> bool:
 
 
 def _erase_injection(operation: int, transform: Any, cursor: Cursor) -> Injection:
-    return Seeded(operation, transform, cursor) if _noisy(transform) else EraseInjection(operation, transform, cursor)
+    kind = Seeded if _noisy(transform) else erase.EraseInjection
+    return kind(operation, transform, cursor)
 
 
 def _becomes(kind: str, *before: str, others: str | None = None) -> Callable[[Chain, Any], None]:
@@ -277,19 +259,19 @@ def _preset(chain: Chain, transform: Any) -> None:
 
 
 OPS: dict[str, Op] = {
-    "RandomResizedCrop": Op(_random_resized_crop, RandomBoxInjection),
+    "RandomResizedCrop": Op(_random_resized_crop, crop.RandomBoxInjection),
     "Resize": Op(_resize),
     "CenterCrop": Op(_center_crop),
-    "RandomCrop": Op(_random_crop, RandomWindowInjection),
+    "RandomCrop": Op(_random_crop, crop.RandomWindowInjection),
     "Pad": Op(_pad),
     "RandomHorizontalFlip": Op(partial(_flip, vertical=False), Coin),
     "RandomVerticalFlip": Op(partial(_flip, vertical=True), Coin),
-    "RandomRotation": Op(partial(_warp, rotation=True), RotationInjection),
-    "RandomAffine": Op(partial(_warp, rotation=False), AffineInjection),
+    "RandomRotation": Op(partial(_warp, rotation=True), warp.RotationInjection),
+    "RandomAffine": Op(partial(_warp, rotation=False), warp.AffineInjection),
     "Grayscale": Op(partial(_gray, coin=False)),
     "RandomGrayscale": Op(partial(_gray, coin=True), Coin),
-    "ColorJitter": Op(_jitter, JitterInjection),
-    "GaussianBlur": Op(_blur, BlurInjection),
+    "ColorJitter": Op(_jitter, colour.JitterInjection),
+    "GaussianBlur": Op(_blur, colour.BlurInjection),
     "RandomErasing": Op(_erasing, _erase_injection),
     "Identity": Op(lambda _chain, _one: None),
     "ToTensor": Op(_becomes("floats", "pil", others=_TENSOR), scales=True),
@@ -303,7 +285,7 @@ OPS: dict[str, Op] = {
 }
 
 TIMM: dict[str, Op] = {
-    "RandomResizedCropAndInterpolation": Op(_timm_crop, ChosenBoxInjection),
+    "RandomResizedCropAndInterpolation": Op(_timm_crop, crop.ChosenBoxInjection),
     "MaybeToTensor": Op(_becomes("floats", "pil"), scales=True),
     "MaybePILToTensor": Op(_becomes("tensor", "pil"), scales=True),
 }
