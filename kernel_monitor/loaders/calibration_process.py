@@ -72,9 +72,8 @@ def without_torch() -> None:
 def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
     """Run files, given by paths from the root or as encoded bytes, through a `transforms.program.Program`.
 
-    Returns:
-        `files` that were measured, CPU `seconds` per image with the 95 % half-width `error` of that mean over files; or
-        `reason`, why nothing could be measured.
+    Returns `files` that were measured, CPU `seconds` per image with the 95 % half-width `error` of that mean over
+    files; or `reason`, why nothing could be measured.
     """
     import numpy as np
 
@@ -113,11 +112,7 @@ def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
                 found[number].append(seconds(group) / len(group))
     # The least of the passes: a process that gives way to others loses its caches, which only ever adds to the time.
     least = [min(values) for values in found if values]
-    return {
-        "files": size * len(least),
-        "seconds": statistics.mean(least),
-        "error": half_width(least),
-    }
+    return {"files": size * len(least), "seconds": statistics.mean(least), "error": half_width(least)}
 
 
 def half_width(means: list[float]) -> float:

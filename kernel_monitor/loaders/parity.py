@@ -69,11 +69,8 @@ class Stage:
     def difference(self, image: Any, file: bytes, keys: UInt64s, size: tuple[int, int]) -> tuple[Pixels, bool]:
         """Return the absolute difference, float64[channels, h, w] in pixel values, and whether parameters were equal.
 
-        Args:
-            image: as the data set opens it.
-            file: its path or its bytes, as DALI gets it.
-            keys: uint64[1].
-            size: height and width of the file's image, pixels.
+        Of an image as the data set opens it; DALI gets its `file` as path or bytes. The keys are uint64[1], the size
+        is height and width of the file's image, pixels.
         """
         program, injected = self.program, self._injected
         heights, widths = np.array([size[0]]), np.array([size[1]])

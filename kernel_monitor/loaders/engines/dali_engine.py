@@ -32,11 +32,8 @@ log = logging.getLogger(__name__)
 class DaliEngine:
     """See the module's text.
 
-    Args:
-        batches: feeds the pipeline, and makes of its images what `receive` returns.
-        batch_size: of the wrapped loader; larger batches make the pipeline grow.
-        threads: CPU threads of the pipeline.
-        depth: most batches in flight.
+    `batches` feeds the pipeline, and makes of its images what `receive` returns. The pipeline is built for `batch_size`
+    samples, and grows with larger batches; `depth` is the most batches in flight.
     """
 
     def __init__(self, batches: Batches, *, batch_size: int, threads: int, depth: int) -> None:
@@ -55,11 +52,7 @@ class DaliEngine:
         self._failures = 0
 
     def prepare(self) -> None:
-        """Build the pipeline and run it once on real files, unless it stands already.
-
-        Raises:
-            BackendUnavailable: it cannot be built or run; the message has the cause.
-        """
+        """Build the pipeline and run it once on real files, unless it stands already; or raise `BackendUnavailable`."""
         if self._pipeline is not None and not self.broken:
             return
         worker_start.note_dali()

@@ -75,11 +75,7 @@ class Sample:
 
 
 class OwnPipeline:
-    """The work of a function given as `dali=`.
-
-    Args:
-        function: takes a `Sample`, returns the `DataNode` of its result, of the same size for all samples.
-    """
+    """The work of a function given as `dali=`, which makes of a `Sample` the `DataNode` of its result."""
 
     rest: int | None = None
     rest_kind = "pil"

@@ -57,12 +57,8 @@ class Packing(Batches):
 class RestEngine:
     """See the module's text.
 
-    Args:
-        keyed: the data set by keys.
-        wrapped: the user's DataLoader.
-        decoder: DALI with `Packing`; its depth is set here.
-        workers: processes, more than none.
-        prefetch: batches in flight for each of them, those with DALI included; None: as the wrapped loader.
+    `decoder` is DALI with `Packing`; its depth is set here. `prefetch` is how many batches are in flight for each
+    worker, those with DALI included; None: as the wrapped loader.
     """
 
     def __init__(
@@ -87,11 +83,7 @@ class RestEngine:
         return self._pool.pids
 
     def prepare(self) -> None:
-        """Build the pipeline and start the workers, unless they stand already.
-
-        Raises:
-            MonitorError: one of the two cannot be started; the message has the cause.
-        """
+        """Build the pipeline and start the workers, unless they stand already."""
         self._decoder.prepare()
         if not self._pool.started:
             self._sent = self._digest()

@@ -33,11 +33,7 @@ class _Kept(NamedTuple):
 
 
 class SyntheticEngine(WhenAsked):
-    """See the module's text.
-
-    Args:
-        device: where the kept batches lie and the copies are made.
-    """
+    """See the module's text. On `device` the kept batches lie and the copies are made."""
 
     name = NAME
     depth = 4  # places of the plan in flight
@@ -110,12 +106,8 @@ _PLAIN = (str, bytes, int, float, bool, type(None))
 def copied(batch: Any, tensor: Change, column: Change = copy.deepcopy, length: int = -1) -> Any:
     """Copy a batch, its nested dicts, lists, tuples and named tuples kept.
 
-    Args:
-        batch: what a collate function returned.
-        tensor: makes a tensor's copy.
-        column: makes the copy of a list or tuple of `length` plain values, one for each sample, as `default_collate`
-            leaves strings.
-        length: samples in the batch.
+    `tensor` copies a tensor, `column` a list or tuple of `length` plain values, one for each sample, as
+    `default_collate` leaves strings.
     """
 
     def inner(value: Any) -> Any:

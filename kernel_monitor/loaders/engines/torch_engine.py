@@ -107,13 +107,7 @@ class WorkersEngine:
     name = NAME
 
     def __init__(
-        self,
-        keyed: KeyedDataset,
-        wrapped: DataLoader[Any],
-        workers: int,
-        prefetch: int | None,
-        *,
-        careful: bool = False,
+        self, keyed: KeyedDataset, wrapped: DataLoader[Any], workers: int, prefetch: int | None, careful: bool = False
     ) -> None:
         self.broken = False
         self.careful = careful

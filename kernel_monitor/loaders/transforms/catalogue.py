@@ -15,8 +15,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
-from .chain import Chain, Op, Refused, interpolation
-from .holder import plain
+from .chain import Chain, Op, Refused, interpolation, plain
 from .ops import colour, crop, erase, warp
 from .ops.operation import Coin, Cursor, Gate, Injection, Seeded
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from .holder import held, plain
 from .ops.erase import Erase
 from .ops.operation import Cursor, Gate, Injection, Step
 from .program import Program
@@ -25,21 +27,32 @@ APPLY, CHOICE, ORDER = (
 )
 _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Image.Resampling
 FLOAT_ROUNDINGS = 2  # each adds about 0.25 of 255 to what torchvision, which does not round floats, gives
+_CHANGING = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+    | inspect.CO_ITERABLE_COROUTINE
+)  # flags of what a call does; the others are of docstrings and `__future__`
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CALLS = ("__call__", "_wrapped_call_impl", "_call_impl")
 
 
-class Refused(Exception):
-    """Why DALI cannot do one transform; `translate` adds its name and position."""
+def plain(transform: Any) -> bool:
+    """Whether calling a transform does nothing beside its class's own `forward`: a module may have hooks.
 
-
-@dataclass(frozen=True)
-class Op:
-    """One transform."""
-
-    # adds it to a chain; raises `Refused` where DALI cannot do it with these arguments, at this place
-    read: Callable[[Chain, Any], None]
-    # what puts the plan's numbers into a copy; None where it draws none
-    inject: Callable[[int, Any, Cursor], Injection] | None = None
-    scales: bool = False  # whether it changes the type or the scale of values
+    What is no `nn.Module` is plain.
+    """
+    if not isinstance(transform, nn.Module):
+        return True
+    own = vars(transform)
+    overridden = any(getattr(type(transform), name) is not getattr(nn.Module, name) for name in _CALLS)
+    hooked = any(own.get(name) for name in _HOOKS)
+    # As nn.Module itself asks before it leaves out hooks.
+    everywhere = any(getattr(torch_module, f"_global{name}") for name in _HOOKS)
+    compiled = own.get("_compiled_call_impl") is not None
+    return not (overridden or hooked or everywhere or compiled or "forward" in own or "_call_impl" in own)
 
 
 def flatten(transform: Any) -> Iterator[Any]:
@@ -60,6 +73,57 @@ def flatten(transform: Any) -> Iterator[Any]:
             yield from flatten(inner)
     elif transform is not None:
         yield transform
+
+
+def _template(self: Any, image: Any) -> Any:
+    return self.held(image)
+
+
+def held(transform: Any) -> tuple[Any, ...]:
+    """Return what a `plain` transform merely holds, as a tuple of one; an empty one where it does anything else.
+
+    An object that merely holds a transform, such as torchvision's reference presets, calls one attribute with the image
+    and returns the result. It is recognised by the compiled code of its method, never by a name: whatever else the
+    method did would be lost. Seen as it is now: another object in the same attribute is seen at the next look.
+    """
+    kind = type(transform)
+    method = getattr(kind, "forward" if isinstance(transform, nn.Module) else "__call__", None)
+    if type(method) is not FunctionType:
+        return ()
+    code = method.__code__
+    if _shape(code) != _shape(_template.__code__) or len(code.co_names) != 1:
+        return ()
+    return _stored(transform, code.co_names[0])
+
+
+def _shape(code: CodeType) -> tuple[Any, ...]:
+    """What two pieces of code of this Python have in common that do the same, but for names."""
+    return (
+        code.co_code,  # without what the interpreter rewrites while it runs
+        code.co_flags & _CHANGING,
+        code.co_argcount,
+        code.co_posonlyargcount,
+        code.co_kwonlyargcount,
+        code.co_nlocals,
+        code.co_freevars,
+        code.co_cellvars,
+        getattr(code, "co_exceptiontable", b""),  # of Python 3.11
+    )
+
+
+def _stored(transform: Any, name: str) -> tuple[Any, ...]:
+    """The attribute as a tuple of one, if it is merely stored: not computed by a property or the like."""
+    kind: Any = type(transform)
+    if kind.__getattribute__ is not object.__getattribute__ or hasattr(getattr(kind, name, None), "__get__"):
+        return ()
+    own = getattr(transform, "__dict__", {})
+    if name in own:
+        found = own[name]
+    elif isinstance(transform, nn.Module) and kind.__getattr__ is nn.Module.__getattr__ and name in own["_modules"]:
+        found = own["_modules"][name]
+    else:
+        return ()
+    return (found,) if callable(found) and found is not transform else ()
 
 
 def operations(transform: Any) -> int:
@@ -106,6 +170,21 @@ def interpolation(given: Any) -> str:
     if isinstance(given, InterpolationMode):
         return str(given.value)
     return _PILLOW.get(given, str(given)) if isinstance(given, int) else str(given)
+
+
+class Refused(Exception):
+    """Why DALI cannot do one transform; `translate` adds its name and position."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One transform."""
+
+    # adds it to a chain; raises `Refused` where DALI cannot do it with these arguments, at this place
+    read: Callable[[Chain, Any], None]
+    # what puts the plan's numbers into a copy; None where it draws none
+    inject: Callable[[int, Any, Cursor], Injection] | None = None
+    scales: bool = False  # whether it changes the type or the scale of values
 
 
 class Chain:

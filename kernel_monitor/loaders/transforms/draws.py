@@ -38,11 +38,8 @@ def _mix_int(word: int) -> int:
 def sample_keys(seed: int, epoch: int, indices: Sequence[int], occurrences: Sequence[int]) -> UInt64s:
     """Return one 64-bit key per sample, uint64[n].
 
-    Args:
-        seed: of the loader; any integer, taken modulo 2**64.
-        epoch: number of the epoch.
-        indices: n indices in the data set (negative ones allowed).
-        occurrences: n counts of how often that index came earlier in the epoch.
+    The seed is any integer, taken modulo 2**64; indices in the data set may be negative; occurrences count how often an
+    index came earlier in the epoch.
     """
     base = _mix_int(_mix_int(seed + _GOLDEN) + epoch * _GOLDEN + 1)
     index = np.asarray(indices, dtype=np.int64).astype(np.uint64)

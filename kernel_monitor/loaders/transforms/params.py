@@ -22,13 +22,10 @@ CROP_DRAWS = ERASE_DRAWS = 4 * ATTEMPTS  # area, aspect, top, left for each atte
 def crop_box(
     height: int, width: int, draws: Sequence[float], scale: Sequence[float], ratio: Sequence[float]
 ) -> tuple[int, int, int, int]:
-    """Return the box (top, left, height, width) in pixels that RandomResizedCrop takes from one image.
+    """Return the box (top, left, height, width) that RandomResizedCrop takes from one image, pixels.
 
-    Args:
-        height, width: of the image, pixels.
-        draws: `CROP_DRAWS` uniform numbers in [0, 1).
-        scale: least and greatest share of the area.
-        ratio: least and greatest width / height.
+    The `draws` are `CROP_DRAWS` uniform numbers in [0, 1), `scale` the least and greatest share of the area, `ratio`
+    the least and greatest width / height.
     """
     for w, h, vertical, horizontal in _attempts(height * width, draws, scale, ratio):
         if 0 < w <= width and 0 < h <= height:
@@ -86,7 +83,7 @@ def erase_box(
 ) -> tuple[int, int, int, int]:
     """Return the box (top, left, height, width) that RandomErasing fills, pixels; all 0 where no attempt fits.
 
-    Args: as in `crop_box`, with `ERASE_DRAWS` numbers, and height / width as `ratio`.
+    As `crop_box`, but with `ERASE_DRAWS` numbers, and height / width as `ratio`.
     """
     for h, w, vertical, horizontal in _attempts(height * width, draws, scale, ratio):
         if h < height and w < width:

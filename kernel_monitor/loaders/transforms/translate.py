@@ -12,8 +12,7 @@ from torchvision.transforms import v2
 
 from ...errors import TransformNotTranslatable
 from .catalogue import find
-from .chain import APPLY, CHOICE, Chain, Refused, branches, flatten, gates_of, name_of, numbered
-from .holder import plain
+from .chain import APPLY, CHOICE, Chain, Refused, branches, flatten, gates_of, name_of, numbered, plain
 from .ops.operation import Gate
 from .program import Program
 

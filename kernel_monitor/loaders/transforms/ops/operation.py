@@ -19,12 +19,9 @@ Fed = dict[str, npt.NDArray[np.int32] | npt.NDArray[np.float32]]
 
 
 class Graph:
-    """The DALI pipeline that is being defined, with DALI's operators and types.
+    """The DALI pipeline that is being defined, on the CUDA device of this number or, for None, the CPU.
 
-    Only here is DALI imported: the steps are read where there is none.
-
-    Args:
-        device: number of the CUDA device, None for the CPU.
+    It has DALI's operators and types: steps are read where there is no DALI.
     """
 
     def __init__(self, device: int | None) -> None:

@@ -49,9 +49,7 @@ class Ranges:
     def draw(self, numbers: Floats, sizes: Sequence[Sequence[int]]) -> list[Any]:
         """Return (angle, (x, y), scale, (shear x, shear y)) for n images: degrees, pixels, factor, degrees.
 
-        Args:
-            numbers: float64[n, 6], uniform in [0, 1).
-            sizes: n pairs of height and width, pixels.
+        The `numbers` are float64[n, 6], uniform in [0, 1); the `sizes` height and width, pixels.
         """
         angles = between(numbers[:, 0], *self.degrees)
         scales = [1.0] * len(sizes) if self.scale is None else between(numbers[:, 3], *self.scale)
