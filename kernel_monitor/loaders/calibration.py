@@ -77,10 +77,9 @@ class Calibration:
         if self.stopped:
             return
         if "reason" in result:
-            self.state = {**self.state, "state": "failed", "reason": private(result["reason"])}
-        else:
-            figures: Any = {name: result[name] for name in ("files", "seconds", "error")}
-            self.state = {**self.state, **figures, "state": "done"}
+            result = {"state": "failed", "reason": private(result["reason"])}
+        found: Any = {**self.state, "state": "done", **result}
+        self.state = found
 
     def _result(self) -> dict[str, Any]:
         # Files instead of pipes: a worker that the user's loader forks meanwhile would keep the ends of a pipe open.

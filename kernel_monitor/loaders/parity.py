@@ -18,12 +18,10 @@ from .data.file_check import FileTable, look_bytes
 from .engines import dali_graph, torch_engine, worker_start
 from .engines.setting import Setting, gpu
 from .transforms.chain import flatten, name_of, operations
-from .transforms.draws import UInt64s, sample_keys
+from .transforms.draws import Floats, UInt64s, sample_keys
 from .transforms.inject import Injected, as_kind
 from .transforms.program import Program, arrays, drawn
 from .transforms.translate import scaling, translate
-
-Pixels = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Stage:
         self._injected = Injected(chain)
         self._directly = sum(operations(transform) for transform in transforms[: self.program.rest])
 
-    def difference(self, image: Any, file: bytes, keys: UInt64s, size: tuple[int, int]) -> tuple[Pixels, bool]:
+    def difference(self, image: Any, file: bytes, keys: UInt64s, size: tuple[int, int]) -> tuple[Floats, bool]:
         """Return the absolute difference, float64[channels, h, w] in pixel values, and whether parameters were equal.
 
         Of an image as the data set opens it; DALI gets its `file` as path or bytes. The keys are uint64[1], the size

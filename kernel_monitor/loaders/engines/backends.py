@@ -37,8 +37,7 @@ class Backend(NamedTuple):
     available: bool  # whether `switch` to it is accepted
     reason: str | None  # why not, a sentence; None where it is available
     confirm: str | None = None  # what to ask a person before switching to it; None where there is nothing to ask
-    # which part of the transforms it leaves to others, and where that runs, a sentence; None if none
-    note: str | None = None
+    note: str | None = None  # which part of the transforms it leaves to others, and where that runs; None if none
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ...errors import MonitorError
 from ..data.file_check import Facts, FileTable, look_bytes
 from ..data.file_source import Located
 from ..data.keyed_dataset import BadSample, KeyedCollate, KeyedDataset, collate_seed
-from ..plan import Fallback, Slot
+from ..plan import Fallback, Skipped, Slot
 from ..transforms.inject import as_kind
 from . import torch_engine
 from .dali_graph import Rows, Translated, feed
@@ -134,34 +134,28 @@ class Batches:
     def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
         """Put a batch together from DALI's images and, at the rows in `reasons`, the torchvision path's."""
         slot = issued.slot
+        planned = np.asarray(slot.indices, dtype=np.int64)
+        samples: dict[int, tuple[Any, Any]] = {}  # of the torchvision path, by row
+        skipped: dict[int, Skipped] = {}
         try:
             with self.keyed.apart(self._collate.collate):
-                return self._put_together(issued, images, reasons)
+                if reasons:
+                    fetched = self.keyed.fetch(slot, reasons)
+                    if isinstance(fetched.failure, BadSample):
+                        return Delivery(slot.number, planned, None, error=fetched.failure.error())
+                    skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
+                    samples = dict(zip((row for row in reasons if row not in skipped), fetched.content, strict=True))
+                kept = [row for row in range(len(planned)) if row not in skipped]
+                batch = self._batch(issued, images, samples, kept) if kept or not len(planned) else None
         except Exception as error:  # noqa: BLE001 - the user's transform or collate: raised in the user's loop
-            return Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), None, error=error)
+            return Delivery(slot.number, planned, None, error=error)
+        decoders = [torch_engine.NAME if row in samples else self.name for row in kept]
+        fallbacks = [Fallback(slot.indices[row], issued.located[row].path, reasons[row]) for row in samples]
+        return Delivery(slot.number, planned[kept], batch, None, decoders, fallbacks, skipped)
 
     def close(self) -> None:
         """End the threads that look at files, if there are any; what is known of the files stays."""
         self._files.close()
-
-    def _put_together(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
-        slot, located = issued.slot, issued.located
-        delivery = Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), None)
-        samples: dict[int, tuple[Any, Any]] = {}  # of the torchvision path, by row
-        if reasons:
-            fetched = self.keyed.fetch(slot, reasons)
-            if isinstance(fetched.failure, BadSample):
-                delivery.error = fetched.failure.error()
-                return delivery
-            samples = dict(zip((row for row in reasons if row not in fetched.bad), fetched.content, strict=True))
-            delivery.skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
-        kept = [row for row in range(len(slot.indices)) if row not in delivery.skipped]
-        delivery.indices = delivery.indices[kept]
-        if kept or not slot.indices:
-            delivery.batch = self._batch(issued, images, samples, kept)
-        delivery.decoders = [torch_engine.NAME if row in samples else self.name for row in kept]
-        delivery.fallbacks = [Fallback(slot.indices[row], located[row].path, reasons[row]) for row in samples]
-        return delivery
 
     def _batch(
         self, issued: Issued, images: Images | None, samples: dict[int, tuple[Any, Any]], kept: list[int]

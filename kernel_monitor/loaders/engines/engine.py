@@ -30,8 +30,7 @@ class Delivery:
     error: BaseException | None = None  # raised in the user's loop instead of delivering
     decoders: list[str] = field(default_factory=list)  # n names of what decoded each sample
     fallbacks: list[Fallback] = field(default_factory=list)  # samples that the engine handed to the torchvision path
-    # samples left out as unreadable, by their row in the planned batch
-    skipped: dict[int, Skipped] = field(default_factory=dict)
+    skipped: dict[int, Skipped] = field(default_factory=dict)  # samples left out as unreadable, by planned row
     replaced: bool = False  # whether the batch is synthetic; `indices` are then the planned ones whose places it takes
 
 

@@ -49,8 +49,7 @@ class Setting:
     prefetch: int | None = None  # batches in flight, per worker or in all for DALI; None: each engine's usual number
     careful: bool = False  # whether new workers must not be forked where a fork is not safe
     own: Callable[..., Any] | None = None  # the user's own DALI pipeline function, or None
-    # whether a crop that comes first is decoded alone (DALI's ROI decode), not cut out afterwards
-    fused_decode: bool = True
+    fused_decode: bool = True  # whether a crop that comes first is decoded alone (DALI's ROI decode)
     program: Program | None = None  # the data set's transform for DALI
     refusal: str | None = None  # why there is no program
 

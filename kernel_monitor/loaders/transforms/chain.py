@@ -20,11 +20,9 @@ from .ops.operation import Cursor, Gate, Injection, Step
 from .program import Program
 
 COMPOSES = (v1.Compose, v2.Compose)
-APPLY, CHOICE, ORDER = (
-    (v1.RandomApply, v2.RandomApply),
-    (v1.RandomChoice, v2.RandomChoice),
-    (v1.RandomOrder, v2.RandomOrder),
-)
+APPLY = (v1.RandomApply, v2.RandomApply)
+CHOICE = (v1.RandomChoice, v2.RandomChoice)
+ORDER = (v1.RandomOrder, v2.RandomOrder)
 _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Image.Resampling
 FLOAT_ROUNDINGS = 2  # each adds about 0.25 of 255 to what torchvision, which does not round floats, gives
 _CHANGING = (

@@ -61,8 +61,8 @@ class Injected:
             return known
         injection: Injection
         if inside := branches(transform, operation):
-            copies = [[self._copy(number, inner) for number, inner in branch] for branch in inside]
-            injection = _Container(operation, transform, self._cursor, copies)
+            injection = container = _Container(operation, transform, self._cursor)
+            container.branches = [[self._copy(number, inner) for number, inner in branch] for branch in inside]
         else:
             inject = Seeded if op is None or op.inject is None else op.inject
             injection = inject(operation, transform, self._cursor)
@@ -73,16 +73,11 @@ class Injected:
 class _Container(Injection):
     """A container of transforms; the plan decides which are applied, and in which order. Its draws are not reported."""
 
+    branches: list[list[Callable[[Any], Any]]]  # copies of what is inside
     _chosen: list[list[int]]  # by row, the branches to apply
 
-    def __init__(
-        self, operation: int, transform: Any, cursor: Cursor, branches: list[list[Callable[[Any], Any]]]
-    ) -> None:
-        super().__init__(operation, transform, cursor)
-        self._branches = branches
-
     def begin(self, keys: UInt64s) -> None:
-        count = len(self._branches)
+        count = len(self.branches)
         if type(self.transform) in APPLY:  # all or none
             applied = Gate(self.operation, 0.0, float(self.transform.p)).open(keys).tolist()
             self._chosen = [list(range(count)) if is_open else [] for is_open in applied]
@@ -95,7 +90,7 @@ class _Container(Injection):
 
     def __call__(self, image: Any) -> Any:
         for number in self._chosen[self.cursor.row]:
-            for step in self._branches[number]:
+            for step in self.branches[number]:
                 image = step(image)
         return image
 

@@ -38,21 +38,19 @@ class Program:
     reason: str | None = None  # why there is a rest, a sentence; None where there is none
 
     @property
-    def body(self) -> tuple[Step, ...]:
-        """The steps without the mirrorings at the end that are fused into the scaling."""
-        last = len(self.steps)
-        while self.rest is None and last and _fusible(self.steps[last - 1]):
-            last -= 1
-        return self.steps[:last]
+    def mirrors(self) -> list[Mirror]:
+        """The mirrorings at the end that are fused into the scaling, the last one first."""
+        found: list[Mirror] = []
+        for step in reversed(self.steps if self.rest is None else ()):
+            if not isinstance(step, Mirror) or step.vertical:
+                break
+            found.append(step)
+        return found
 
     @property
-    def mirrors(self) -> tuple[Mirror, ...]:
-        """The mirrorings at the end that are fused into the scaling."""
-        return tuple(step for step in self.steps[len(self.body) :] if isinstance(step, Mirror))
-
-
-def _fusible(step: Step) -> bool:
-    return isinstance(step, Mirror) and not step.vertical
+    def body(self) -> tuple[Step, ...]:
+        """The steps before those."""
+        return self.steps[: len(self.steps) - len(self.mirrors)]
 
 
 def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:

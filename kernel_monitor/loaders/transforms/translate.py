@@ -16,8 +16,6 @@ from .chain import APPLY, CHOICE, Chain, Refused, branches, flatten, gates_of, n
 from .ops.operation import Gate
 from .program import Program
 
-UNKNOWN = "it is not among the transforms that this version translates to DALI"
-
 
 def translate(transform: Any) -> Program:
     """Return the program of a data set's transform.
@@ -74,8 +72,10 @@ def read(chain: Chain, transform: Any, operation: int) -> None:
         raise Refused("the order of its transforms is drawn for each image")
     else:
         op = find(transform)
+        if op is None and not plain(transform):
+            raise Refused("it has hooks or a forward() of its own")
         if op is None:
-            raise Refused(UNKNOWN if plain(transform) else "it has hooks or a forward() of its own")
+            raise Refused("it is not among the transforms that this version translates to DALI")
         chain.operation = operation
         op.read(chain, transform)
 
