@@ -228,11 +228,7 @@ class Batches:
         return whole
 
     def _stacked(self, issued: Issued, samples: dict[int, tuple[Any, Any]], rows: list[int]) -> torch.Tensor:
-        """The torchvision path's images in one tensor, of the form of DALI's.
-
-        Raises:
-            MonitorError: the data set's transform gives something else than the user's own pipeline does.
-        """
+        """The torchvision path's images in one tensor, which must be of the form of DALI's."""
         for row in rows:
             form = _form(samples[row][0])
             if self._form is not None and form != self._form:

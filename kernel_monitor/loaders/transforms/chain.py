@@ -262,11 +262,7 @@ class Chain:
         self.tail = [replace(e, fill=tuple(fill)) for e, fill in zip(self.tail, scaled, strict=True)]
 
     def program(self) -> Program:
-        """All of it in DALI.
-
-        Raises:
-            Refused: the result is not a tensor of one size.
-        """
+        """All of it in DALI; `Refused` where the result is not a tensor of one size."""
         if self.kind == "pil":
             raise Refused("Nothing in the transform makes a tensor of the image.")
         if self.size is None:

@@ -57,11 +57,7 @@ def translate(transform: Any) -> Program:
 
 
 def read(chain: Chain, transform: Any, operation: int) -> None:
-    """Add one transform, which has number `operation`, to a chain.
-
-    Raises:
-        Refused: DALI cannot do it; the chain is then half read.
-    """
+    """Add one transform, which has number `operation`, to a chain; `Refused` leaves the chain half read."""
     inside = branches(transform, operation)
     if inside and type(transform) in APPLY:
         _read_gated(chain, joined.from_iterable(inside), Gate(operation, 0.0, transform.p))
