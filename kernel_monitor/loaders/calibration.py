@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from .engines.setting import Setting
 
 FILES = 32  # spread over the data set
-LIMIT_S = 300.0
-"""The process is ended after so long: beside a training that fills every core it takes half a minute to a minute."""
+LIMIT_S = 300.0  # then it is ended: beside a training that fills every core it takes half a minute to a minute
 POLL_S = 0.2
 
 _known: dict[bytes, Calibration] = {}  # by a hash of the request: of this process's data sets and chains

@@ -80,7 +80,11 @@ def _dali(name: str, setting: Setting) -> Engine:
 def _no_dali(setting: Setting) -> str | None:
     if sys.platform != "linux":
         return "DALI runs on Linux only (on Windows: in WSL)."
-    if importlib.util.find_spec("nvidia") is None or importlib.util.find_spec("nvidia.dali") is None:
+    try:
+        found = importlib.util.find_spec("nvidia.dali") is not None
+    except ModuleNotFoundError:  # there is no package `nvidia` at all
+        found = False
+    if not found:
         return "DALI is not installed; pip install 'kernel-monitor[dali]'."
     if setting.own is not None:  # it opens and transforms the files by itself
         return None

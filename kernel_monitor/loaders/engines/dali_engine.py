@@ -139,8 +139,7 @@ class DaliEngine:
                 failure = error
             else:
                 return pipeline
-        reason = "" if failure is None else explained(failure)
-        unavailable = BackendUnavailable(f"{self.name} fails on the first files: {reason}")
+        unavailable = BackendUnavailable(f"{self.name} fails on the first files: {failure and explained(failure)}")
         unavailable.paths = tuple(self._trial(files).paths)
         raise unavailable from failure
 

@@ -247,8 +247,7 @@ def _normalize(chain: Chain, transform: Any) -> None:
 
 
 def _preset(chain: Chain, transform: Any) -> None:
-    """What `weights.transforms()` of a classification model does, part by part."""
-    # It has no class of its own for each part; `Resize` and the others take the same arguments.
+    """What `weights.transforms()` of a classification model does: `Resize` and the others take the same arguments."""
     _resize(chain, v1.Resize(transform.resize_size, transform.interpolation, antialias=transform.antialias))
     _center_crop(chain, v1.CenterCrop(transform.crop_size))
     if chain.kind == "pil":
@@ -288,8 +287,7 @@ TIMM: dict[str, Op] = {
     "MaybeToTensor": Op(_becomes("floats", "pil"), scales=True),
     "MaybePILToTensor": Op(_becomes("tensor", "pil"), scales=True),
 }
-"""Those of `timm.data.transforms`; what else a chain of `timm.data.create_transform` has is torchvision's own, or an
-augmentation policy that is left to itself."""
+"""Those of `timm.data.transforms`; its other transforms are torchvision's own, or left to themselves."""
 
 
 @cache

@@ -52,10 +52,8 @@ class Step:
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         """Return the inputs of n samples by name, and the images' sizes after the step.
 
-        Args:
-            k: number of the step in its program; input names end with it.
-            keys: uint64[n], of the samples.
-            sizes: int64[n, 2], height and width of the images before the step, pixels.
+        Input names end with `k`, the number of the step in its program. The keys are uint64[n], the sizes int64[n, 2],
+        height and width of the images, pixels.
         """
         raise NotImplementedError
 
