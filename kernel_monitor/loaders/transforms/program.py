@@ -38,14 +38,14 @@ class Program:
     reason: str | None = None  # why there is a rest, a sentence; None where there is none
 
     @property
-    def mirrors(self) -> list[Mirror]:
-        """The mirrorings at the end that are fused into the scaling, the last one first."""
+    def mirrors(self) -> tuple[Mirror, ...]:
+        """The mirrorings at the end that are fused into the scaling."""
         found: list[Mirror] = []
         for step in reversed(self.steps if self.rest is None else ()):
             if not isinstance(step, Mirror) or step.vertical:
                 break
             found.append(step)
-        return found
+        return tuple(reversed(found))
 
     @property
     def body(self) -> tuple[Step, ...]:
