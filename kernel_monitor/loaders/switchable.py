@@ -79,8 +79,7 @@ def switchable(
     loader = copy.copy(loader)  # only ours may get another sampler
     vars(loader).pop("_iterator", None)  # workers that the user's keeps
     keyed = KeyedDataset(FileSource(loader.dataset), on_error)
-    built_for = setting(keyed, loader, _device(device), own=dali, on_error=on_error)
-    made = SwitchableLoader(built_for, name, seed, shard=shard)
+    made = SwitchableLoader(setting(keyed, loader, _device(device), dali), name, seed, shard=shard)
     with _lock:
         _live[made.id] = made  # complete: other threads may use it at once
     return made

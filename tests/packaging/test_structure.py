@@ -25,7 +25,7 @@ def test_no_python_module_is_in_a_circle_of_imports() -> None:
     """Imports for annotations and inside functions count, too."""
     graph = grimp.build_graph("kernel_monitor", cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    assert sum(map(len, imports.values())) > 1000
+    assert sum(map(len, imports.values())) > 700
     TopologicalSorter(imports).prepare()  # raises with the circle's modules
 
 
