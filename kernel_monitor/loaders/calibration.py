@@ -137,7 +137,7 @@ def _made(setting: Setting) -> Calibration:
     if program is None or program.rest is not None:
         return Calibration(reason="DALI leaves a part of these transforms to torchvision")
     try:
-        located = source.spread(FILES)
+        located = [one for one in source.spread(FILES) if one.reason is None]
         files: Any = [source.absolute(one.path) if one.data is None else one.data for one in located]
         return Calibration(pickle.dumps((program, files, setting.fused_decode)), len(files))
     except Exception as error:  # noqa: BLE001 - the user's data set, edited by another thread: the verdict shows it

@@ -37,6 +37,7 @@ class DatasetChanges:
         seen = self._source.glance()
         if not same(seen, self._seen):
             self._seen = seen
+            self._source.renew()
             self._translate()
 
     def at_epoch(self) -> None:

@@ -54,9 +54,9 @@ class Stage:
     The `transforms` are flat, `device` is a CUDA device's number, None for the CPU; files come `encoded` or as paths.
     """
 
-    def __init__(self, transforms: list[Any], device: int | None, encoded: bool) -> None:
+    def __init__(self, transforms: list[Any], kind: str, device: int | None, encoded: bool) -> None:
         chain = v1.Compose(transforms)
-        self.program: Program = translate(chain)
+        self.program: Program = translate(chain, kind)
         self._unit = np.abs(np.array(scaling(transforms)))[:, None, None]
         self._encoded = encoded
         work = dali_graph.Translated(self.program)
@@ -101,15 +101,17 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     chain = list(flatten(source.transform))
     device = gpu(setting) if backend == "dali-gpu" else None
     positions = _positions(chain)
-    stages = [Stage(chain[: position + 1], device, source.encoded) for position in positions]
-    program = translate(source.transform)
+    stages = [Stage(chain[: position + 1], source.kind, device, source.encoded) for position in positions]
+    program = translate(source.transform, source.kind)
     table = FileTable(source.files)
     indices = np.unique(np.linspace(0, len(source) - 1, num=min(n, len(source))).round().astype(int)).tolist()
     sums, counts, greatest = np.zeros((3, len(stages)))
     compared, same = 0, True
     with setting.keyed.apart():
         for index in indices:
-            located = source.locate(index)
+            located = source.read(source.locate(index))
+            if located.reason is not None:
+                continue
             path = source.absolute(located.path)
             facts = table.look(located.number, path) if located.data is None else look_bytes(located.data)
             if facts.reason is not None:

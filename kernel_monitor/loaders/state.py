@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from ..paths import last_part, private
 from ..protocol.states import EngineState, KnobsState, LoaderState, Skip
 
+from .data.layouts import layout_of
+
 if TYPE_CHECKING:
     from .data.file_source import FileSource
     from .engines.backends import Backend
@@ -28,7 +30,8 @@ def some_paths(source: FileSource) -> list[str]:
     for index in range(0, len(source), step):
         with suppress(Exception):  # the user's own code; another error is being reported
             located = source.locate(index)
-            found += [] if located.data is not None else [source.absolute(located.path)]
+            has_path = located.data is None and layout_of(located.part) is not None
+            found += [source.absolute(located.path)] if has_path else []
     return found
 
 

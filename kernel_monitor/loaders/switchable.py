@@ -40,8 +40,9 @@ def switchable(
     device: torch.device | str | int | None = None,
     on_error: str = "raise",
     shard: bool = True,
+    dry_run: bool = True,
 ) -> SwitchableLoader:
-    """Wrap a DataLoader over image files so that its engine can be swapped in the middle of an epoch.
+    """Wrap a DataLoader so that its engine can be swapped in the middle of an epoch.
 
     The order is the one that the DataLoader's own sampler draws (the same as torch's for the same seed); random
     crops and flips are a function of (seed, epoch, index, occurrence), and whatever else draws in the user's code is
@@ -49,8 +50,9 @@ def switchable(
     guaranteed, and when a change of the data set is seen.
 
     Args:
-        loader: map-style, over a torchvision data set of one image file per sample, a data set of one's own that
-            follows `ImageFiles`, or Subset and ConcatDataset of these.
+        loader: over any map-style data set. The engines of DALI can serve torchvision's data sets of one image file
+            per sample, data sets that follow `ImageFiles`, and those whose own `__getitem__` opens one image file and
+            gives it to one transform (docs/howto/own-data.md); where they cannot, they say why.
         name: shown in the monitor, as one line of at most 80 letters; its id where none is given.
         dali: a pipeline of one's own, used by the `dali-*` backends instead of the translated transforms.
         seed: of the augmentation of every epoch. Where none is given, each iteration's is the number that torch draws
@@ -60,6 +62,8 @@ def switchable(
         on_error: what to do with a file that cannot be read. "raise": a `SampleError` in the loop, the same on every
             engine. "skip": its batch comes without it, a batch of which nothing is left does not come at all;
             `loader.skipped()` lists what was left out and why. Errors of your own code are raised in any case.
+        dry_run: whether a data set's own `__getitem__` may be called with an image that is not decoded, to find out
+            what it does; False: its samples are only computed as it does, by `torchvision`.
         shard: whether, in a process group of several ranks, each rank gets its share of what a plain shuffled or
             sequential sampler draws, as from a DistributedSampler. False: no rank's samples depend on its rank, for
             ranks that work on one batch together. See docs/interface.md. The group may be initialised later.
@@ -78,7 +82,7 @@ def switchable(
     name = None if name is None else given(name, "The name of a loader") or None
     loader = copy.copy(loader)  # only ours may get another sampler
     vars(loader).pop("_iterator", None)  # workers that the user's keeps
-    keyed = KeyedDataset(FileSource(loader.dataset), on_error)
+    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run), on_error)
     made = SwitchableLoader(setting(keyed, loader, _device(device), dali), name, seed, shard=shard)
     with _lock:
         _live[made.id] = made  # complete: other threads may use it at once

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +19,16 @@ from torch.utils.data import default_collate, get_worker_info
 
 from ...errors import SampleError
 from ...text import shown
+from ..dry_run.own_dataset import Reading
+from ..dry_run.structure import Place
 from ..plan import Skipped, Slot
 from ..random_streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
 from ..transforms.draws import UInt64s, sample_keys, stream_seeds
 from ..transforms.inject import Injected
 from .file_source import FileSource, Located, same
+from .layouts import layout_of
 
+UNREADABLE = (OSError, SyntaxError)  # what opening an image file raises; Pillow has both
 GREETING = -1  # number of a slot without samples, which a worker answers as soon as it can work
 
 
@@ -68,6 +73,20 @@ class Fetched(NamedTuple):
     seed: int = 0  # of what the collate function draws from
 
 
+class Pair(NamedTuple):
+    """A sample of an image and a target, without its image; as `dry_run.own_dataset.Reading`."""
+
+    target: Any
+
+    @property
+    def places(self) -> list[Place]:
+        return [(0,)]
+
+    def filled(self, image: Any) -> Any:
+        """The sample with this image."""
+        return image, self.target
+
+
 class KeyedDataset:
     """Map-style data set whose `__getitems__` takes a `Slot` and computes its samples from their keys."""
 
@@ -104,38 +123,85 @@ class KeyedDataset:
 
         Draws from the process's generators: in the process of the training, `apart` puts them back.
         """
+        if self.source.gives_batches:
+            return self._whole(slot, list(rows))
         begun: dict[int, Injected] = {}
         samples: list[Any] = []
         indices: list[int] = []
         bad: dict[int, BadSample] = {}
         for row in rows:
             index = slot.indices[row]
-            located, start = self.locate(slot, row), 0
-            image = None if slot.decoded is None else slot.decoded.image(row)
+            located = self._found(slot, row)
+            own = layout_of(located.part) is None
             try:
-                if image is None:
-                    image = self.source.open(located)
-                else:
-                    start = slot.decoded.rest
-            except Exception as error:  # noqa: BLE001 - raised in the user's loop, with the file's name
-                found = BadSample.of(index, located.path, error)
+                image = self._own(slot, row, located, begun) if own else self._opened(slot, row, located)
+            except Exception as error:  # raised in the user's loop, with the file's name
+                if own and not isinstance(error, UNREADABLE):
+                    raise
+                path = self.source.own(located.part).path if own else None
+                found = BadSample.of(index, path or located.path, error)
                 if self.on_error == "raise":
                     return Fetched(_pack(slot.indices), None, found, {})
                 bad[row] = found
                 continue
-            injected = self._begin(self.source.transforms_of(located)[0], slot, begun)
-            if injected is not None:
-                image = injected.run(image, row, start)
-            samples.append((image, self.target(slot, row, located)))
+            if not own:
+                injected = self._begin(self.source.transforms_of(located)[0], slot, begun)
+                if injected is not None:
+                    image = injected.run(image, row, 0 if slot.decoded is None else slot.decoded.start(row))
+                image = image, self.target(slot, row, located)
+            samples.append(image)
             indices.append(index)
         return Fetched(_pack(indices), samples, None, bad, collate_seed(slot))
 
-    def locate(self, slot: Slot, row: int) -> Located:
-        """The file of a sample; with the generators seeded if the user's own code locates or opens it."""
+    def _opened(self, slot: Slot, row: int, located: Located) -> Any:
+        """The image of a sample, decoded already or by the data set's own function."""
+        image = None if slot.decoded is None else slot.decoded.image(row)
+        return self.source.open(located) if image is None else image
+
+    def _own(self, slot: Slot, row: int, located: Located, begun: dict[int, Injected]) -> Any:
+        """A sample by the user's own `__getitem__`; only the transform of its image has the plan's numbers."""
+        own = self.source.own(located.part)
+        injected = None if own.learnt is None else self._begin(own.transform, slot, begun)
+        image = None if slot.decoded is None else slot.decoded.image(row)
+        if image is not None:
+            reading = own.read(located.given)
+            if not isinstance(reading, str):
+                start = slot.decoded.start(row)
+                return reading.filled(image if injected is None else self._transformed(injected, row, image, start))
+            self._seed(self.source.dataset, slot, row, SAMPLE)
+        if injected is None:
+            return own.compute(located.given, None)
+        return own.compute(located.given, partial(self._transformed, injected, row))
+
+    def _transformed(self, injected: Injected, row: int, image: Any, start: int = 0) -> Any:
+        """Transform an image; what the user's code draws afterwards does not depend on what the transform drew."""
+        if not injected.unknown:
+            return injected.run(image, row, start)
+        with self._streams_of(self.source.dataset).apart():
+            return injected.run(image, row, start)
+
+    def _whole(self, slot: Slot, rows: list[int]) -> Fetched:
+        """The samples of a data set that gives whole batches."""
+        self._renew(slot.epoch)
+        seed = stream_seeds(sample_keys(slot.seed, slot.epoch, [slot.number], [0]), SAMPLE)[0]
+        self._streams_of(self.source.dataset).seed(seed)
+        samples = self.source.dataset.__getitems__([slot.indices[row] for row in rows])
+        return Fetched(_pack([slot.indices[row] for row in rows]), samples, None, {}, collate_seed(slot))
+
+    def _found(self, slot: Slot, row: int) -> Located:
+        """A sample of the data set; with the generators seeded if the user's own code locates or opens it."""
         self._renew(slot.epoch)
         if self._asks_user:
             self._seed(self.source.dataset, slot, row, SAMPLE)
         return self.source.locate(slot.indices[row])
+
+    def locate(self, slot: Slot, row: int) -> Located:
+        """The file of a sample."""
+        return self.source.read(self._found(slot, row))
+
+    def piece(self, slot: Slot, row: int, located: Located) -> Pair | Reading:
+        """A sample without its image."""
+        return located.reading or Pair(self.target(slot, row, located))
 
     def target(self, slot: Slot, row: int, located: Located) -> Any:
         """A sample's target; with the generators seeded for its part's target transform."""
@@ -208,6 +274,7 @@ class KeyedDataset:
 
     def _look(self) -> None:
         """Forget what was made of the user's objects, and look whether their own code draws for samples."""
+        self.source.renew()
         self._copies, self._streams = {}, {}
         self._seen = self.source.glance()
         self._asks_user = self.source.asks_user

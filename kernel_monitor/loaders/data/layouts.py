@@ -1,7 +1,8 @@
-"""How a data set keeps its image files, or why `switchable` cannot know.
+"""How a data set keeps its image files.
 
 Data sets are recognised by their exact `__getitem__` (a subclass that replaces it may do something else), or by
-the method `image_file` of the protocol `ImageFiles`. Subset and ConcatDataset are looked through.
+the method `image_file` of the protocol `ImageFiles`. Subset and ConcatDataset are looked through. What any other data
+set does is for `loaders.dry_run` to find out.
 
 Each entry of `LAYOUTS` describes what the `__getitem__` of one of torchvision's classes does (torchvision 0.21 to
 0.29): which file it opens, by which function, with which target, and which transforms it applies. Before 0.22 most had
@@ -56,14 +57,12 @@ def _if_true(dataset: Any) -> tuple[Any, Any]:
 def _standard(dataset: Any) -> tuple[Any, Any]:
     """Classes that call `self.transforms`, which takes the image and the target together."""
     joint = dataset.transforms
-    if joint is None:
-        return None, None
-    if type(joint) is not StandardTransform:
-        raise NotSwitchable(
-            f"{type(dataset).__name__} has a joint transform of image and target ({type(joint).__name__}), and "
-            "switchable() does not know what it does to the image alone; give transform= and target_transform= instead."
-        )
-    return joint.transform, joint.target_transform
+    return (None, None) if joint is None else (joint.transform, joint.target_transform)
+
+
+def _is_joint(dataset: Any) -> bool:
+    """Whether it has a transform of image and target that is not made of one for each."""
+    return dataset.transforms is not None and type(dataset.transforms) is not StandardTransform
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Layout:
     opener: Callable[[Any], Opener] = lambda dataset: getattr(dataset, "loader", pil_loader)
     # (transform, target transform), each None where nothing is applied
     transforms: Callable[[Any], tuple[Any, Any]] = _both
-    refusal: Callable[[Any], str | None] = lambda _: None  # why this data set cannot be used, None where it can
+    other: Callable[[Any], bool] = lambda _: False  # whether this very data set does something else
 
 
 def _pairs(name: str, **rest: Any) -> Layout:
@@ -166,18 +165,6 @@ def _wider(dataset: Any, index: int) -> tuple[str, Any]:
     return face["img_path"], None if dataset.split == "test" else face["annotations"]
 
 
-def _no_outlines(dataset: Any) -> str | None:
-    if "annotation" in dataset.target_type:
-        return 'Caltech101 with target_type="annotation" reads a second file per sample; use target_type="category".'
-    return None
-
-
-def _no_masks(dataset: Any) -> str | None:
-    if "segmentation" in dataset._target_types:
-        return 'OxfordIIITPet with target_types="segmentation" reads a second image per sample; use "category".'
-    return None
-
-
 def _own_loader_or(opener: Opener) -> Callable[[Any], Opener]:
     return lambda dataset: opener if getattr(dataset, "loader", None) is None else dataset.loader
 
@@ -193,7 +180,7 @@ LAYOUTS: dict[Any, Layout] = {
     datasets.StanfordCars.__getitem__: _pairs("_samples"),
     datasets.RenderedSST2.__getitem__: _pairs("_samples", transforms=_if_true),
     datasets.GTSRB.__getitem__: _pairs("_samples", opener=_always(pil_loader)),
-    datasets.Places365.__getitem__: _pairs("imgs", transforms=_standard),
+    datasets.Places365.__getitem__: _pairs("imgs", transforms=_standard, other=_is_joint),
     datasets.Flowers102.__getitem__: _columns("_image_files", "_labels", transforms=_if_true),
     datasets.Food101.__getitem__: _columns("_image_files", "_labels", transforms=_if_true),
     datasets.DTD.__getitem__: _columns("_image_files", "_labels", transforms=_if_true),
@@ -202,10 +189,17 @@ LAYOUTS: dict[Any, Layout] = {
     datasets.CLEVRClassification.__getitem__: _columns("_image_files", "_labels", transforms=_if_true),
     datasets.LFWPeople.__getitem__: _columns("data", "targets", opener=lambda dataset: dataset._loader),
     datasets.OxfordIIITPet.__getitem__: Layout(
-        lambda dataset: dataset._images, _pet, _always(pil_loader), _standard, _no_masks
+        lambda dataset: dataset._images,
+        _pet,
+        _always(pil_loader),
+        _standard,
+        lambda dataset: "segmentation" in dataset._target_types or _is_joint(dataset),
     ),
     datasets.Caltech101.__getitem__: Layout(
-        lambda dataset: dataset.y, _caltech101, _always(open_as_stored), refusal=_no_outlines
+        lambda dataset: dataset.y,
+        _caltech101,
+        _always(open_as_stored),
+        other=lambda dataset: "annotation" in dataset.target_type,
     ),
     datasets.Caltech256.__getitem__: Layout(lambda dataset: dataset.y, _caltech256, _always(open_as_stored)),
     datasets.CelebA.__getitem__: Layout(
@@ -260,23 +254,15 @@ PROTOCOL = Layout(
 )
 
 
-def layout_of(part: Any) -> Layout:
-    """How a data set keeps its files; raises `NotSwitchable` if it is none of those that are understood."""
+def layout_of(part: Any) -> Layout | None:
+    """How a data set keeps its files; None where only its own `__getitem__` knows."""
     if hasattr(type(part), "image_file"):
         return PROTOCOL
     layout = LAYOUTS.get(getattr(type(part), "__getitem__", None))
-    if layout is None:
-        raise NotSwitchable(
-            f"switchable() does not know which file each sample of {type(part).__name__} comes from. It understands "
-            "torchvision's data sets of one image file per sample (ImageFolder, Imagenette, Food101…; a subclass is "
-            "fine as long as it keeps their __getitem__), Subset and ConcatDataset of these, and any data set with a "
-            "method image_file(index) that returns (path or bytes, target) and an attribute transform: see "
-            "kernel_monitor.loaders.ImageFiles."
-        )
-    return layout
+    return None if layout is None or hasattr(part, "__getitems__") or layout.other(part) else layout
 
 
-def parts(view: Any) -> Iterator[tuple[Any, Layout]]:
+def parts(view: Any) -> Iterator[tuple[Any, Layout | None]]:
     """The data sets at the bottom, each once per place it has, and how each keeps its files."""
     getitem = getattr(type(view), "__getitem__", None)
     batches = getattr(type(view), "__getitems__", None)
@@ -289,23 +275,16 @@ def parts(view: Any) -> Iterator[tuple[Any, Layout]]:
         yield view, layout_of(view)
 
 
+def gives_batches(dataset: Any) -> bool:
+    """Whether samples come by a `__getitems__` of somebody's own, a whole batch at once."""
+    return any(layout is None and hasattr(part, "__getitems__") for part, layout in parts(dataset))
+
+
 def check(dataset: Any) -> None:
-    """Raise `NotSwitchable` for a part of the tree of data sets that is not understood."""
+    """Raise `NotSwitchable` for an `image_file` that lacks its transform."""
     for part, layout in parts(dataset):
-        name = type(part).__name__
-        if layout is PROTOCOL:
-            if not callable(part.image_file) or not hasattr(part, "transform"):
-                raise NotSwitchable(
-                    f"{name} has image_file but no attribute transform; set self.transform (None for no transform), "
-                    "see kernel_monitor.loaders.ImageFiles."
-                )
-            continue
-        if hasattr(part, "__getitems__"):
+        if layout is PROTOCOL and not (callable(part.image_file) and hasattr(part, "transform")):
             raise NotSwitchable(
-                f"{name} has a __getitems__ of its own, and switchable() does not know what it reads; remove it, or "
-                "give the data set a method image_file(index), see kernel_monitor.loaders.ImageFiles."
+                f"{type(part).__name__} has image_file but no attribute transform; set self.transform (None for no "
+                "transform), see kernel_monitor.loaders.ImageFiles."
             )
-        refusal = layout.refusal(part)
-        if refusal is not None:
-            raise NotSwitchable(refusal)
-        layout.transforms(part)  # refuses a joint transform

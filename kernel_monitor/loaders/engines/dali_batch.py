@@ -8,6 +8,7 @@ process's default generators.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from ...errors import MonitorError
 from ..data.file_check import Facts, FileTable, look_bytes
 from ..data.file_source import Located
 from ..data.keyed_dataset import BadSample, KeyedCollate, KeyedDataset, collate_seed
+from ..dry_run.openers import TENSOR
+from ..dry_run.structure import Place, put
 from ..plan import Fallback, Skipped, Slot
 from ..transforms.inject import as_kind
 from . import torch_engine
@@ -83,6 +86,9 @@ class Batches:
                 located = [self.keyed.locate(slot, row) for row in range(len(slot.indices))]
         elif located is None:
             located = [source.locate(index) for index in slot.indices]
+        failing = source.failing()
+        if failing is not None:
+            raise EngineFailed(failing)
         encoded = source.encoded
         paths = [] if encoded else [source.absolute(file.path) for file in located]
         if not (source.opens_plainly or self._own):
@@ -93,6 +99,8 @@ class Batches:
             numbers = [file.number for file in located]
             seen = self._files.look_all(list(zip(numbers, paths, strict=True)))
             facts = [fact if file.data is None else _MIXED for file, fact in zip(located, seen, strict=True)]
+        for row, file in enumerate(located):
+            facts[row] = facts[row] if file.reason is None else Facts(0, 0, file.reason)
         good = [row for row, fact in enumerate(facts) if fact.reason is None]
         return Issued(slot, located, paths, facts, good)
 
@@ -135,7 +143,7 @@ class Batches:
         """Put a batch together from DALI's images and, at the rows in `reasons`, the torchvision path's."""
         slot = issued.slot
         planned = np.asarray(slot.indices, dtype=np.int64)
-        samples: dict[int, tuple[Any, Any]] = {}  # of the torchvision path, by row
+        samples: dict[int, Any] = {}  # of the torchvision path, by row
         skipped: dict[int, Skipped] = {}
         try:
             with self.keyed.apart(self._collate.collate):
@@ -157,40 +165,44 @@ class Batches:
         """End the threads that look at files, if there are any; what is known of the files stays."""
         self._files.close()
 
-    def _batch(
-        self, issued: Issued, images: Images | None, samples: dict[int, tuple[Any, Any]], kept: list[int]
-    ) -> Any:
+    def _batch(self, issued: Issued, images: Images | None, samples: dict[int, Any], kept: list[int]) -> Any:
         """What the user's loop receives, of the rows in `kept`; `samples` are those of the torchvision path."""
-        slot, target = issued.slot, self.keyed.target
+        default = self._collate.collate is default_collate
+        pieces = {row: self.keyed.piece(issued.slot, row, issued.located[row]) for row in kept if row not in samples}
         like = self._like(issued) if isinstance(images, torch.Tensor) else None
-        # A tuple, as default_collate makes of a batch's samples: of strings it is what the loop receives.
-        targets: Any = tuple(
-            samples[row][1] if row in samples else target(slot, row, issued.located[row]) for row in kept
-        )
-        whole: Any
+        places = _common_places(pieces, samples) if default else None
+        if isinstance(images, torch.Tensor) and places is not None:
+            dtype = images.dtype if like is None else like.dtype
+            images = images.to(dtype, copy=self._own_memory and not samples)
+            merged = self._merged(images, issued, samples, kept, places[0]) if samples else images
+            blank = torch.empty(0)
+            rest = [
+                pieces[row].filled(blank) if row in pieces else _filled(samples[row], places, blank) for row in kept
+            ]
+            return self._finally(_filled(default_collate(rest), places, merged))
         if isinstance(images, torch.Tensor):
-            if self._collate.collate is default_collate:
-                dtype = images.dtype if like is None else like.dtype
-                images = images.to(dtype, copy=self._own_memory and not samples)
-                whole = self._merged(images, issued, samples, kept) if samples else images
-            else:
-                made = dict(zip(issued.good, images, strict=True))
-                whole = [samples[row][0] if row in samples else _formed(made[row], like) for row in kept]
+            made: dict[int, Any] = {row: _formed(image, like) for row, image in zip(issued.good, images, strict=True)}
         else:
-            finished = {} if images is None else self._finished(images, issued)
-            whole = [samples[row][0] if row in samples else finished[row] for row in kept]
-            if images is None and self._own:
-                whole = self._stacked(issued, samples, kept)
-            elif self.device is not None:
-                forms = {_form(image) for image in whole}
-                whole = torch.stack(whole) if len(forms) == 1 and None not in forms else whole
-        if self.device is not None and isinstance(whole, torch.Tensor) and whole.device.type == "cpu":
-            whole = whole.to(f"cuda:{self.device}")
-        if self._collate.collate is default_collate and isinstance(whole, torch.Tensor):
-            batch: Any = [whole, default_collate(targets)]
-        else:
-            batch = self._collate.batch(list(zip(whole, targets, strict=True)), collate_seed(slot))
+            made = {} if images is None else self._finished(images, issued)
+        if images is None and self._own:
+            self._stacked(issued, samples, list(samples), places[0] if places else (0,))
+        whole = [pieces[row].filled(made[row]) if row in pieces else samples[row] for row in kept]
+        if self.device is not None:
+            whole = self._moved(whole, pieces)
+        return self._finally(self._collate.batch(whole, collate_seed(issued.slot)))
+
+    def _finally(self, batch: Any) -> Any:
         return pin_memory(batch, "cuda") if self._pin else batch
+
+    def _moved(self, samples: list[Any], pieces: dict[int, Any]) -> list[Any]:
+        """Samples with their images on the engine's device, if they are tensors of one form."""
+        places = next(iter(pieces.values())).places if pieces else [(0,)]
+        images = [_at(sample, places[0]) for sample in samples]
+        forms = {_form(image) for image in images}
+        if len(forms) != 1 or None in forms:
+            return samples
+        device = f"cuda:{self.device}"
+        return [_filled(sample, places, image.to(device)) for sample, image in zip(samples, images, strict=True)]
 
     def _like(self, issued: Issued) -> torch.Tensor | None:
         """An image of the torchvision path, whose type, dtype and layout DALI's are given; None where none is known.
@@ -204,7 +216,9 @@ class Batches:
         if self._example_of != now:
             row, injected = issued.good[0], self.keyed.injected(issued.slot)
             fact = issued.facts[row]
-            blank = Image.new("RGB", (fact.width, fact.height))
+            blank: Any = Image.new("RGB", (fact.width, fact.height))
+            if self.keyed.source.kind == TENSOR:
+                blank = torch.zeros(3, fact.height, fact.width, dtype=torch.uint8)
             made = None if injected is None else injected.run(blank, row)
             self._example_of, self._example = now, made if isinstance(made, torch.Tensor) else None
         return self._example
@@ -217,27 +231,56 @@ class Batches:
         return {row: injected.run(image, row, start=rest) for row, image in made.items()}
 
     def _merged(
-        self, images: torch.Tensor, issued: Issued, samples: dict[int, tuple[Any, Any]], kept: list[int]
+        self, images: torch.Tensor, issued: Issued, samples: dict[int, Any], kept: list[int], place: Place
     ) -> torch.Tensor:
         """One tensor of DALI's images and the torchvision path's."""
-        place = {row: position for position, row in enumerate(kept)}
+        position = {row: number for number, row in enumerate(kept)}
         whole = images.new_empty((len(kept), *images.shape[1:]))
         rows = list(samples)
-        whole[[place[row] for row in issued.good]] = images
-        whole[[place[row] for row in rows]] = self._stacked(issued, samples, rows).to(images.device)
+        whole[[position[row] for row in issued.good]] = images
+        whole[[position[row] for row in rows]] = self._stacked(issued, samples, rows, place).to(images.device)
         return whole
 
-    def _stacked(self, issued: Issued, samples: dict[int, tuple[Any, Any]], rows: list[int]) -> torch.Tensor:
+    def _stacked(self, issued: Issued, samples: dict[int, Any], rows: list[int], place: Place) -> torch.Tensor:
         """The torchvision path's images in one tensor, which must be of the form of DALI's."""
-        for row in rows:
-            form = _form(samples[row][0])
+        images = [_at(samples[row], place) for row in rows]
+        for row, image in zip(rows, images, strict=True):
+            form = _form(image)
             if self._form is not None and form != self._form:
                 raise MonitorError(
                     f"{issued.located[row].path} is computed by the data set's own transform, as it is not given to "
                     f"DALI. That makes {_described(form)} of it, the pipeline given as dali= {_described(self._form)}; "
                     "make them alike."
                 )
-        return torch.stack([samples[row][0] for row in rows])
+        return torch.stack(images)
+
+
+def _common_places(pieces: dict[int, Any], samples: dict[int, Any]) -> list[Place] | None:
+    """Where the image stands in all samples of a batch; None where that is not one place, or holds no tensor."""
+    found = [piece.places for piece in pieces.values()]
+    if not found or any(places != found[0] for places in found):
+        return None if pieces or not samples else [(0,)]
+    for sample in samples.values():
+        if any(_form(_at(sample, place)) is None for place in found[0]):
+            return None
+    return found[0]  # type: ignore[no-any-return]
+
+
+def _at(sample: Any, place: Place) -> Any:
+    """What stands at a place of a sample; None where there is no such place."""
+    try:
+        for key in place:
+            sample = getattr(sample, key) if dataclasses.is_dataclass(sample) else sample[key]
+    except (LookupError, TypeError, AttributeError):
+        return None
+    return sample
+
+
+def _filled(sample: Any, places: list[Place], value: Any) -> Any:
+    """A sample, or a batch, with a value at these places."""
+    for place in places:
+        sample = put(sample, place, value)
+    return sample
 
 
 def _formed(image: torch.Tensor, like: torch.Tensor | None) -> torch.Tensor:

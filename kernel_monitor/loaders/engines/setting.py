@@ -66,7 +66,9 @@ def setting(
 def translated(setting: Setting) -> Setting:
     """The setting with the data set's transform as it is now."""
     try:
-        return replace(setting, program=translate(setting.keyed.source.transform), refusal=None)
+        return replace(
+            setting, program=translate(setting.keyed.source.transform, setting.keyed.source.kind), refusal=None
+        )
     except TransformNotTranslatable as refusal:
         return replace(setting, program=None, refusal=str(refusal))
 

@@ -170,6 +170,7 @@ class EpochIterator:
             if name == TORCHVISION:
                 raise error
             self._state.fall_back(name, error, TORCHVISION)
+            self._pool.refresh()
         finally:
             # The error's traceback refers to this frame: without a cycle the iterator goes when the loop drops it, and
             # not whenever a collection comes.

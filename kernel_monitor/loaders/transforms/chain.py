@@ -188,8 +188,8 @@ class Op:
 class Chain:
     """The image's state while a chain is read, and what has piled up."""
 
-    def __init__(self) -> None:
-        self.kind = "pil"  # or `tensor` (uint8), `image` (uint8 tv_tensors.Image), `floats` (float32)
+    def __init__(self, kind: str = "pil") -> None:
+        self.kind = kind  # `pil`, `tensor` (uint8), `image` (uint8 tv_tensors.Image), `floats` (float32)
         self.operation = 0  # number of the transform that is being read
         self.gates: tuple[Gate, ...] = ()  # chances that decide whether it is applied
         self.size: tuple[int, int] | None = None  # (height, width), pixels, where it is the same for all images

@@ -17,8 +17,8 @@ from .ops.operation import Gate
 from .program import Program
 
 
-def translate(transform: Any) -> Program:
-    """Return the program of a data set's transform.
+def translate(transform: Any, kind: str = "pil") -> Program:
+    """Return the program of a data set's transform, which is given images of this kind (see `Chain`).
 
     Where a transform cannot be done by DALI, the program ends before it (or, where it computes on floating-point
     pixels, before they became so), and `rest` is the position from which the user's own transforms go on.
@@ -27,7 +27,7 @@ def translate(transform: Any) -> Program:
         TransformNotTranslatable: a transform takes more than one image; the message names it and its position.
     """
     transforms = list(flatten(transform))
-    chain = cut = Chain()
+    chain = cut = Chain(kind)
     rest = 0
     reason: str | None = None
     for position, (operation, transform) in enumerate(numbered(transforms)):
