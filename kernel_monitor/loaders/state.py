@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ..paths import last_part, private
 from ..protocol.states import EngineState, KnobsState, LoaderState, Skip
-
 from .data.layouts import layout_of
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from ..errors import MonitorError, NotSwitchable
 from ..text import given
@@ -21,6 +21,7 @@ from . import events
 from .data.file_source import FileSource
 from .data.keyed_dataset import KeyedDataset
 from .engines.setting import setting
+from .fixed_loader import FixedLoader, why_fixed
 from .loader import SwitchableLoader
 
 ON_ERROR = ("raise", "skip")
@@ -68,8 +69,12 @@ def switchable(
             sequential sampler draws, as from a DistributedSampler. False: no rank's samples depend on its rank, for
             ranks that work on one batch together. See docs/interface.md. The group may be initialised later.
 
+    Returns:
+        The loader. Over an iterable-style data set, and where there are no batches, its steps are only watched:
+        `backends` says why no engine can be chosen, and `switch` raises that.
+
     Raises:
-        NotSwitchable: (a MonitorError and a TypeError) the loader cannot be driven; the message has the cause.
+        NotSwitchable: (a MonitorError and a TypeError) it is no DataLoader, or a switchable one already.
         MonitorError: an argument has a value that there is not.
     """
     if on_error not in ON_ERROR:
@@ -80,6 +85,9 @@ def switchable(
         )
     _check(loader)
     name = None if name is None else given(name, "The name of a loader") or None
+    reason = why_fixed(loader)
+    if reason is not None:
+        return cast("SwitchableLoader", FixedLoader(loader, name, reason))
     loader = copy.copy(loader)  # only ours may get another sampler
     vars(loader).pop("_iterator", None)  # workers that the user's keeps
     keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run), on_error)
@@ -116,15 +124,6 @@ def _check(loader: Any) -> None:
             f"switchable() takes a torch.utils.data.DataLoader, not {type(loader).__name__}; "
             "wrap your data set in a DataLoader first."
         )
-    if type(loader).__iter__ is not DataLoader.__iter__:
-        raise NotSwitchable(f"{type(loader).__name__} iterates in a way of its own; give switchable() a DataLoader.")
-    if isinstance(loader.dataset, IterableDataset):
-        raise NotSwitchable(
-            "switchable() needs a map-style data set, whose samples have an index; this one is iterable-style. "
-            "Use torchvision's ImageFolder or one like it."
-        )
-    if loader.batch_sampler is None:
-        raise NotSwitchable("switchable() works on batches; give the DataLoader a batch_size.")
 
 
 def _device(device: torch.device | str | int | None) -> torch.device:

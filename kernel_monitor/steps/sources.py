@@ -6,14 +6,14 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..text import given
 from .step_meter import Meter
 
 if TYPE_CHECKING:
-    from ..protocol.states import EpochCounts, LoaderState
+    from ..protocol.states import EngineState, EpochCounts, LoaderState
 
 EPOCHS_KEPT = 4  # epochs of a source whose counts are kept
 
@@ -54,6 +54,7 @@ class Source:
         name: for people, kept as one line of at most 80 letters; None: the id.
         batches: how many an epoch has, asked at its beginning; None if not known.
         planned: the same for samples.
+        engines: that might be thought of for it, none of which can be chosen.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Source:
         name: str | None,
         batches: Callable[[], int | None] = lambda: None,
         planned: Callable[[], int | None] = lambda: None,
+        engines: Sequence[EngineState] = (),
     ) -> None:
         name = None if name is None else given(name, "The name of a loop") or None
         number = next_number()
@@ -69,6 +71,7 @@ class Source:
         self.meter = Meter(self.id)
         self._batches = batches
         self._planned = planned
+        self.engines = list(engines)
         self._length: int | None = None
         self._epochs: list[Epoch] = []
         with _lock:
@@ -89,7 +92,7 @@ class Source:
             "backend": "loader",
             "wanted": None,
             "status": f"watched, batch {epoch.batches:,}" if self._epochs else "watched",
-            "backends": [],
+            "backends": self.engines,
             "batch": epoch.batches,
             "skips": [],
             "calibration": {},
