@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, ra
 from torchvision import datasets
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
 from kernel_monitor.loaders import switchable
 from kernel_monitor.loaders.data.file_source import FileSource
@@ -112,7 +113,7 @@ def test_second_files_and_joint_transforms_are_left_to_the_data_sets_own_code(
 
     masks = pets("segmentation")(tmp_path, monkeypatch)()
     assert not switchable(DataLoader(masks)).backends["dali-cpu"].available
-    joint = pets("category")(tmp_path, monkeypatch)(transforms=lambda one, target: (one, target))
+    joint = pets("category")(tmp_path, monkeypatch)(transforms=v2.Compose([v2.Resize((8, 8)), v2.PILToTensor()]))
     loader = switchable(DataLoader(joint, batch_size=2, collate_fn=list))
     assert "OxfordIIITPet transforms image and target together" in str(loader.backends["dali-cpu"].reason)
     assert sum(map(len, loader)) == len(joint)
