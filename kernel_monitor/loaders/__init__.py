@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..steps.step_meter import Totals
 from .calibration import stop_calibrations
-from .data.image_files import ImageFiles
+from .data.layouts import ImageFiles
 from .engines.backends import Backend
 from .engines.own_pipeline import Sample as DaliSample
 from .events import listen
@@ -15,8 +15,7 @@ from .knobs import Knobs
 from .loader import SwitchableLoader
 from .parity import Parity
 from .plan import Fallback, Skipped
-from .registry import live
-from .switchable import switchable
+from .switchable import live, switchable
 from .switching.switch import Click, Switch
 
 __all__ = [

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from .engines.setting import Setting
 
 FILES = 32  # spread over the data set
-LIMIT_S = 300.0
-"""The process is ended after so long: beside a training that fills every core it takes half a minute to a minute."""
+LIMIT_S = 300.0  # then it is ended: beside a training that fills every core it takes half a minute to a minute
 POLL_S = 0.2
 
 _known: dict[bytes, Calibration] = {}  # by a hash of the request: of this process's data sets and chains
@@ -35,26 +34,19 @@ _known: dict[bytes, Calibration] = {}  # by a hash of the request: of this proce
 class Calibration:
     """One run of the process, on a thread of its own that starts it, waits for it and ends it.
 
-    Args:
-        request: the pickled arguments of `calibration_process.measure`.
-        files: how many are in it.
-        reason: why there can be no run, for one that failed before it began.
-
-    Attributes:
-        state: replaced, not changed.
-        key: the same for the same files and chain.
-        stopped: whether it was ended before there was a result.
+    `request` has the pickled arguments of `calibration_process.measure`, with so many `files`; `reason` is why there
+    can be no run.
     """
 
     def __init__(self, request: bytes = b"", files: int = 0, reason: str | None = None) -> None:
-        self.state: CalibrationState = {
+        self.state: CalibrationState = {  # replaced, not changed
             "state": "running" if reason is None else "failed",
             "files": files,
             "seconds": None,
             "error": None,
             "reason": reason,
         }
-        self.key = hashlib.sha256(request).digest()
+        self.key = hashlib.sha256(request).digest()  # the same for the same files and chain
         self._request = request
         self._process_id = os.getpid()
         self._stopping = threading.Event()
@@ -62,6 +54,7 @@ class Calibration:
 
     @property
     def stopped(self) -> bool:
+        """Whether it was ended before there was a result."""
         return self._stopping.is_set()
 
     def start(self) -> None:
@@ -83,10 +76,9 @@ class Calibration:
         if self.stopped:
             return
         if "reason" in result:
-            self.state = {**self.state, "state": "failed", "reason": private(result["reason"])}
-        else:
-            figures: Any = {name: result[name] for name in ("files", "seconds", "error")}
-            self.state = {**self.state, **figures, "state": "done"}
+            result = {"state": "failed", "reason": private(result["reason"])}
+        found: Any = {**self.state, "state": "done", **result}
+        self.state = found
 
     def _result(self) -> dict[str, Any]:
         # Files instead of pipes: a worker that the user's loader forks meanwhile would keep the ends of a pipe open.
@@ -145,7 +137,7 @@ def _made(setting: Setting) -> Calibration:
     if program is None or program.rest is not None:
         return Calibration(reason="DALI leaves a part of these transforms to torchvision")
     try:
-        located = source.spread(FILES)
+        located = [one for one in source.spread(FILES) if one.reason is None]
         files: Any = [source.absolute(one.path) if one.data is None else one.data for one in located]
         return Calibration(pickle.dumps((program, files, setting.fused_decode)), len(files))
     except Exception as error:  # noqa: BLE001 - the user's data set, edited by another thread: the verdict shows it

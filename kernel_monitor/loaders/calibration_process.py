@@ -70,16 +70,10 @@ def without_torch() -> None:
 
 
 def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
-    """Run the files through the chain.
+    """Run files, given by paths from the root or as encoded bytes, through a `transforms.program.Program`.
 
-    Args:
-        program: the translated chain (`transforms.program.Program`).
-        files: paths from the root, or encoded images as bytes.
-        fused: whether a crop that comes first is decoded alone.
-
-    Returns:
-        `files` that were measured, CPU `seconds` per image with the 95 % half-width `error` of that mean over files; or
-        `reason`, why nothing could be measured.
+    Returns `files` that were measured, CPU `seconds` per image with the 95 % half-width `error` of that mean over
+    files; or `reason`, why nothing could be measured.
     """
     import numpy as np
 
@@ -96,7 +90,8 @@ def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
         first = next((f": {fact.reason}" for fact in facts if fact.reason is not None), "")
         return {"reason": f"DALI can read {len(good)} of {len(files)} files{first}"}
     size = max(1, len(good) // GROUPS)
-    pipeline = dali_graph.build(program, batch_size=size, threads=1, device=None, encoded=encoded, fused=fused)
+    work = dali_graph.Translated(program, fused=fused)
+    pipeline = work.build(batch_size=size, threads=1, device=None, encoded=encoded)
 
     def seconds(group: list[int]) -> float:
         """CPU time of one run, s."""
@@ -104,10 +99,7 @@ def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
         keys = sample_keys(0, 0, group, [0] * len(group))
         heights, widths = (np.array([getattr(facts[k], side) for k in group]) for side in ("height", "width"))
         contents = [files[k] if encoded else os.fsencode(files[k]) for k in group]
-        name = dali_graph.ENCODED if encoded else dali_graph.NAME
-        pipeline.feed_input(name, [np.frombuffer(content, dtype=np.uint8) for content in contents])
-        for key, values in arrays(program, keys, heights, widths).items():
-            pipeline.feed_input(key, values)
+        dali_graph.feed(pipeline, contents, arrays(program, keys, heights, widths), encoded=encoded)
         pipeline.run()
         return time.process_time() - began
 
@@ -120,11 +112,7 @@ def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
                 found[number].append(seconds(group) / len(group))
     # The least of the passes: a process that gives way to others loses its caches, which only ever adds to the time.
     least = [min(values) for values in found if values]
-    return {
-        "files": size * len(least),
-        "seconds": statistics.mean(least),
-        "error": half_width(least),
-    }
+    return {"files": size * len(least), "seconds": statistics.mean(least), "error": half_width(least)}
 
 
 def half_width(means: list[float]) -> float:

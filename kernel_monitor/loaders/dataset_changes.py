@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 from ..errors import MonitorError
 from .data.dataset_copy import snapshot
 from .data.file_source import same
-from .data.keyed_dataset import KeyedDataset
 from .engines import worker_start
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine
@@ -25,10 +22,10 @@ from .switching.switch import SwitchState
 class DatasetChanges:
     """Follows the changes of one loader's data set."""
 
-    def __init__(self, wrapped: DataLoader[Any], keyed: KeyedDataset, pool: EnginePool, state: SwitchState) -> None:
+    def __init__(self, pool: EnginePool, state: SwitchState) -> None:
         self.shown = False  # whether workers that are kept have been given the data set
-        self._wrapped = wrapped
-        self._source = keyed.source
+        self._wrapped = pool.setting.wrapped
+        self._source = pool.setting.keyed.source
         self._pool = pool
         self._state = state
         self._seen: list[Any] = []  # of the data set, between two batches
@@ -40,6 +37,7 @@ class DatasetChanges:
         seen = self._source.glance()
         if not same(seen, self._seen):
             self._seen = seen
+            self._source.renew()
             self._translate()
 
     def at_epoch(self) -> None:

@@ -19,13 +19,8 @@ _listeners: list[Listener] = []
 def listen(callback: Listener) -> Callable[[], None]:
     """Call `callback(event)` at every event of every loader; returns the function that ends it.
 
-    An event has `kind`, `monotonic` (s, of `time.monotonic()`), `loader` (its id), and by kind:
-    `switch-asked` source, target · `engine-ready` target · `switch` source, target, epoch, batch, asked, first
-    (both s, monotonic), waited (batches from `engine-ready` to this first one, itself included), in_flight (batches
-    under way at `engine-ready`: `waited` is at most one more) · `switch-failed` target, message ·
-    `switch-superseded` target · `switch-cancelled` target (the loader was released or dropped before it took effect) ·
-    `knobs` workers, prefetch, threads, message (the values from the next batch on; with a message, the cause: the old
-    values again, because an engine did not start with the new ones).
+    An event has `kind`, `monotonic` (s, of `time.monotonic()`), `loader` (its id), and the fields that docs/messages.md
+    lists for its kind: `asked` and `first` in the same seconds. `waited` is at most `in_flight` + 1.
     """
     with _lock:
         _listeners.append(callback)

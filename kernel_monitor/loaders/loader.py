@@ -23,14 +23,12 @@ from .engines.backends import Backend, resolve
 from .engines.setting import Setting
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine
-from .epoch_records import EpochRecords
 from .knobs import Knobs, checked
 from .loader_view import LoaderView
-from .loader_view import checked as checked_skip
 from .order_generators import samplers
 from .orders import Orders
 from .parity import Parity, compare
-from .plan import Cursor, EpochRecord
+from .plan import Cursor, EpochRecord, EpochRecords
 from .state import loader_state, some_paths
 from .switching.engine_pool import EnginePool
 from .switching.epoch import EpochIterator
@@ -57,7 +55,7 @@ class SwitchableLoader(EpochRecords):
         setting: Setting | None = None,
         name: str | None = None,
         seed: int | None = None,
-        sharding: Sharding | None = None,
+        shard: bool = True,
         **others: Any,
     ) -> None:
         if type(setting) is not Setting or others:  # a framework that makes another one of the same class
@@ -67,7 +65,7 @@ class SwitchableLoader(EpochRecords):
             )
         super().__init__()
         self._wrapped = setting.wrapped
-        self._sharding = Sharding(setting.wrapped, wanted=False) if sharding is None else sharding
+        self._sharding = Sharding(setting.wrapped, wanted=shard)
         self._keyed = setting.keyed
         self._process = os.getpid()
         self._orders = Orders(setting.wrapped, setting.keyed, seed)
@@ -79,7 +77,7 @@ class SwitchableLoader(EpochRecords):
         self.switch_state = SwitchState(self.id, TORCHVISION, partial(some_paths, setting.keyed.source))
         self.pool = EnginePool(setting, self.switch_state)
         self.preparation = Preparation(self.pool, self.switch_state)
-        self.changes = DatasetChanges(setting.wrapped, setting.keyed, self.pool, self.switch_state)
+        self.changes = DatasetChanges(self.pool, self.switch_state)
         weakref.finalize(self, _end, self.pool, self.switch_state, self._process)
         self._settle()
 
@@ -235,7 +233,7 @@ class SwitchableLoader(EpochRecords):
         Raises:
             ValueError: the number is negative.
         """
-        return LoaderView(self, checked_skip(batches))
+        return LoaderView(self, skipped=batches)
 
     def set_epoch(self, epoch: int) -> None:
         """Number the next epoch, as DistributedSampler.set_epoch does, and pass the number to samplers that take it."""
@@ -328,12 +326,9 @@ class SwitchableLoader(EpochRecords):
     # Inside
 
     def _settle(self, *, begins: bool = False) -> None:
-        """Look for a process group, among whose ranks the samples are shared out, and for frameworks to serve.
-
-        Args:
-            begins: whether an iteration begins; under way, an epoch keeps its sampler.
-        """
-        accelerate.serve((SwitchableLoader, LoaderView), LoaderView.of)
+        """Look for a process group, among whose ranks the samples are shared out, and for frameworks to serve."""
+        accelerate.serve((SwitchableLoader, LoaderView), LoaderView)
+        # Under way, an epoch keeps its sampler.
         notice = self._sharding.settle() if begins or self.newest is None else None
         if notice is not None:
             self.switch_state.add_notice(notice)

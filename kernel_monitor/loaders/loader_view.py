@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
-
-
-class Skippable(Protocol):
-    """What a view needs of a `SwitchableLoader`, or of another view."""
-
-    def __len__(self) -> int: ...
-
-    def iterate(self, skipped: int = 0) -> Iterator[Any]: ...
+from typing import Any
 
 
 class LoaderView:
@@ -20,25 +12,21 @@ class LoaderView:
     Everything else is the loader's own: `switch`, `set_epoch`, `state_dict`, its attributes, which may be assigned.
 
     Args:
-        loader: or a view of one.
-        skipped: batches after which an iteration begins.
+        loader: a `SwitchableLoader`, or a view of one.
         convert: applied to each batch.
+        skipped: batches after which an iteration begins.
+
+    Raises:
+        ValueError: `skipped` is negative.
     """
 
     __slots__ = ("__weakref__", "_convert", "_loader", "_skipped")
 
-    _loader: Skippable
-    _skipped: int
-    _convert: Callable[[Any], Any] | None
-
-    def __init__(self, loader: Skippable, skipped: int = 0, convert: Callable[[Any], Any] | None = None) -> None:
-        for name, value in (("_loader", loader), ("_skipped", skipped), ("_convert", convert)):
+    def __init__(self, loader: Any, convert: Callable[[Any], Any] | None = None, skipped: int = 0) -> None:
+        if skipped < 0:
+            raise ValueError(f"skip() takes a number of batches, not {skipped}")
+        for name, value in (("_loader", loader), ("_skipped", int(skipped)), ("_convert", convert)):
             object.__setattr__(self, name, value)
-
-    @classmethod
-    def of(cls, loader: Any, convert: Callable[[Any], Any]) -> LoaderView:
-        """The same batches, converted."""
-        return cls(loader, 0, convert)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -49,7 +37,7 @@ class LoaderView:
         setattr(self._loader, name, value)
 
     def __len__(self) -> int:
-        return max(0, len(self._loader) - self._skipped)
+        return max(0, len(self._loader) - int(self._skipped))
 
     def __iter__(self) -> Iterator[Any]:
         return self.iterate()
@@ -67,15 +55,4 @@ class LoaderView:
 
     def skip(self, batches: int) -> LoaderView:
         """See `SwitchableLoader.skip`; counted from where this one begins."""
-        return LoaderView(self, checked(batches))
-
-
-def checked(batches: int) -> int:
-    """A number of batches to skip.
-
-    Raises:
-        ValueError: it is negative.
-    """
-    if batches < 0:
-        raise ValueError(f"skip() takes a number of batches, not {batches}")
-    return int(batches)
+        return LoaderView(self, skipped=batches)

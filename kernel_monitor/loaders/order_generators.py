@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-Plain = dict[str, Any]
-
 
 def samplers(loader: DataLoader[Any]) -> Iterator[tuple[str, Any]]:
     """The batch sampler and what it wraps (`.sampler`, and so on inwards), each with its place as text."""
@@ -60,17 +58,13 @@ class Defaults(NamedTuple):
         """Whether both would draw the same numbers."""
         return self.plain() == other.plain()
 
-    def plain(self) -> Plain:
+    def plain(self) -> dict[str, Any]:
         """As texts and numbers."""
         version, words, gauss = self.python
-        return {
-            "torch": pack(self.torch),
-            "python": [version, list(words), gauss],
-            "numpy": _listed(self.numpy),
-        }
+        return {"torch": pack(self.torch), "python": [version, list(words), gauss], "numpy": _listed(self.numpy)}
 
     @classmethod
-    def of(cls, plain: Plain) -> Defaults:
+    def of(cls, plain: dict[str, Any]) -> Defaults:
         """The opposite of `plain`."""
         version, words, gauss = plain["python"]
         return cls(unpack(plain["torch"]), (version, tuple(words), gauss), dict(plain["numpy"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from ..integrations.distributed import set_sampler_epoch
 from .data.keyed_dataset import KeyedDataset
 from .engines.torch_engine import PREFETCH
 from .plan import Cursor, EpochRecord
-from .resume import Order, Origin, Resumption, save
+from .resume import Origin, Resumption, draw, save
 
 _AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -42,15 +41,7 @@ class _Before:
 
 
 class Orders:
-    """Begins epochs, and saves the place in the newest.
-
-    Args:
-        loader: the user's.
-        keyed: its data set.
-        seed: of the augmentation of all epochs. None: each iteration has its own, the number that torch draws at its
-            beginning to seed workers; so that `torch.manual_seed` reproduces a run, and two loaders over one data set
-            do not repeat each other's augmentation.
-    """
+    """Begins epochs, and saves the place in the newest; `seed` as `switchable` has it."""
 
     def __init__(self, loader: DataLoader[Any], keyed: KeyedDataset, seed: int | None) -> None:
         self.next_epoch = 0  # number
@@ -68,10 +59,7 @@ class Orders:
         return torch.initial_seed() if self._seed is None else self._seed
 
     def begin(self, skipped: int = 0) -> tuple[Cursor, torch.Generator | None]:
-        """Begin an epoch.
-
-        Args:
-            skipped: batches at its beginning that are not to be taken; they are drawn.
+        """Begin an epoch whose first `skipped` batches are drawn and not taken.
 
         Returns:
             Its plan, and a generator to seed new workers from; None where torch would make no workers.
@@ -87,7 +75,10 @@ class Orders:
                 "one of the two (with Transformers' Trainer ignore_data_skip=True keeps the state)."
             )
         set_sampler_epoch(self._loader, self.next_epoch)
-        order = Order.new(self._loader, kept=self._keeps_workers) if loaded is None else loaded.begin(self._loader)
+        if loaded is None:
+            order = draw(self._loader, Origin.now(self._loader, kept=self._keeps_workers))
+        else:
+            order = loaded.begin(self._loader)
         resumed = loaded is not None and loaded.begun
         number = loaded.epoch if loaded is not None and resumed else self.next_epoch
         drawn = None if resumed or self._seed_given else order.base_seed
@@ -112,10 +103,7 @@ class Orders:
     def undo(self, record: EpochRecord) -> bool:
         """Forget an epoch of which nothing was delivered, if it is the newest: the next one is numbered as it was.
 
-        The generators are restored, too, unless others have drawn from them since.
-
-        Returns:
-            Whether it is forgotten.
+        The generators are restored, too, unless others have drawn from them since. Returns whether it is forgotten.
         """
         before, newest = self._before, self._newest
         if before is None or newest is None or newest[0] is not record:
@@ -142,11 +130,7 @@ class Orders:
         return save(self._loader, record, origin, self.seed, seed_given=self._seed_given, begun=begun)
 
     def load(self, state: dict[str, Any]) -> None:
-        """Let the next epoch to begin go on from a state; an empty one forgets a state that was loaded before.
-
-        Raises:
-            MonitorError: it is no state, or of another loader.
-        """
+        """Let the next epoch to begin go on from a state; an empty one forgets a state that was loaded before."""
         if state == {}:
             self._loaded = None
             return
@@ -171,14 +155,12 @@ def lookahead(loader: DataLoader[Any]) -> int | None:
     batch_sampler = loader.batch_sampler
     if type(batch_sampler) is BatchSampler and type(batch_sampler.sampler) in _AT_ONCE:
         sampler: Any = batch_sampler.sampler
-        # This one draws from the user's generator again and again.
-        if type(sampler) is not RandomSampler or sampler.generator is None or _one_permutation(sampler):
+        if type(sampler) is not RandomSampler or sampler.generator is None:
+            return None
+        # From the user's generator it draws again and again, unless one permutation is enough.
+        if not sampler.replacement and sampler.num_samples <= len(sampler.data_source):
             return None
     return loader.num_workers * (loader.prefetch_factor or PREFETCH)
-
-
-def _one_permutation(sampler: RandomSampler) -> bool:
-    return not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
 
 
 def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:
@@ -191,4 +173,4 @@ def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:
     if type(sampler) is not BatchSampler:
         return batches, None
     samples = len(sampler.sampler)  # type: ignore[arg-type]
-    return batches, math.floor(samples / sampler.batch_size) * sampler.batch_size if sampler.drop_last else samples
+    return batches, samples - samples % sampler.batch_size if sampler.drop_last else samples

@@ -15,115 +15,81 @@ from torchvision import transforms as v1
 
 from ..errors import MonitorError
 from .data.file_check import FileTable, look_bytes
-from .data.file_source import FileSource, Located
 from .engines import dali_graph, torch_engine, worker_start
 from .engines.setting import Setting, gpu
 from .transforms.chain import flatten, name_of, operations
-from .transforms.draws import UInt64s, sample_keys
+from .transforms.draws import Floats, UInt64s, sample_keys
 from .transforms.inject import Injected, as_kind
 from .transforms.program import Program, arrays, drawn
 from .transforms.translate import scaling, translate
 
-Pixels = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class StepParity:
-    """Difference after one transform of the chain.
+    """Difference after one transform of the chain."""
 
-    Attributes:
-        name: of the transform.
-        how: `direct` where DALI does it, `after DALI` where torchvision does it on DALI's images.
-        mean, greatest: absolute difference of the images at that point, pixel values 0 to 255.
-    """
-
-    name: str
-    how: str
-    mean: float
+    name: str  # of the transform
+    how: str  # `direct` where DALI does it, `after DALI` where torchvision does it on DALI's images
+    mean: float  # mean, greatest: absolute difference of the images at that point, pixel values 0 to 255
     greatest: float
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What a comparison found.
+    """What a comparison found."""
 
-    Attributes:
-        backends: names of the two engines.
-        samples: how many were compared.
-        skipped: how many were not, because DALI is not given their files.
-        mean, greatest: absolute difference of the whole chain, in pixel values 0 to 255.
-        parameters_equal: whether every crop, flip, angle, factor and box that DALI is fed was torchvision's.
-        steps: differences after each transform.
-        reason: why some transforms run after DALI, a sentence; None where none does.
-    """
-
-    backends: tuple[str, str]
-    samples: int
-    skipped: int
-    mean: float
+    backends: tuple[str, str]  # names of the two engines
+    samples: int  # how many were compared
+    skipped: int  # how many were not, because DALI is not given their files
+    mean: float  # mean, greatest: absolute difference of the whole chain, pixel values 0 to 255
     greatest: float
-    parameters_equal: bool
-    steps: tuple[StepParity, ...]
-    reason: str | None = None
+    parameters_equal: bool  # whether every crop, flip, angle, factor and box that DALI is fed was torchvision's
+    steps: tuple[StepParity, ...]  # differences after each transform
+    reason: str | None = None  # why some transforms run after DALI, a sentence; None where none does
 
 
 class Stage:
     """The beginning of a chain in both engines, one image at a time: a comparison must not disturb an engine at work.
 
-    Args:
-        transforms: flat.
-        device: number of the CUDA device, None for the CPU.
-        encoded: whether files come as bytes, else as paths.
+    The `transforms` are flat, `device` is a CUDA device's number, None for the CPU; files come `encoded` or as paths.
     """
 
-    def __init__(self, transforms: list[Any], device: int | None, encoded: bool) -> None:
+    def __init__(self, transforms: list[Any], kind: str, device: int | None, encoded: bool) -> None:
         chain = v1.Compose(transforms)
-        self.program: Program = translate(chain)
+        self.program: Program = translate(chain, kind)
         self._unit = np.abs(np.array(scaling(transforms)))[:, None, None]
-        self._input = dali_graph.ENCODED if encoded else dali_graph.NAME
-        self._pipeline = dali_graph.build(self.program, batch_size=1, threads=1, device=device, encoded=encoded)
+        self._encoded = encoded
+        work = dali_graph.Translated(self.program)
+        self._pipeline = work.build(batch_size=1, threads=1, device=device, encoded=encoded)
         self._injected = Injected(chain)
-        rest = len(transforms) if self.program.rest is None else self.program.rest
-        self._directly = sum(operations(transform) for transform in transforms[:rest])
+        self._directly = sum(operations(transform) for transform in transforms[: self.program.rest])
 
-    def difference(self, image: Any, file: bytes, keys: UInt64s, size: tuple[int, int]) -> tuple[Pixels, bool]:
+    def difference(self, image: Any, file: bytes, keys: UInt64s, size: tuple[int, int]) -> tuple[Floats, bool]:
         """Return the absolute difference, float64[channels, h, w] in pixel values, and whether parameters were equal.
 
-        Args:
-            image: as the data set opens it.
-            file: its path or its bytes, as DALI gets it.
-            keys: uint64[1].
-            size: height and width of the file's image, pixels.
+        Of an image as the data set opens it; DALI gets its `file` as path or bytes. The keys are uint64[1], the size
+        is height and width of the file's image, pixels.
         """
-        self._injected.begin(keys)
-        ours = _array(self._injected.run(image, 0))
-        used = {k: value for k, value in self._injected.drawn().items() if k < self._directly}
-        theirs = _array(self._dali(file, keys, size))
+        program, injected = self.program, self._injected
+        heights, widths = np.array([size[0]]), np.array([size[1]])
+        injected.begin(keys)
+        ours = _array(injected.run(image, 0))
+        used = {k: value for k, value in injected.drawn().items() if k < self._directly}
+        dali_graph.feed(self._pipeline, [file], arrays(program, keys, heights, widths), encoded=self._encoded)
+        (out,) = self._pipeline.run()
+        made = from_dlpack(out.as_tensor())[0].cpu()
+        if program.rest is not None:
+            made = injected.run(as_kind(program.rest_kind, made), 0, start=program.rest)
+        theirs = _array(made)
         if ours.shape != theirs.shape:
             raise MonitorError(f"The engines' images have different shapes: {ours.shape} and {theirs.shape}.")
-        (fed,) = drawn(self.program, keys, np.array([size[0]]), np.array([size[1]]))
+        (fed,) = drawn(program, keys, heights, widths)
         unit = self._unit if np.issubdtype(ours.dtype, np.floating) else 1.0
         return np.abs(ours.astype(np.float64) - theirs) / unit, used == fed
 
-    def _dali(self, file: bytes, keys: UInt64s, size: tuple[int, int]) -> Any:
-        self._pipeline.feed_input(self._input, [np.frombuffer(file, dtype=np.uint8)])
-        for name, values in arrays(self.program, keys, np.array([size[0]]), np.array([size[1]])).items():
-            self._pipeline.feed_input(name, values)
-        (out,) = self._pipeline.run()
-        image = from_dlpack(out.as_tensor())[0].cpu()
-        if self.program.rest is None:
-            return image
-        return self._injected.run(as_kind(self.program.rest_kind, image), 0, start=self.program.rest)
-
 
 def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
-    """Compute n samples, spread evenly over the data set, with the torchvision path and with DALI.
-
-    Args:
-        setting: of the loader.
-        backend: `dali-cpu` or `dali-gpu`.
-        n: number of samples.
-        seed: of the augmentation.
+    """Compute n samples, spread evenly over the data set, with the torchvision path and with `dali-cpu` or `dali-gpu`.
 
     Raises:
         MonitorError: the loader has a DALI pipeline of the user's, or its transform gives no images.
@@ -133,76 +99,52 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     worker_start.note_dali()
     source = setting.keyed.source
     chain = list(flatten(source.transform))
-    device = None
-    if backend == "dali-gpu":
-        device = gpu(setting)
+    device = gpu(setting) if backend == "dali-gpu" else None
     positions = _positions(chain)
-    stages = [Stage(chain[: position + 1], device, source.encoded) for position in positions]
-    program = translate(source.transform)
+    stages = [Stage(chain[: position + 1], source.kind, device, source.encoded) for position in positions]
+    program = translate(source.transform, source.kind)
     table = FileTable(source.files)
     indices = np.unique(np.linspace(0, len(source) - 1, num=min(n, len(source))).round().astype(int)).tolist()
-    totals, greatest = np.zeros((len(stages), 2)), np.zeros(len(stages))
+    sums, counts, greatest = np.zeros((3, len(stages)))
     compared, same = 0, True
     with setting.keyed.apart():
         for index in indices:
-            located = source.locate(index)
-            facts, file = _looked_at(source, table, located)
+            located = source.read(source.locate(index))
+            if located.reason is not None:
+                continue
+            path = source.absolute(located.path)
+            facts = table.look(located.number, path) if located.data is None else look_bytes(located.data)
             if facts.reason is not None:
                 continue
+            file = os.fsencode(path) if located.data is None else located.data
             keys = sample_keys(seed, 0, [index], [0])
             compared += 1
             for row, stage in enumerate(stages):
                 found, equal = stage.difference(source.open(located), file, keys, (facts.height, facts.width))
-                totals[row] += found.sum(), found.size
+                sums[row] += found.sum()
+                counts[row] += found.size
                 greatest[row] = max(greatest[row], found.max())
                 same = same and equal
-    means = totals[:, 0] / np.where(totals[:, 1], totals[:, 1], np.nan)
-    directly = len(chain) if program.rest is None else program.rest
-    steps = [
-        StepParity(
-            name_of(chain[position]),
-            "direct" if position < directly else "after DALI",
-            float(means[row]),
-            float(greatest[row]),
-        )
-        for row, position in enumerate(positions)
-    ]
-    return Parity(
-        (torch_engine.NAME, backend),
-        compared,
-        len(indices) - compared,
-        float(means[-1]) if stages else 0.0,
-        float(greatest[-1]) if stages else 0.0,
-        same,
-        tuple(steps),
-        program.reason,
+    means = sums / np.where(counts, counts, np.nan)
+    directly = len(chain[: program.rest])
+    steps = tuple(
+        StepParity(name_of(chain[position]), "direct" if position < directly else "after DALI", mean, most)
+        for position, mean, most in zip(positions, means.tolist(), greatest.tolist(), strict=True)
     )
+    mean, most = (steps[-1].mean, steps[-1].greatest) if steps else (0.0, 0.0)
+    skipped = len(indices) - compared
+    return Parity((torch_engine.NAME, backend), compared, skipped, mean, most, same, steps, program.reason)
 
 
 def _positions(chain: list[Any]) -> list[int]:
     """Where to compare: after each transform that DALI does not merely fuse into its scaling, and at the end."""
     fused = ("ToTensor", "PILToTensor", "ToImage", "ToPureTensor", "ToDtype", "ConvertImageDtype", "Identity")
     last = len(chain) - 1
-    return [
-        position
-        for position, transform in enumerate(chain)
-        if position == last or type(transform).__name__ not in fused
-    ]
-
-
-def _looked_at(source: FileSource, table: FileTable, located: Located) -> tuple[Any, bytes]:
-    if located.data is not None:
-        return look_bytes(located.data), located.data
-    path = source.absolute(located.path)
-    return table.look(located.number, path), os.fsencode(path)
+    return [k for k, transform in enumerate(chain) if k == last or type(transform).__name__ not in fused]
 
 
 def _array(image: Any) -> npt.NDArray[Any]:
-    """[channels, height, width] of an image.
-
-    Raises:
-        MonitorError: it is no image.
-    """
+    """[channels, height, width] of an image."""
     if isinstance(image, torch.Tensor) and image.ndim == 3:
         return image.numpy()
     if isinstance(image, Image.Image):

@@ -12,15 +12,18 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import MonitorError
 from ..protocol.states import EpochCounts
 
 KEPT = 1000  # fallbacks and skipped samples listed per epoch; the counts go on beyond it
+EPOCHS_KEPT = 4
 
 
 class Slot(NamedTuple):
@@ -144,7 +147,7 @@ class EpochRecord:
         else:
             self.samples += len(indices)
         self.skipped += len(skipped)
-        self.skips.extend(list(skipped.values())[: KEPT - len(self.skips)])
+        self.skips.extend(islice(skipped.values(), KEPT - len(self.skips)))
         if number < self.answered:
             self.doubled += len(indices)
         else:
@@ -152,13 +155,10 @@ class EpochRecord:
             planned = np.frombuffer(self.batch(number), dtype=np.int64)
             if skipped:
                 planned = np.delete(planned, list(skipped))
-            if len(planned) != len(indices):
-                self.lost += max(0, len(planned) - len(indices))
-                self.doubled += max(0, len(indices) - len(planned))
             shared = min(len(planned), len(indices))
-            wrong = int(np.count_nonzero(planned[:shared] != indices[:shared]))
-            self.lost += wrong
-            self.doubled += wrong
+            right = int(np.count_nonzero(planned[:shared] == indices[:shared]))
+            self.lost += len(planned) - right
+            self.doubled += len(indices) - right
             self.answered = number + 1
         for name in decoders:
             self.decoded[name] = self.decoded.get(name, 0) + 1
@@ -170,9 +170,7 @@ class EpochRecord:
 
     def note(self, fallbacks: Iterable[Fallback]) -> None:
         """Keep the first `KEPT` fallbacks of the epoch."""
-        for fallback in fallbacks:
-            if len(self.fallbacks) < KEPT:
-                self.fallbacks.append(fallback)
+        self.fallbacks.extend(islice(fallbacks, KEPT - len(self.fallbacks)))
 
     def finish(self) -> None:
         """Close the epoch: what was planned and never answered is lost."""
@@ -180,23 +178,72 @@ class EpochRecord:
         self.finished = True
 
     def _skip_to(self, number: int) -> None:
-        for missing in range(self.answered, number):
-            self.lost += len(self.batch(missing))
+        self.lost += sum(len(self.batch(missing)) for missing in range(self.answered, number))
         self.answered = max(self.answered, number)
 
 
+class EpochRecords:
+    """The records of a loader's last four epochs, as questions that any thread may ask between batches."""
+
+    def __init__(self) -> None:
+        self.newest: EpochRecord | None = None  # of the epoch that began last; None before the first
+        self._by_number: dict[int, EpochRecord] = {}
+
+    def enter(self, record: EpochRecord) -> None:
+        """Keep the record of an epoch that begins."""
+        self._by_number.pop(record.number, None)
+        self._by_number[record.number] = self.newest = record
+        while len(self._by_number) > EPOCHS_KEPT:
+            del self._by_number[next(iter(self._by_number))]
+
+    def drop(self, record: EpochRecord) -> None:
+        """Forget the newest epoch, which delivered nothing."""
+        if self._by_number.get(record.number) is record:
+            del self._by_number[record.number]
+            self.newest = next(reversed(self._by_number.values()), None)
+
+    def plan(self, epoch: int | None = None) -> list[int]:
+        """Return the indices drawn so far in an epoch, in order; the newest epoch by default.
+
+        Raises:
+            MonitorError: the epoch has not begun, or is not among the last four.
+        """
+        return self._epoch(epoch).indices.tolist()
+
+    def decoded(self, epoch: int | None = None) -> dict[str, int]:
+        """Return how many delivered samples of an epoch each decoder decoded."""
+        return dict(self._epoch(epoch).decoded)
+
+    def decoders(self, epoch: int | None = None) -> list[str]:
+        """Return what decoded each delivered sample of an epoch, in the order of delivery."""
+        record = self._epoch(epoch)
+        return [name for name, run in zip(record.decoders, record.runs, strict=True) for _ in range(run)]
+
+    def fallbacks(self, epoch: int | None = None) -> list[Fallback]:
+        """Return the samples of an epoch (the first thousand) that DALI handed to the torchvision path, and why."""
+        return list(self._epoch(epoch).fallbacks)
+
+    def skipped(self, epoch: int | None = None) -> list[Skipped]:
+        """Return the samples of an epoch (the first thousand) left out as unreadable, and why (on_error="skip")."""
+        return list(self._epoch(epoch).skips)
+
+    def epochs(self) -> list[EpochCounts]:
+        """Return the counts of the last epochs, oldest first; may be called from any thread."""
+        return [record.counts() for record in list(self._by_number.values())]
+
+    def _epoch(self, epoch: int | None) -> EpochRecord:
+        record = self.newest if epoch is None else self._by_number.get(epoch)
+        if record is None:
+            kept = ", ".join(map(str, self._by_number)) or "none"
+            raise MonitorError(f"epoch {epoch if epoch is not None else 0} is not recorded; epochs recorded: {kept}")
+        return record
+
+
 class Cursor:
-    """Draws one epoch's batches from a batch sampler's iterator and records them.
+    """Draws one epoch's batches, lists of indices, from a batch sampler's iterator; one thread at a time takes.
 
-    Not thread-safe: one thread at a time takes.
-
-    Args:
-        batches: lists of indices.
-        record: of the epoch.
-        length: of the data set.
-        seed: of the augmentation.
-        lookahead: batches that the wrapped loader draws before it has delivered any; it then draws one for each that
-            is asked for. Here exactly as many are drawn, whatever an engine would take. None: any number.
+    `lookahead` is the number of batches that the wrapped loader draws before it has delivered any; it then draws one
+    for each that is asked for. Here exactly as many are drawn, whatever an engine would take. None: any number.
     """
 
     def __init__(
@@ -204,26 +251,23 @@ class Cursor:
     ) -> None:
         self.record = record
         self.seed = seed
-        self._lookahead = lookahead
-        self._limit = lookahead  # batches that may be drawn by now
-        self._drawn: deque[Slot] = deque()  # not taken yet
         self.failure: Exception | None = None  # raised by the user's sampler; the plan ends there
         self._batches = batches
-        self._returned: deque[Slot] = deque()
+        self._lookahead = lookahead
+        self._limit = lookahead  # batches that may be drawn by now
+        self._waiting: deque[Slot] = deque()  # drawn and not taken, or given back: in their order
         self._seen = np.zeros(length, dtype=np.uint32)
         self._ended = False
 
     @property
     def exhausted(self) -> bool:
         """Whether nothing is left to take."""
-        return self._ended and not self._returned and not self._drawn
+        return self._ended and not self._waiting
 
     def take(self) -> Slot | None:
         """Return the next batch of the plan; None when there is none left, or none may be drawn yet."""
-        if self._returned:
-            return self._returned.popleft()
-        if self._drawn:
-            return self._drawn.popleft()
+        if self._waiting:
+            return self._waiting.popleft()
         return self._draw() if self._limit is None or len(self.record.ends) < self._limit else None
 
     def ask(self) -> None:
@@ -237,7 +281,7 @@ class Cursor:
             slot = self._draw()
             if slot is None:
                 return
-            self._drawn.append(slot)
+            self._waiting.append(slot)
 
     def _draw(self) -> Slot | None:
         """Ask the sampler; None where it has ended."""
@@ -261,18 +305,11 @@ class Cursor:
 
     def give_back(self, slots: Iterable[Slot]) -> None:
         """Put batches that were taken and not delivered at the front again, in their order."""
-        self._returned = deque(sorted([*slots, *self._returned], key=lambda slot: slot.number))
+        self._waiting = deque(sorted([*slots, *self._waiting], key=lambda slot: slot.number))
 
     def replay(self, drawn: int, answered: int) -> None:
         """Draw the first `drawn` batches of the plan; those from number `answered` on are then taken again."""
-        again = []
-        for _ in range(drawn):
-            slot = self._draw()
-            if slot is None:
-                break
-            if slot.number >= answered:
-                again.append(slot)
-        self.give_back(again)
+        self.give_back(slot for slot in islice(iter(self._draw, None), drawn) if slot.number >= answered)
         if self._lookahead is not None:
             self._limit = self._lookahead + answered
 

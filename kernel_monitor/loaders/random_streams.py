@@ -14,6 +14,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
@@ -35,21 +36,13 @@ _MIX = 0x9E3779B97F4A7C15  # 2**64 / golden ratio; the seeds of a stream's gener
 
 
 class Streams:
-    """The generators that some objects of the user's draw from.
-
-    Args:
-        roots: functions, transforms, data sets: whatever is called or asked for samples.
-    """
+    """The generators that some objects of the user's (functions, transforms, data sets) draw from."""
 
     def __init__(self, *roots: Any) -> None:
         self.held = held_generators(roots)
 
     def seed(self, seed: int) -> None:
-        """Seed the process's default generators and those that the objects hold.
-
-        Args:
-            seed: 63 bits.
-        """
+        """Seed the process's default generators and those that the objects hold, from 63 bits."""
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - what users' functions draw from
@@ -58,41 +51,33 @@ class Streams:
 
     def apart(self) -> AbstractContextManager[None]:
         """Leave the process's generators and the held ones as they were: the training must not notice. 0.2 ms."""
-        return _Apart(self.held)
+        return _Apart((Defaults.now, Defaults.restore), *map(_methods, self.held))
 
 
 class _Apart:
-    """Keeps the states on entry, restores them on exit.
+    """Keeps the states of generators on entry, restores them on exit.
 
     No generator function with `contextmanager`: one that an interrupt leaves in its middle would restore the states
     when it is collected, at any time later.
     """
 
-    def __init__(self, held: list[Held]) -> None:
-        self._held = held
+    def __init__(self, *methods: tuple[Callable[[], Any], Callable[[Any], object]]) -> None:
+        self._methods = methods  # for each generator, what gets its state and what sets it
         self._states: list[Any] = []
-        self._defaults: Defaults | None = None
 
     def __enter__(self) -> None:
-        self._states = [_methods(generator)[0]() for generator in self._held]
-        self._defaults = Defaults.now()
+        self._states = [get() for get, _ in self._methods]
 
     def __exit__(self, *_: object) -> None:
-        if self._defaults is not None:
-            self._defaults.restore()
-            for generator, state in zip(self._held, self._states, strict=True):
-                _methods(generator)[1](state)
+        for (_get, put), state in zip(self._methods, self._states, strict=True):
+            put(state)
 
 
-class ApartFromTransforms:
+class ApartFromTransforms(_Apart):
     """Leaves torch's and Python's default generators as they were, from which torchvision's transforms draw. 15 µs."""
 
-    def __enter__(self) -> None:
-        self._states = torch.get_rng_state(), random.getstate()
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_rng_state(self._states[0])
-        random.setstate(self._states[1])
+    def __init__(self) -> None:
+        super().__init__((torch.get_rng_state, torch.set_rng_state), (random.getstate, random.setstate))
 
 
 def held_generators(roots: Iterable[Any]) -> list[Held]:
@@ -127,9 +112,9 @@ def _inside(value: Any) -> Iterator[Any]:
     elif isinstance(value, functools.partial):
         yield from (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, Mapping):
-        yield from _first(value.values())
+        yield from islice(value.values(), _ELEMENTS)
     elif isinstance(value, list | tuple | set | frozenset | deque):
-        yield from _first(value)
+        yield from islice(value, _ELEMENTS)
     elif not isinstance(value, type):
         yield from _of_object(value)
 
@@ -158,13 +143,6 @@ def _of_object(value: Any) -> Iterator[Any]:
             yield getattr(value, name, None)
         if not _library(kind.__module__):
             yield from [value for value in vars(kind).values() if isinstance(value, types.FunctionType | Held)]
-
-
-def _first(elements: Iterable[Any]) -> Iterator[Any]:
-    for number, element in enumerate(elements):
-        if number == _ELEMENTS:
-            return
-        yield element
 
 
 def _library(module: str | None) -> bool:

@@ -23,6 +23,7 @@ from .plan import Cursor, EpochRecord
 
 VERSION = 1
 _COUNTS = ("answered", "batches", "samples", "skipped", "replaced", "lost", "doubled")
+_NEEDED = {"version", "origin", "digest", "passed", "seed_given", *_COUNTS}
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Origin:
     """What an epoch's order is drawn from, as it was before the first draw."""
 
     defaults: Defaults  # states of the process's generators
-    own: dict[str, torch.Tensor]  # states of the loader's own generators, uint8 tensors, by place
+    own: dict[str, str]  # states of the loader's own generators, packed, by place
     samplers: dict[str, Any]  # what the samplers' own `state_dict()` gave, by place
     epochs: dict[str, int]  # of the samplers, from `set_epoch`, by place
     seeded: bool  # whether the workers' base seed is drawn first, as torch does where it makes workers
@@ -42,7 +43,7 @@ class Origin:
         places = dict(order_generators.samplers(loader))
         return cls(
             Defaults.now(),
-            {place: generator.get_state() for place, generator in order_generators.own(loader).items()},
+            {place: pack(generator.get_state()) for place, generator in order_generators.own(loader).items()},
             {place: copy.deepcopy(sampler.state_dict()) for place, sampler in places.items() if _keeps_state(sampler)},
             _epochs(loader),
             seeded=not kept,
@@ -51,53 +52,30 @@ class Origin:
 
     def plain(self) -> dict[str, Any]:
         """As texts and numbers, and what the samplers themselves gave."""
-        return {
-            "defaults": self.defaults.plain(),
-            "own": {place: pack(state) for place, state in self.own.items()},
-            "samplers": copy.deepcopy(self.samplers),
-            "epochs": dict(self.epochs),
-            "seeded": self.seeded,
-            "twice": self.twice,
-        }
+        return {**copy.deepcopy(vars(self)), "defaults": self.defaults.plain()}
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Origin:
         """The opposite of `plain`."""
-        return cls(
-            Defaults.of(plain["defaults"]),
-            {place: unpack(text) for place, text in plain["own"].items()},
-            copy.deepcopy(plain["samplers"]),
-            dict(plain["epochs"]),
-            seeded=plain["seeded"],
-            twice=plain["twice"],
-        )
+        return cls(**{**copy.deepcopy(plain), "defaults": Defaults.of(plain["defaults"])})
 
     def set_epochs(self, loader: DataLoader[Any]) -> None:
         for place, sampler in order_generators.samplers(loader):
             if place in self.epochs and hasattr(sampler, "set_epoch"):  # it may come with the process group
                 sampler.set_epoch(self.epochs[place])
 
-    def restore(self, loader: DataLoader[Any]) -> None:
-        """Put the loader's own generators and its samplers into these states; not the process's."""
-        self.set_epochs(loader)
-        self.rewind(loader)
-
     def rewind(self, loader: DataLoader[Any]) -> None:
-        """As `restore`, but the samplers keep their epoch."""
+        """Put the loader's own generators and its samplers into these states; not the process's, and not epochs."""
         for place, generator in order_generators.own(loader).items():
             if place in self.own:
-                generator.set_state(self.own[place])
+                generator.set_state(unpack(self.own[place]))
         for place, sampler in order_generators.samplers(loader):
             if place in self.samplers:
                 sampler.load_state_dict(copy.deepcopy(self.samplers[place]))
 
     def same(self, other: Origin) -> bool:
         """Whether both would draw the same numbers."""
-        return (
-            self.defaults.same(other.defaults)
-            and self.own.keys() == other.own.keys()
-            and all(torch.equal(state, other.own[place]) for place, state in self.own.items())
-        )
+        return self.own == other.own and self.defaults.same(other.defaults)
 
 
 @dataclass(frozen=True)
@@ -110,11 +88,6 @@ class Order:
     seeding: torch.Generator | None
     base_seed: int | None  # the number that torch draws to seed them, 63 bits; None where it draws none
 
-    @classmethod
-    def new(cls, loader: DataLoader[Any], *, kept: bool) -> Order:
-        """Begin a new order: draws from torch's generators exactly what DataLoader.__iter__ draws, in its order."""
-        return _draw(loader, Origin.now(loader, kept=kept))
-
 
 class Resumption:
     """A loaded state, until the next iteration has gone on from it.
@@ -124,10 +97,7 @@ class Resumption:
     """
 
     def __init__(self, state: Any, loader: DataLoader[Any]) -> None:
-        if (
-            not isinstance(state, dict)
-            or not {"version", "origin", "digest", "passed", "seed_given", *_COUNTS} <= state.keys()
-        ):
+        if not isinstance(state, dict) or not state.keys() >= _NEEDED:
             raise MonitorError(
                 "This is not the state of a switchable loader; give load_state_dict() what state_dict() returned."
             )
@@ -149,35 +119,22 @@ class Resumption:
                 f"{_places(order_generators.own(loader))}; make the loader as it was, or begin the epoch anew."
             )
         self.state = copy.deepcopy(state)
-
-    @property
-    def begun(self) -> bool:
-        """Whether the state is of an epoch under way; else the epoch is yet to begin."""
-        return bool(self.state["begun"])
-
-    @property
-    def epoch(self) -> int:
-        return int(self.state["epoch"])
-
-    @property
-    def seed(self) -> int:
-        return int(self.state["seed"])
-
-    @property
-    def seed_given(self) -> bool:
-        """Whether that seed is of all epochs, instead of drawn for each iteration."""
-        return bool(self.state["seed_given"])
+        self.begun = bool(state["begun"])  # whether it is of an epoch under way; else the epoch is yet to begin
+        self.epoch = int(state["epoch"])
+        self.seed = int(state["seed"])
+        self.seed_given = bool(state["seed_given"])  # whether that is of all epochs, not drawn for each iteration
 
     def begin(self, loader: DataLoader[Any]) -> Order:
         """Begin the order of then again."""
         # An epoch set since the state was loaded is meant for an epoch that is yet to begin.
         origin = self.origin if self.begun else replace(self.origin, epochs=_epochs(loader))
-        origin.restore(loader)
+        origin.set_epochs(loader)
+        origin.rewind(loader)
         if origin.defaults.same(Defaults.now()):
-            return _draw(loader, origin, again=True)
+            return draw(loader, origin, again=True)
         apart = Apart(origin.defaults)
         with apart:
-            order = _draw(loader, origin, again=True)
+            order = draw(loader, origin, again=True)
         return replace(order, batches=apart.over(order.batches))
 
     def replay(self, cursor: Cursor) -> None:
@@ -206,16 +163,7 @@ class Resumption:
 def save(
     loader: DataLoader[Any], record: EpochRecord, origin: Origin, seed: int, *, seed_given: bool, begun: bool
 ) -> dict[str, Any]:
-    """Return the state of an epoch: where it has come to, and what its order is drawn from.
-
-    Args:
-        loader: the user's.
-        record: of the epoch.
-        origin: what its order was drawn from.
-        seed: of the augmentation.
-        seed_given: whether that is the user's, and not drawn for each iteration.
-        begun: whether the epoch is under way.
-    """
+    """Return the state of an epoch: where it has come to, and what its order is drawn from; see `Resumption`."""
     return {
         "version": VERSION,
         "epoch": record.number,
@@ -239,7 +187,8 @@ def digest(record: EpochRecord) -> str:
     return content.hexdigest()
 
 
-def _draw(loader: DataLoader[Any], origin: Origin, *, again: bool = False) -> Order:
+def draw(loader: DataLoader[Any], origin: Origin, *, again: bool = False) -> Order:
+    """Begin an order: draws from torch's generators exactly what DataLoader.__iter__ draws, in its order."""
     sampler: Any = loader.batch_sampler
     batches = iter(sampler)
     seeding = base_seed = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..paths import last_part, private
 from ..protocol.states import EngineState, KnobsState, LoaderState, Skip
+from .data.layouts import layout_of
 
 if TYPE_CHECKING:
     from .data.file_source import FileSource
@@ -29,7 +29,8 @@ def some_paths(source: FileSource) -> list[str]:
     for index in range(0, len(source), step):
         with suppress(Exception):  # the user's own code; another error is being reported
             located = source.locate(index)
-            found += [] if located.data is not None else [source.absolute(located.path)]
+            has_path = located.data is None and layout_of(located.part) is not None
+            found += [source.absolute(located.path)] if has_path else []
     return found
 
 
@@ -55,7 +56,7 @@ def loader_state(
         doubled=record.doubled,
         skipped=record.skipped,
         replaced=record.replaced,
-        skips=[_shown_skip(skip, source.absolute) for skip in record.skips[-SKIPS_SHOWN:]],
+        skips=[_shown_skip(skip, source.absolute(skip.path)) for skip in record.skips[-SKIPS_SHOWN:]],
         knobs=KnobsState(workers=knobs.workers, prefetch=knobs.prefetch, threads=knobs.threads),
         decoded={**dict.fromkeys(decoders, 0), **record.decoded},
         calibration=pool.calibration,
@@ -70,9 +71,9 @@ def _shown_backend(name: str, backend: Backend) -> EngineState:
     )
 
 
-def _shown_skip(skipped: Skipped, absolute: Callable[[str], str]) -> Skip:
+def _shown_skip(skipped: Skipped, absolute: str) -> Skip:
     """A sample left out, for the state: of its file the last part of the path only, in the reason as well."""
-    reason = _private(skipped.reason, skipped.path, absolute(skipped.path))
+    reason = _private(skipped.reason, skipped.path, absolute)
     return {"index": skipped.index, "path": last_part(skipped.path), "reason": reason}
 
 

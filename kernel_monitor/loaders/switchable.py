@@ -1,24 +1,35 @@
-"""`switchable`: what it accepts, and what it refuses."""
+"""`switchable`: what it accepts, and what it refuses; and the living loaders, weakly held.
+
+In a forked child there are none.
+"""
 
 from __future__ import annotations
 
 import copy
+import os
+import threading
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from ..errors import MonitorError, NotSwitchable
-from ..integrations.distributed import Sharding
 from ..text import given
-from .data.file_source import find_source
+from . import events
+from .data.file_source import FileSource
 from .data.keyed_dataset import KeyedDataset
 from .engines.setting import setting
+from .fixed_loader import FixedLoader, why_fixed
 from .loader import SwitchableLoader
-from .registry import register
 
 ON_ERROR = ("raise", "skip")
+
+_lock = threading.Lock()
+_live: weakref.WeakValueDictionary[str, SwitchableLoader] = weakref.WeakValueDictionary()
+# A child's copies of the parent's loaders: kept, because to destroy them would end threads that it does not have.
+_inherited: list[SwitchableLoader] = []
 
 
 def switchable(
@@ -30,24 +41,19 @@ def switchable(
     device: torch.device | str | int | None = None,
     on_error: str = "raise",
     shard: bool = True,
+    dry_run: bool = True,
 ) -> SwitchableLoader:
-    """Wrap a DataLoader over image files so that its engine can be swapped in the middle of an epoch.
+    """Wrap a DataLoader so that its engine can be swapped in the middle of an epoch.
 
     The order is the one that the DataLoader's own sampler draws (the same as torch's for the same seed); random
     crops and flips are a function of (seed, epoch, index, occurrence), and whatever else draws in the user's code is
-    seeded likewise, so that no switch changes them (docs/one-plan.md). Workers start at the first iteration. Where the
-    DataLoader has persistent_workers=False, changes made to the data set between epochs are seen as in torch, on every
-    engine; once DALI runs in the process, where workers are not forked any more, new ones are started only for that,
-    in some seconds. If they cannot be, the epoch raises a MonitorError. With persistent_workers=True no engine sees a
-    change after the first iteration; with num_workers=0 it is seen at once.
-
-    With num_workers=0 a plain DataLoader's random transforms draw from the same generator as its sampler, so that its
-    second epoch's order depends on them. Here transforms never draw from it: the order is the one that torch gives
-    where the transforms are not random, or where the loader has workers.
+    seeded likewise, so that no switch changes them. Workers start at the first iteration. docs/one-plan.md says what is
+    guaranteed, and when a change of the data set is seen.
 
     Args:
-        loader: map-style, over a torchvision data set of one image file per sample, a data set of one's own that
-            follows `ImageFiles`, or Subset and ConcatDataset of these.
+        loader: over any map-style data set. The engines of DALI can serve torchvision's data sets of one image file
+            per sample, data sets that follow `ImageFiles`, and those whose own `__getitem__` opens one image file and
+            gives it to one transform (docs/howto/own-data.md); where they cannot, they say why.
         name: shown in the monitor, as one line of at most 80 letters; its id where none is given.
         dali: a pipeline of one's own, used by the `dali-*` backends instead of the translated transforms.
         seed: of the augmentation of every epoch. Where none is given, each iteration's is the number that torch draws
@@ -57,14 +63,18 @@ def switchable(
         on_error: what to do with a file that cannot be read. "raise": a `SampleError` in the loop, the same on every
             engine. "skip": its batch comes without it, a batch of which nothing is left does not come at all;
             `loader.skipped()` lists what was left out and why. Errors of your own code are raised in any case.
-        shard: whether, in a process group of several ranks, a DataLoader that shuffles or goes through its data set in
-            order gives each rank its share: with a DistributedSampler of the same `shuffle` and `drop_last`, seed 0
-            and the loader's number of the epoch. Samplers that share out by themselves stay as they are; so do those
-            of which that is not known, with a warning. False: no rank's samples depend on its rank, as is needed for
-            ranks that work on one batch together (tensor or pipeline parallelism). The group may be initialised later.
+        dry_run: whether a data set's own `__getitem__` may be called with an image that is not decoded, to find out
+            what it does; False: its samples are only computed as it does, by `torchvision`.
+        shard: whether, in a process group of several ranks, each rank gets its share of what a plain shuffled or
+            sequential sampler draws, as from a DistributedSampler. False: no rank's samples depend on its rank, for
+            ranks that work on one batch together. See docs/interface.md. The group may be initialised later.
+
+    Returns:
+        The loader. Over an iterable-style data set, and where there are no batches, its steps are only watched:
+        `backends` says why no engine can be chosen, and `switch` raises that.
 
     Raises:
-        NotSwitchable: (a MonitorError and a TypeError) the loader cannot be driven; the message has the cause.
+        NotSwitchable: (a MonitorError and a TypeError) it is no DataLoader, or a switchable one already.
         MonitorError: an argument has a value that there is not.
     """
     if on_error not in ON_ERROR:
@@ -75,19 +85,34 @@ def switchable(
         )
     _check(loader)
     name = None if name is None else given(name, "The name of a loader") or None
-    loader = _copied(loader)
-    keyed = KeyedDataset(find_source(loader.dataset), on_error)
-    built_for = setting(keyed, loader, _device(device), own=dali, on_error=on_error)
-    made = SwitchableLoader(built_for, name, seed, Sharding(loader, wanted=shard))
-    register(made)
+    reason = why_fixed(loader)
+    if reason is not None:
+        return cast("SwitchableLoader", FixedLoader(loader, name, reason))
+    loader = copy.copy(loader)  # only ours may get another sampler
+    vars(loader).pop("_iterator", None)  # workers that the user's keeps
+    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run), on_error)
+    made = SwitchableLoader(setting(keyed, loader, _device(device), dali), name, seed, shard=shard)
+    with _lock:
+        _live[made.id] = made  # complete: other threads may use it at once
     return made
 
 
-def _copied(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """A DataLoader of our own, over the same data set and samplers: only ours may get another sampler."""
-    copied = copy.copy(loader)
-    vars(copied).pop("_iterator", None)  # workers that the user's keeps
-    return copied
+def live() -> list[SwitchableLoader]:
+    """Every loader that is still in use, oldest first."""
+    with _lock:
+        return list(_live.values())
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603 - a lock is replaced, not a value
+    _lock = threading.Lock()  # some other thread of the parent may have held it
+    _inherited.extend(_live.values())
+    _live.clear()
+    events.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def _check(loader: Any) -> None:
@@ -99,15 +124,6 @@ def _check(loader: Any) -> None:
             f"switchable() takes a torch.utils.data.DataLoader, not {type(loader).__name__}; "
             "wrap your data set in a DataLoader first."
         )
-    if type(loader).__iter__ is not DataLoader.__iter__:
-        raise NotSwitchable(f"{type(loader).__name__} iterates in a way of its own; give switchable() a DataLoader.")
-    if isinstance(loader.dataset, IterableDataset):
-        raise NotSwitchable(
-            "switchable() needs a map-style data set, whose samples have an index; this one is iterable-style. "
-            "Use torchvision's ImageFolder or one like it."
-        )
-    if loader.batch_sampler is None:
-        raise NotSwitchable("switchable() works on batches; give the DataLoader a batch_size.")
 
 
 def _device(device: torch.device | str | int | None) -> torch.device:

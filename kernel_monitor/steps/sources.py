@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from ..text import given
 from .step_meter import Meter
 
 if TYPE_CHECKING:
-    from ..protocol.states import EpochCounts, LoaderState
+    from ..protocol.states import EngineState, EpochCounts, LoaderState
 
 EPOCHS_KEPT = 4  # epochs of a source whose counts are kept
 
@@ -54,6 +54,7 @@ class Source:
         name: str | None,  # for people, kept as one line of at most 80 letters; None: the id
         batches: Callable[[], int | None] = lambda: None,  # how many an epoch has, asked at its beginning, if known
         planned: Callable[[], int | None] = lambda: None,  # the same for samples
+        engines: Sequence[EngineState] = (),  # that might be thought of for it, none of which can be chosen
     ) -> None:
         name = None if name is None else given(name, "The name of a loop") or None
         number = next_number()
@@ -62,6 +63,7 @@ class Source:
         self.meter = Meter(self.id)
         self._batches = batches
         self._planned = planned
+        self.engines = list(engines)
         self._length: int | None = None
         self._epochs: list[Epoch] = []
         with _lock:
@@ -82,7 +84,7 @@ class Source:
             "backend": "loader",
             "wanted": None,
             "status": f"watched, batch {epoch.batches:,}" if self._epochs else "watched",
-            "backends": [],
+            "backends": self.engines,
             "batch": epoch.batches,
             "skips": [],
             "calibration": {},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
 from .sources import Epoch, Source
 from .step_meter import Meter, StepClock
+
+if TYPE_CHECKING:
+    from ..protocol.states import EngineState
 
 
 def watch_loader(iterable: Any, *, name: str | None = None) -> Any:
@@ -45,8 +48,8 @@ class WatchedLoader:
     _kernel_monitor_iterable: Any
     _kernel_monitor_source: Source
 
-    def __init__(self, iterable: Any, name: str | None) -> None:
-        source = Source(name, lambda: _length(iterable), lambda: _planned(iterable))
+    def __init__(self, iterable: Any, name: str | None, engines: Sequence[EngineState] = ()) -> None:
+        source = Source(name, lambda: _length(iterable), lambda: _planned(iterable), engines)
         object.__setattr__(self, "_kernel_monitor_iterable", iterable)
         object.__setattr__(self, "_kernel_monitor_source", source)
 

@@ -16,10 +16,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 
 from kernel_monitor.loaders.parity import Stage
-from kernel_monitor.loaders.transforms.catalogue import OPS
+from kernel_monitor.loaders.transforms.catalogue import OPS, TIMM
 from kernel_monitor.loaders.transforms.chain import flatten
 from kernel_monitor.loaders.transforms.draws import sample_keys
-from kernel_monitor.loaders.transforms.timm_ops import TIMM
 
 from .conftest import draw_photo
 from .op_chains import DIRECT, HYBRID
@@ -34,6 +33,24 @@ CONTAINERS = {
     "RandomChoice": _CHOSEN,
     "RandomOrder": "after DALI, in the order that the plan draws.",
 }
+
+_NO_FILTER = "box, hamming; nearest on a PIL image; lanczos on a tensor; bicubic on floats; antialias=False on a tensor"
+LIMITS = {
+    "RandomResizedCrop": _NO_FILTER,
+    "Resize": _NO_FILTER,
+    "CenterCrop": "after Normalize",
+    "RandomCrop": "padding_mode other than constant; after Normalize",
+    "Pad": "padding_mode other than constant; after Normalize",
+    "RandomRotation": "expand; interpolation other than nearest; a fill for each channel",
+    "RandomAffine": "interpolation other than nearest; a fill for each channel",
+    "Grayscale": "one output channel",
+    "ColorJitter": "hue; on floats",
+    "RandomErasing": "value='random'",
+    "ToDtype": "types other than float32 and uint8",
+    "ConvertImageDtype": "types other than float32 and uint8",
+    "RandomResizedCropAndInterpolation": "box, hamming, nearest",
+}
+"""When a transform is left to torchvision."""
 
 
 def mixed_photos(root: Path, images: int = 36, seed: int = 4) -> Path:
@@ -114,9 +131,9 @@ def page(rows: dict[str, Row]) -> str:
         "| transform in DALI | after DALI instead | parity |",
         "|---|---|---|",
     ]
-    for name, op in {**OPS, **TIMM}.items():
+    for name in (*OPS, *TIMM):
         means = [rows[chain].mean for chain in _chains_of(name)]
-        lines.append(f"| `{name}`{' (timm)' if name in TIMM else ''} | {op.limits} | {max(means):.2f} |")
+        lines.append(f"| `{name}`{' (timm)' if name in TIMM else ''} | {LIMITS.get(name, '')} | {max(means):.2f} |")
     lines += ["", "Transforms of transforms:", ""]
     lines += [f"- `{name}`: {how}" for name, how in CONTAINERS.items()]
     lines += [

@@ -100,7 +100,7 @@ def test_failed_with_the_cause(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no such decoder here\nand a long trace")
 
-    monkeypatch.setattr(dali_graph, "build", fail)
+    monkeypatch.setattr(dali_graph.Translated, "build", fail)
     loader = make(num_workers=0)
     loader.switch("dali-cpu")
     settle(loader)

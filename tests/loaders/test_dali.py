@@ -247,10 +247,10 @@ def test_dali_fails_in_the_middle_and_nothing_is_lost(make: Make, monkeypatch: p
     loader = make(num_workers=0, batch_size=9)
     expected = deliver(loader)[0]
     loader.set_epoch(0)
-    real, count = dali_graph.build, [0]
+    real, count = dali_graph.Translated.build, [0]
     every = 29 if method == "feed_input" else 11
     monkeypatch.setattr(
-        dali_graph, "build", lambda *args, **options: Stumbling(real(*args, **options), method, every, count)
+        dali_graph.Translated, "build", lambda *args, **options: Stumbling(real(*args, **options), method, every, count)
     )
     images = deliver(to_dali(loader))[0]
     assert ((images - expected).abs().mean(dim=(1, 2, 3)) * 255 * 0.226).max() < 1.5
@@ -261,11 +261,11 @@ def test_dali_fails_in_the_middle_and_nothing_is_lost(make: Make, monkeypatch: p
 
 def test_dali_that_keeps_failing_hands_over_to_torchvision(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = to_dali(make(num_workers=0, batch_size=9))
-    real = dali_graph.build
+    real = dali_graph.Translated.build
     engine = loader.pool["dali-cpu"].engine
     assert isinstance(engine, dali_engine.DaliEngine)
     monkeypatch.setattr(
-        dali_graph, "build", lambda *args, **options: Stumbling(real(*args, **options), "outputs", 2, [0])
+        dali_graph.Translated, "build", lambda *args, **options: Stumbling(real(*args, **options), "outputs", 2, [0])
     )
     monkeypatch.setattr(engine, "_pipeline", Stumbling(engine._pipeline, "outputs", 1, [0]))
     assert len(deliver(loader)[1]) == 243

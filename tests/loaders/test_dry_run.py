@@ -25,7 +25,12 @@ from kernel_monitor.loaders.dry_run.own_dataset import OwnDataset, Reading
 from .datasets import RUNNABLE, Case, as_written, write_images
 from .datasets.folder import photos
 
-BY_FILE = ("is cut off", "4 components", "could not be opened")  # reasons that are in the file, not in the data set
+BY_FILE = (
+    "is cut off",
+    "4 components",
+    "could not be opened",
+    "neither a JPEG",
+)  # reasons that are in the file, not in the data set
 
 
 @pytest.fixture(scope="module")

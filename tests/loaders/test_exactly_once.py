@@ -163,7 +163,7 @@ def test_an_engine_that_cannot_be_built_leaves_the_other_at_work(make: Make, mon
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no such decoder here")
 
-    monkeypatch.setattr(dali_graph, "build", fail)
+    monkeypatch.setattr(dali_graph.Translated, "build", fail)
     loader = make(num_workers=0)
     events: list[dict[str, Any]] = []
     unlisten = listen(lambda event: events.append(event) if event["loader"] == loader.id else None)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from kernel_monitor.errors import NotSwitchable, SampleError
 from kernel_monitor.loaders import ImageFiles, switchable
-from kernel_monitor.loaders.data.file_source import find_source
+from kernel_monitor.loaders.data.file_source import FileSource
 
 from .conftest import settle
 from .delivered import FIXED, as_listed, described, same, samples
@@ -76,7 +76,7 @@ def test_the_users_protocol(files: list[Path], kind: str, workers: int) -> None:
     dataset: ImageFiles = Own(given, described, as_listed)
     delivered, _ = samples(dataset, num_workers=workers)
     assert all(map(same, delivered, map(Own(given, described, as_listed).__getitem__, range(5))))
-    source = find_source(Own(given))
+    source = FileSource(Own(given))
     assert source.encoded == (kind in ("bytes", "bytearray", "memoryview"))
     assert source.locate(2).path == ("Own[2]" if source.encoded else str(files[2]))
     assert source.locate(-1).number == 4

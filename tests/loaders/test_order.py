@@ -30,7 +30,6 @@ from torch.utils.data import (
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from kernel_monitor.errors import NotSwitchable
 from kernel_monitor.loaders import switchable
 from kernel_monitor.loaders.engines import worker_start
 
@@ -262,11 +261,6 @@ def test_a_worker_that_is_late_is_raised_as_torch_raises_it(files: list[Path]) -
 def _slow(index: int) -> int:
     time.sleep(3)
     return index
-
-
-def test_loaders_without_batches_are_refused(files: list[Path]) -> None:
-    with pytest.raises(NotSwitchable, match="give the DataLoader a batch_size"):
-        switchable(DataLoader(Numbered(files), batch_size=None))
 
 
 def drawn(loader: Any) -> tuple[list[list[int]], list[float]]:

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from kernel_monitor.loaders.random_streams import ApartFromTransforms
-from kernel_monitor.loaders.transforms.catalogue import OPS
+from kernel_monitor.loaders.transforms.catalogue import OPS, TIMM
 from kernel_monitor.loaders.transforms.chain import flatten
-from kernel_monitor.loaders.transforms.timm_ops import TIMM
 from kernel_monitor.loaders.transforms.translate import scaling, translate
 
 from .conftest import Make, deliver, settle

@@ -18,7 +18,7 @@ from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
 from kernel_monitor.loaders import SwitchableLoader, random_streams, switchable
-from kernel_monitor.loaders.engines import obstacles, setting
+from kernel_monitor.loaders.engines import backends, setting
 from kernel_monitor.loaders.order_generators import Defaults
 from kernel_monitor.loaders.random_streams import held_generators
 
@@ -164,7 +164,7 @@ def test_what_user_code_draws_advances_and_does_not_depend_on_the_engine(files: 
 
 
 def test_so_it_is_where_dali_leaves_transforms_to_workers(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (setting, obstacles):
+    for module in (setting, backends):
         monkeypatch.setattr(module, "usable_cores", lambda: 64)
     expected = drawn_by(files, "numpy, held", 1, ["torchvision"], marks=True)
     assert drawn_by(files, "numpy, held", 1, ["dali-cpu", "dali-cpu", "torchvision"], marks=True) == expected

@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import obstacles, setting
+from kernel_monitor.loaders.engines import backends, setting
 from kernel_monitor.loaders.transforms.translate import share, translate
 
 from .conftest import augmented, make_folder, violent
@@ -51,7 +51,7 @@ class Counted(RandomSampler):
 @pytest.fixture(autouse=True)
 def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than workers, whatever the machine has."""
-    for module in (setting, obstacles):
+    for module in (setting, backends):
         monkeypatch.setattr(module, "usable_cores", lambda: 8)
 
 
@@ -172,7 +172,7 @@ def test_a_swap_that_could_only_be_slower_is_grey(files: Path, monkeypatch: pyte
     assert not backend.available
     assert "local (transform 2 of 3)" in str(backend.reason)
     assert "define what the data set uses in a module" in str(backend.reason)
-    for module in (setting, obstacles):
+    for module in (setting, backends):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
     backend, _ = of(files, RAND)
     assert not backend.available
@@ -187,7 +187,7 @@ def test_a_swap_that_could_only_be_slower_is_grey(files: Path, monkeypatch: pyte
 def test_a_torch_whose_workers_cannot_be_given_single_batches_makes_it_grey(
     files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(obstacles, "CAN_OFFER", False)
+    monkeypatch.setattr(backends, "CAN_OFFER", False)
     backend, _ = of(files, RAND)
     assert f"PyTorch {torch.__version__} cannot give single batches to workers" in str(backend.reason)
     assert of(files, RAND, workers=0)[0].available
@@ -213,7 +213,7 @@ def test_the_state_has_the_note_and_a_whole_chain_has_none(files: Path) -> None:
 
 
 def test_what_is_grey_follows_the_number_of_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (setting, obstacles):
+    for module in (setting, backends):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
     chain = v1.Compose([v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor()])
     loader = switchable(DataLoader(ImageFolder(folder, chain), batch_size=8))

@@ -14,11 +14,11 @@ from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, ra
 from torchvision import datasets
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
-from kernel_monitor.errors import NotSwitchable
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.data.file_source import find_source
-from kernel_monitor.loaders.data.torchvision_sets import LAYOUTS as UNDERSTOOD
+from kernel_monitor.loaders.data.file_source import FileSource
+from kernel_monitor.loaders.data.layouts import LAYOUTS as UNDERSTOOD
 
 from .conftest import make_folder
 from .delivered import FIXED, as_listed, described, same, samples
@@ -65,7 +65,7 @@ def test_a_torchvision_data_set_is_the_same_on_dali(name: str, tmp_path: Path, m
     for (one, _), (other, _) in zip(ours, plain, strict=True):
         assert one.shape == other.shape
         assert (one - other).abs().mean() * 255 < 0.5
-    paths = [find_source(dataset).locate(index).path for index in range(len(dataset))]
+    paths = [FileSource(dataset).locate(index).path for index in range(len(dataset))]
     for path, decoder in zip(paths, decoders, strict=True):
         if path.lower().endswith((".jpg", ".jpeg")):
             assert decoder == "dali-cpu"
@@ -106,24 +106,21 @@ def test_a_false_transform_is_left_out_where_the_class_leaves_it_out(
         assert ("called" in [target for _, target in kinds]) == (name == "Imagenette")
 
 
-def test_second_files_and_joint_transforms_are_refused_in_a_sentence(
+def test_second_files_and_joint_transforms_are_left_to_the_data_sets_own_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from .torchvision_layouts import caltech101, pets
+    from .torchvision_layouts import pets
 
-    outlines = caltech101(["category", "annotation"])(tmp_path, monkeypatch)()
-    with pytest.raises(NotSwitchable, match='Caltech101 with target_type="annotation" reads a second file'):
-        switchable(DataLoader(outlines))
     masks = pets("segmentation")(tmp_path, monkeypatch)()
-    with pytest.raises(NotSwitchable, match='OxfordIIITPet with target_types="segmentation" reads a second image'):
-        switchable(DataLoader(masks))
-    joint = pets("category")(tmp_path, monkeypatch)(transforms=lambda one, target: (one, target))
-    with pytest.raises(NotSwitchable, match=r"OxfordIIITPet has a joint transform .* give transform= and"):
-        switchable(DataLoader(joint))
+    assert not switchable(DataLoader(masks)).backends["dali-cpu"].available
+    joint = pets("category")(tmp_path, monkeypatch)(transforms=v2.Compose([v2.Resize((8, 8)), v2.PILToTensor()]))
+    loader = switchable(DataLoader(joint, batch_size=2, collate_fn=list))
+    assert "OxfordIIITPet transforms image and target together" in str(loader.backends["dali-cpu"].reason)
+    assert sum(map(len, loader)) == len(joint)
 
 
 @pytest.mark.parametrize("folder_class", [ImageFolder])
-def test_unknown_data_sets_are_refused_by_name_with_the_protocol(folder: Path, folder_class: Any) -> None:
+def test_data_sets_of_ones_own_are_served_and_named_where_dali_cannot(folder: Path, folder_class: Any) -> None:
     class Other(folder_class):
         def __getitem__(self, index: int) -> Any:
             return super().__getitem__(index)
@@ -135,17 +132,21 @@ def test_unknown_data_sets_are_refused_by_name_with_the_protocol(folder: Path, f
     class Same(folder_class):
         pass
 
-    unknown = r"Other comes from\. .*image_file\(index\) .* kernel_monitor\.loaders\.ImageFiles"
+    chain = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
+    other, plain = Other(folder, chain), ImageFolder(folder, chain)
     view: Any
-    for view in (Other(folder), Subset(Other(folder), [0]), ConcatDataset([ImageFolder(folder), Other(folder)])):
-        with pytest.raises(NotSwitchable, match=unknown):
-            switchable(DataLoader(view))
-    with pytest.raises(NotSwitchable, match="Batched has a __getitems__ of its own"):
-        switchable(DataLoader(Batched(folder)))
-    with pytest.raises(NotSwitchable, match="StackDataset"):
-        switchable(DataLoader(StackDataset(ImageFolder(folder))))
-    with pytest.raises(NotSwitchable, match="FakeData"):
-        switchable(DataLoader(datasets.FakeData(4)))
+    for view in (other, Subset(other, [0]), ConcatDataset([plain, other])):
+        loader = switchable(DataLoader(view))
+        assert loader.backends["dali-cpu"].available, loader.backends["dali-cpu"].reason
+        assert len(loader) == len(view)
+    for dataset, reason in (
+        (Batched(folder, chain), "Batched has a __getitems__ of its own"),
+        (StackDataset(plain), "StackDataset has a __getitems__ of its own"),
+        (datasets.FakeData(4, transform=chain), "FakeData opens no image file"),
+    ):
+        backend = switchable(DataLoader(dataset)).backends["dali-cpu"]
+        assert not backend.available
+        assert reason in str(backend.reason)
     assert len(switchable(DataLoader(Same(folder)))) == 243
 
 
@@ -200,7 +201,7 @@ def test_nested_views_on_dali(parts: list[Path], which: int) -> None:
 def test_numbers_are_unique_and_negative_indices_are_torchs(parts: list[Path]) -> None:
     a, b, c = (ImageFolder(root) for root in parts)
     view: Any = ConcatDataset([b, ConcatDataset([a, c]), a])
-    source = find_source(view)
+    source = FileSource(view)
     numbers = [source.locate(index).number for index in range(len(view))]
     assert sorted(numbers) == list(range(len(view)))
     assert source.files == len(view)

@@ -7,7 +7,8 @@ process, so they all work on such a copy.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import operator
+from collections import Counter, OrderedDict, defaultdict, deque
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils.data import Dataset
 
 FEW = 64  # elements: longer containers are copied, what is in them is not
 
+_COPIED = (Counter, defaultdict, deque)  # whole, as their own `copy` does
 _CONTAINERS = (list, dict, OrderedDict, set, tuple)
 
 
@@ -26,31 +28,31 @@ def snapshot(dataset: Any) -> Any:
     sets that they hold; two references to one object stay so. All else is shared: the samples themselves, arrays,
     open files, random generators, functions with what they refer to, and objects that do something at their end.
     """
-    return _copied(dataset, {})
+    return _copied(dataset, {}, dataset)
 
 
-def _copied(value: Any, done: dict[int, Any]) -> Any:
+def _copied(value: Any, done: dict[int, Any], root: Any = None) -> Any:
     if id(value) in done:
         return done[id(value)]
     kind = type(value)
     if kind in _CONTAINERS:
         copy: Any
-        if len(value) > FEW:
+        if len(value) > FEW or kind is set:
             done[id(value)] = copy = kind(value)  # a tuple stays the same object
-        elif kind is list:
-            done[id(value)] = copy = []
-            copy.extend(_copied(inner, done) for inner in value)
-        elif kind in (dict, OrderedDict):
-            done[id(value)] = copy = kind()
-            copy.update((key, _copied(inner, done)) for key, inner in value.items())
         elif kind is tuple:
             inside = tuple(_copied(inner, done) for inner in value)
-            changed = any(new is not old for new, old in zip(inside, value, strict=True))
-            done[id(value)] = copy = inside if changed else value
+            done[id(value)] = copy = value if all(map(operator.is_, inside, value)) else inside
         else:
-            done[id(value)] = copy = set(value)
+            done[id(value)] = copy = kind()
+            if kind is list:
+                copy.extend(_copied(inner, done) for inner in value)
+            else:
+                copy.update((key, _copied(inner, done)) for key, inner in value.items())
         return copy
-    if not _has_state(value):
+    if kind in _COPIED:
+        done[id(value)] = value.copy()
+        return done[id(value)]
+    if not (_has_state(value) or (value is root and not isinstance(value, type) and not hasattr(kind, "__del__"))):
         return value
     try:
         # Not copy.copy(): a class's pickling is not meant for copies in the same process.

@@ -34,6 +34,10 @@ class Decoded:
         for image, (first, shape) in zip(images, self._places.values(), strict=True):
             self._pixels[first : first + shape.numel()].view(shape).copy_(image)
 
+    def start(self, row: int) -> int:
+        """Position in the flat chain of transforms from which the image of a row is to be transformed."""
+        return self.rest if row in self._places else 0
+
     def image(self, row: int) -> Any:
         """The image of a row in memory of its own, as the next transform expects it; None where there is none."""
         if row not in self._places:

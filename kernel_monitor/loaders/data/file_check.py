@@ -15,23 +15,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from . import bitmaps, jpeg
-from .refusal import NotForDali
+from .image_formats import UNKNOWN, WALKS, NotForDali
 
 HEAD = 65536  # bytes of the first read
 LONGEST = 64 << 20  # bytes; files are read whole, by several threads at once
 PATIENCE = 0.003  # s; a batch whose files take longer to look at is on slow storage and is shared out to threads
 THREADS = 16
 
-# Not to wait for a writer where a named pipe has taken a file's place since it was last seen.
-_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _IRREGULAR = "not a regular file"
-_WALKS = {
-    jpeg.SOI: jpeg.jpeg_size,
-    bitmaps.PNG: bitmaps.png_size,
-    bitmaps.BMP: bitmaps.bmp_size,
-    bitmaps.RIFF: bitmaps.webp_size,
-}
 
 
 class Facts(NamedTuple):
@@ -45,51 +36,43 @@ class Facts(NamedTuple):
 def look_bytes(data: bytes) -> Facts:
     """Return the facts of an encoded image in memory; nothing is remembered."""
     try:
-        for magic, walk in _WALKS.items():
+        for magic, walk in WALKS.items():
             if data.startswith(magic):
                 return Facts(*walk(data), None)
-        raise NotForDali(bitmaps.UNKNOWN)
     except NotForDali as refusal:
         return Facts(0, 0, str(refusal))
+    return Facts(0, 0, UNKNOWN)
 
 
 def _look_file(path: str) -> Facts:
-    descriptor = os.open(path, _OPEN)
-    try:
-        status = os.fstat(descriptor)
+    with open(path, "rb", opener=_open_at_once) as file:
+        status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             return Facts(0, 0, _IRREGULAR)
         if status.st_size > LONGEST:
             return Facts(0, 0, "a file of more than 64 MB")
-        return look_bytes(_read(descriptor, status.st_size))
-    finally:
-        os.close(descriptor)
+        data = file.read(min(status.st_size, HEAD))
+        if status.st_size > HEAD and data.startswith(tuple(WALKS)):  # else these bytes are enough to refuse it
+            data += file.read(status.st_size - HEAD)
+        return look_bytes(data)
 
 
-def _read(descriptor: int, length: int) -> bytes:
-    """The whole file if a walk exists for its first bytes, else only those."""
-    data = os.read(descriptor, min(length, HEAD))
-    if length > HEAD and data.startswith(tuple(_WALKS)):
-        pieces = [data]
-        while (length := length - len(pieces[-1])) > 0 and pieces[-1]:
-            pieces.append(os.read(descriptor, length))
-        data = b"".join(pieces)
-    return data
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file, without waiting for a writer if a named pipe has taken its place since it was last seen."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class FileTable:
     """Facts about the files of one data set, in flat arrays: 16 bytes a file, so a million files fit.
 
-    Args:
-        files: how many there are; it grows with what is asked.
+    It is made for a number of files, and grows with what is asked.
     """
 
     def __init__(self, files: int) -> None:
         # Hash of path, size, modification and change time and inode; 0: not looked at yet. The last two notice what
         # was put in a file's place with its size and time kept, as `cp -p` and archives do.
-        self._seen = array("q", bytes(8 * files))
-        self._height = array("I", bytes(4 * files))
-        self._width = array("I", bytes(4 * files))
+        self._seen, self._height, self._width = array("q"), array("I"), array("I")
+        self._grow(files)
         self._reasons: dict[int, str] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -98,21 +81,17 @@ class FileTable:
 
         A file that is missing or unreadable has a reason too: the torchvision path then raises its error.
         """
+        self._grow(number + 1)
         try:
-            return self._look(number, path)
+            status = os.stat(path)  # noqa: PTH116 - once per sample, on the loop's own time
+            if not stat.S_ISREG(status.st_mode):
+                return Facts(0, 0, _IRREGULAR)
+            seen = hash((path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)) or 1
+            if self._seen[number] == seen:
+                return Facts(self._height[number], self._width[number], self._reasons.get(number))
+            facts = _look_file(path)
         except OSError as error:  # not remembered: a network may be back at the next look
             return Facts(0, 0, f"cannot be read: {error.strerror}")
-
-    def _look(self, number: int, path: str) -> Facts:
-        status = os.stat(path)  # noqa: PTH116 - once per sample, on the loop's own time
-        if not stat.S_ISREG(status.st_mode):
-            return Facts(0, 0, _IRREGULAR)
-        if number >= len(self._seen):
-            self._grow(number + 1)
-        seen = hash((path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)) or 1
-        if self._seen[number] == seen:
-            return Facts(self._height[number], self._width[number], self._reasons.get(number))
-        facts = _look_file(path)
         if facts.reason is None:
             self._reasons.pop(number, None)
         else:
@@ -148,6 +127,5 @@ class FileTable:
         more = files - len(self._seen)
         if more > 0:
             more = max(more, len(self._seen))
-            self._seen.extend(array("q", bytes(8 * more)))
-            self._height.extend(array("I", bytes(4 * more)))
-            self._width.extend(array("I", bytes(4 * more)))
+            for column in (self._seen, self._height, self._width):
+                column.frombytes(bytes(more * column.itemsize))

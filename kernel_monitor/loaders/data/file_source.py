@@ -7,20 +7,22 @@ import io
 import operator
 import os
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from PIL import Image
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from ...errors import TransformNotTranslatable
+from ..dry_run.openers import PIL
+from ..dry_run.own_dataset import OwnDataset, Reading, as_opened
 from ..random_streams import Streams
 from ..transforms.chain import flatten
-from .layouts import PROTOCOL, check, layout_of, plain
-from .torchvision_sets import Layout, Opener, open_as_stored, open_gray
+from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, open_as_stored, open_gray, parts, plain
 
 ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
+ASKED_OWN = 32  # where a dry run tells: as many as a calibration takes
 _MODES = {open_as_stored: "in the file's own mode", open_gray: "in grey"}  # openers whose images are not RGB
 
 
@@ -33,20 +35,34 @@ class Located(NamedTuple):
     data: bytes | None  # the encoded file, where the data set gives bytes instead of a path
     given: Any  # what the data set's own opening function takes (a path as the data set keeps it)
     part: Any  # the data set that lists the file; differs from sample to sample in a ConcatDataset
+    reading: Reading | None = None  # what a dry run of the data set's own `__getitem__` gave
+    reason: str | None = None  # why it gave nothing
 
 
 class FileSource:
     """The files behind a data set, seen live: what changes in `dataset` is seen at the next look.
 
     Where there are workers, `dataset` is a copy of the user's, replaced when these would see what the user changed.
+
+    Args:
+        dataset: the user's.
+        dry_run: whether data sets with a `__getitem__` of their own may be called to find out what it does.
+
+    Raises:
+        NotSwitchable: it has an `image_file` and no transform.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, *, dry_run: bool = True) -> None:
+        check(dataset)
         self.dataset = dataset
+        self.dry_run = dry_run
+        self.gives_batches = gives_batches(dataset)
+        self._owns: list[OwnDataset] = []  # the parts with a `__getitem__` of their own
         self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
         self._offsets: dict[int, tuple[Any, list[int]]] = {}
-        self._encoded = False
+        self.encoded = False  # whether it gives encoded bytes instead of paths: as its first sample did when asked
         self._first: list[Located] = []  # of the first samples, if the user's own code locates them
+        self.ask()
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -65,9 +81,10 @@ class FileSource:
         """
         seen: list[Any] = []
         known: set[int] = set()
-        for part, layout in self._parts(self.dataset):
-            transform, target = layout.transforms(part)
-            seen += [layout.opener(part), target]
+        for part, layout in parts(self.dataset):
+            transform, target = self._transforms(part, layout)
+            seen += [layout.opener(part) if layout is not None else self.own(part), target]
+            seen += self.own(part).glance() if layout is None else ()
             if id(transform) not in known:
                 known.add(id(transform))
                 for step in flatten(transform):
@@ -77,16 +94,12 @@ class FileSource:
     @property
     def files(self) -> int:
         """Number of files that the data sets at the bottom list."""
-        return self._files(self.dataset)
+        return _files(self.dataset)
 
     @property
     def transform(self) -> Any:
-        """What is applied to every image.
-
-        Raises:
-            TransformNotTranslatable: the parts of a ConcatDataset have different ones.
-        """
-        transforms = [layout.transforms(part)[0] for part, layout in self._parts(self.dataset)]
+        """What is applied to every image; raises `TransformNotTranslatable` if a ConcatDataset's parts differ in it."""
+        transforms = [transform for transform, _ in self.all_transforms]
         if any(transform is not transforms[0] for transform in transforms):
             raise TransformNotTranslatable(
                 "The parts of the ConcatDataset have different transforms, and DALI runs one for all; "
@@ -97,7 +110,7 @@ class FileSource:
     @property
     def openers(self) -> list[Opener]:
         """The functions that open images, each once."""
-        return list(dict.fromkeys(layout.opener(part) for part, layout in self._parts(self.dataset)))
+        return list(dict.fromkeys(layout.opener(part) for part, layout in parts(self.dataset) if layout is not None))
 
     @property
     def opens_plainly(self) -> bool:
@@ -113,12 +126,37 @@ class FileSource:
             if not plain(opener):
                 shown = getattr(opener, "__name__", type(opener).__name__)
                 return f"The data set opens its files by {shown}, and DALI would decode them itself."
+        for own in self._owns:
+            if own.refusal is not None:
+                return f"{type(own.dataset).__name__} {own.refusal}, and DALI is given one whole file for each sample."
+        if self._owns and len({self.kind, *(own.kind for own in self._owns)}) > 1:
+            return "The parts of the ConcatDataset open their images by different functions."
         return None
 
     @property
-    def encoded(self) -> bool:
-        """Whether the data set gives encoded bytes instead of paths: as its first sample did when it was asked."""
-        return self._encoded
+    def kind(self) -> str:
+        """Of the images that the transform is given: "pil" or "tensor"."""
+        kinds = [own.kind for own in self._owns]
+        return kinds[0] if kinds and len(kinds) == len(list(parts(self.dataset))) else PIL
+
+    def own(self, part: Any) -> OwnDataset:
+        """What is known of a part with a `__getitem__` of its own."""
+        for own in self._owns:
+            if own.dataset is part:
+                return own
+        own = OwnDataset(part)  # where a worker has a copy that nobody has asked
+        self._owns.append(own)
+        return own
+
+    def renew(self) -> None:
+        """Ask again what has got another transform; to be called by the user's thread, see `ask`."""
+        if any(not own.current for own in self._owns):
+            self.ask()
+
+    def failing(self) -> str | None:
+        """Why dry runs are given up, a sentence: too many samples could not be read; None where that is not so."""
+        given_up = [own for own in self._owns if own.give_up()]
+        return self.obstacle if given_up else None
 
     def ask(self) -> None:
         """If the user's own code locates the samples, call it for the first ones, and remember them.
@@ -126,16 +164,35 @@ class FileSource:
         To be called by the user's thread: an engine warms up on another one, where user code must not draw from the
         generators that the training draws from at the same time.
         """
-        self._first, self._encoded = [], False
+        self._first, self.encoded = [], False
         if self.asks_user:
             # Plain torch would not call it now; the loop meets an error when it gets there.
             with Streams(self.dataset).apart(), suppress(Exception):
-                for index in range(min(ASKED, len(self))):
-                    self._first.append(self.locate(index))
-                self._encoded = any(
+                self._learn()
+                for index in range(min(ASKED_OWN if self._owns else ASKED, len(self))):
+                    self._first.append(self.read(self.locate(index)))
+                self.encoded = any(
                     layout is PROTOCOL and len(part) > 0 and _data(part.image_file(0)[0]) is not None
-                    for part, layout in self._parts(self.dataset)
-                )
+                    for part, layout in parts(self.dataset)
+                ) or any(located.data is not None for located in self._first)
+
+    def _learn(self) -> None:
+        """Find out what the data sets' own `__getitem__` do."""
+        before, self._owns = self._owns, []
+        for part, layout in parts(self.dataset):
+            if layout is None and all(own.dataset is not part for own in self._owns):
+                earlier = before[len(self._owns)] if len(self._owns) < len(before) else None
+                known = earlier is not None and earlier.dataset is part and earlier.current
+                own = earlier if known and earlier is not None else OwnDataset(part)
+                self._owns.append(own)
+                if known:
+                    continue
+                if hasattr(part, "__getitems__"):
+                    own.refusal = "has a __getitems__ of its own"
+                elif not self.dry_run:
+                    own.refusal = "is not to be called dry (dry_run=False)"
+                else:
+                    own.learn(earlier)
 
     def first(self, count: int) -> list[Located]:
         """The files of the first samples, `count` at most; may be called from any thread."""
@@ -151,15 +208,10 @@ class FileSource:
         return self._first[:count] if self.asks_user else [self.locate(k * total // count) for k in range(count)]
 
     def locate(self, index: int) -> Located:
-        """Return the file of a sample.
-
-        Raises:
-            IndexError: the data set has no such index (a ValueError for a ConcatDataset's negative ones, as torch).
-            Exception: whatever the user's own `image_file` raises.
-        """
+        """Return the file of a sample; raises torch's error for an index that there is not, or the user's own."""
         view, first = self.dataset, 0
         while True:
-            getitem = type(view).__getitem__ if hasattr(type(view), "__getitem__") else None
+            getitem = getattr(type(view), "__getitem__", None)
             if getitem is Subset.__getitem__:
                 index = operator.index(view.indices[index])
                 view = view.dataset
@@ -170,27 +222,40 @@ class FileSource:
             else:
                 break
         layout = layout_of(view)
+        if layout is None:
+            number = first + (index if index >= 0 else index + len(view))
+            return Located(number, f"{type(view).__name__}[{index}]", None, None, index, view)
         given, target = layout.entry(view, index)
         number = first + (index if index >= 0 else index + len(layout.entries(view)))
         data = _data(given)
         path = _path(given) if data is None else f"{type(view).__name__}[{index}]"
         return Located(number, path, target, data, given, view)
 
+    def read(self, located: Located) -> Located:
+        """The same with the file, where only the data set's own `__getitem__` knows it: by a dry run."""
+        if layout_of(located.part) is not None:
+            return located
+        read = self.own(located.part).read_proven(located.given)
+        if isinstance(read, str):
+            return located._replace(reason=f"{located.path} {read}")
+        opened = read.opened
+        return located._replace(path=opened.path or located.path, data=opened.data, reading=read)
+
     def absolute(self, path: str) -> str:
         """The path from the root, taken from the folder in which the loader was wrapped."""
         return os.path.join(self._folder, path)  # noqa: PTH118 - once per sample
 
     def open(self, located: Located) -> Any:
-        """Open a sample's image as its data set does.
-
-        Raises:
-            OSError: it is not a regular file, or cannot be read as an image.
-            Exception: whatever the user's own opening function raises.
-        """
+        """Open a sample's image as its data set does; an `OSError` if it is no regular file, or no readable image."""
+        if located.reading is not None:
+            return as_opened(located.reading.opened)
         if located.data is not None:
             with Image.open(_Named(located.data, located.path)) as image:
                 return image.convert("RGB")
-        opener = layout_of(located.part).opener(located.part)
+        layout = layout_of(located.part)
+        if layout is None:
+            raise OSError(f"{located.path} {located.reason}")
+        opener = layout.opener(located.part)
         if not plain(opener) and opener not in _MODES:
             return opener(located.given)
         absolute = self.absolute(located.path)
@@ -199,40 +264,24 @@ class FileSource:
             raise OSError(f"not a regular file: {located.path}")
         return opener(absolute)
 
-    def transform_of(self, located: Located) -> Any:
-        """The transform of a sample's image, None for none: its part's own."""
-        return layout_of(located.part).transforms(located.part)[0]
+    def transforms_of(self, located: Located) -> tuple[Any, Any]:
+        """The transform of a sample's image and that of its target, None for none: its part's own."""
+        return self._transforms(located.part, layout_of(located.part))
 
-    def target_transform_of(self, located: Located) -> Any:
-        """What is applied to a sample's target, None for nothing: its part's own."""
-        return layout_of(located.part).transforms(located.part)[1]
+    def _transforms(self, part: Any, layout: Layout | None) -> tuple[Any, Any]:
+        return layout.transforms(part) if layout is not None else (self.own(part).transform, None)
 
     @property
     def asks_user(self) -> bool:
         """Whether the user's own code locates or opens the samples' files."""
-        parts = list(self._parts(self.dataset))
-        return any(layout is PROTOCOL for _, layout in parts) or not all(
+        return any(layout is PROTOCOL or layout is None for _, layout in parts(self.dataset)) or not all(
             plain(opener) or opener in _MODES for opener in self.openers
         )
 
     @property
     def all_transforms(self) -> list[tuple[Any, Any]]:
         """The transform and the target transform of each part, None for none."""
-        return [layout.transforms(part) for part, layout in self._parts(self.dataset)]
-
-    def _parts(self, view: Any) -> Iterator[tuple[Any, Layout]]:
-        """The data sets at the bottom, each once per place it has."""
-        getitem = getattr(type(view), "__getitem__", None)
-        if getitem is Subset.__getitem__:
-            yield from self._parts(view.dataset)
-        elif getitem is ConcatDataset.__getitem__:
-            for part in view.datasets:
-                yield from self._parts(part)
-        else:
-            yield view, layout_of(view)
-
-    def _files(self, view: Any) -> int:
-        return sum(len(layout.entries(part)) for part, layout in self._parts(view))
+        return [self._transforms(part, layout) for part, layout in parts(self.dataset)]
 
     def _starts(self, view: Any) -> list[int]:
         """Number of the first file of each part of a ConcatDataset.
@@ -241,11 +290,12 @@ class FileSource:
         """
         known = self._offsets.get(id(view))
         if known is None or known[0] is not view or len(known[1]) != len(view.datasets):
-            starts = [0]
-            for part in view.datasets[:-1]:
-                starts.append(starts[-1] + self._files(part))
-            known = self._offsets[id(view)] = view, starts
+            known = self._offsets[id(view)] = view, [0, *accumulate(map(_files, view.datasets[:-1]))]
         return known[1]
+
+
+def _files(view: Any) -> int:
+    return sum(len(part if layout is None else layout.entries(part)) for part, layout in parts(view))
 
 
 def same(a: list[Any], b: list[Any]) -> bool:
@@ -285,15 +335,3 @@ def _path(given: Any) -> str:
     if not isinstance(given, str | os.PathLike):
         raise TypeError(f"a data set gave {type(given).__name__} for an image file; it must give a path or bytes")
     return os.fsdecode(given)
-
-
-def find_source(dataset: Dataset[Any]) -> FileSource:
-    """Return where a data set keeps its image files.
-
-    Raises:
-        NotSwitchable: the data set is none of those that are understood.
-    """
-    source = FileSource(dataset)
-    check(dataset)
-    source.ask()
-    return source

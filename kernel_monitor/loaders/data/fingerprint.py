@@ -90,6 +90,8 @@ class _Describer(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:  # called for all but plain values and containers
         try:
+            if isinstance(value, FunctionType | type) and _is_importable(value):
+                return NotImplemented  # by its name
             known = _DESCRIPTIONS.get(type(value))
             if known is not None:
                 return known(value)
@@ -107,7 +109,7 @@ class _Describer(pickle.Pickler):
             attributes = getattr(value, "__dict__", None)
             reduced = (_known_by, (type(value),), attributes) if attributes else ""
         if isinstance(reduced, str):
-            return _identity(value)
+            return _known_by, (type(value).__qualname__, id(value))
         if len(reduced) > 2 and type(reduced[2]) is dict:
             attributes = {name: self._digested(inner) for name, inner in reduced[2].items()}
             return (*reduced[:2], attributes, *reduced[3:])
@@ -126,13 +128,7 @@ def _known_by(*words: Any) -> None:
     """Stands for an object in a description."""
 
 
-def _identity(value: Any) -> Any:
-    return _known_by, (type(value).__qualname__, id(value))
-
-
 def _function(value: FunctionType) -> Any:
-    if _is_importable(value):
-        return NotImplemented  # by its name
     names = _names(value.__code__)
     around = {name: value.__globals__[name] for name in names if name in value.__globals__}
     cells = [_content(cell) for cell in value.__closure__ or ()]
@@ -159,8 +155,6 @@ def _code(value: CodeType) -> Any:
 
 
 def _class(value: type) -> Any:
-    if _is_importable(value):
-        return NotImplemented  # by its name
     inside = {name: inner for name, inner in vars(value).items() if name not in _OWN}
     return _known_by, (value.__module__, value.__qualname__), (value.__bases__, inside)
 

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +19,16 @@ from torch.utils.data import default_collate, get_worker_info
 
 from ...errors import SampleError
 from ...text import shown
+from ..dry_run.own_dataset import Reading
+from ..dry_run.structure import Place
 from ..plan import Skipped, Slot
 from ..random_streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
 from ..transforms.draws import UInt64s, sample_keys, stream_seeds
 from ..transforms.inject import Injected
 from .file_source import FileSource, Located, same
+from .layouts import layout_of
 
+UNREADABLE = (OSError, SyntaxError)  # what opening an image file raises; Pillow has both
 GREETING = -1  # number of a slot without samples, which a worker answers as soon as it can work
 
 
@@ -45,7 +50,6 @@ class BadSample:
         return error
 
     def skipped(self) -> Skipped:
-        """The entry of the list of what was left out."""
         return Skipped(self.index, self.path, self.text)
 
     @classmethod
@@ -69,31 +73,38 @@ class Fetched(NamedTuple):
     seed: int = 0  # of what the collate function draws from
 
 
-class KeyedDataset:
-    """Map-style data set whose `__getitems__` takes a `Slot` and computes its samples from their keys.
+class Pair(NamedTuple):
+    """A sample of an image and a target, without its image; as `dry_run.own_dataset.Reading`."""
 
-    Args:
-        source: of the data set.
-        on_error: "raise" or "skip", for files that cannot be read.
-    """
+    target: Any
+
+    @property
+    def places(self) -> list[Place]:
+        return [(0,)]
+
+    def filled(self, image: Any) -> Any:
+        """The sample with this image."""
+        return image, self.target
+
+
+class KeyedDataset:
+    """Map-style data set whose `__getitems__` takes a `Slot` and computes its samples from their keys."""
 
     def __init__(self, source: FileSource, on_error: str) -> None:
         self.source = source
-        self.on_error = on_error
+        self.on_error = on_error  # "raise" or "skip", for files that cannot be read
         self._copies: dict[int, tuple[Any, Injected]] = {}  # by the id of the transform, which is held so long
         self._streams: dict[tuple[int, ...], tuple[Any, Streams]] = {}  # by the ids of the objects, which are held
         self._epoch: int | None = None  # that the copies and the streams were made for
         self._asks_user = self._draws = True  # of the source, and of it or its transforms, when looked at last
         self._seen: list[Any] = []  # of the source then
         self._seeds: tuple[Slot, dict[int, list[int]]] | None = None  # of one batch, by stream
-        self._last: Injected | None = None  # used last
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __getstate__(self) -> dict[str, Any]:
-        own: dict[str, Any] = {"_copies": {}, "_streams": {}, "_epoch": None, "_seen": [], "_seeds": None}
-        return {**self.__dict__, **own, "_last": None}
+        return {**self.__dict__, "_copies": {}, "_streams": {}, "_epoch": None, "_seen": [], "_seeds": None}
 
     def keys(self, slot: Slot) -> UInt64s:
         """uint64[n], the keys of a batch."""
@@ -112,42 +123,89 @@ class KeyedDataset:
 
         Draws from the process's generators: in the process of the training, `apart` puts them back.
         """
-        begun: dict[int, Injected | None] = {}
+        if self.source.gives_batches:
+            return self._whole(slot, list(rows))
+        begun: dict[int, Injected] = {}
         samples: list[Any] = []
         indices: list[int] = []
         bad: dict[int, BadSample] = {}
         for row in rows:
             index = slot.indices[row]
-            located = self.locate(slot, row)
-            decoded, start = None if slot.decoded is None else slot.decoded.image(row), 0
+            located = self._found(slot, row)
+            own = layout_of(located.part) is None
             try:
-                if decoded is None:
-                    image = self.source.open(located)
-                else:
-                    image, start = decoded, slot.decoded.rest
-            except Exception as error:  # noqa: BLE001 - raised in the user's loop, with the file's name
-                found = BadSample.of(index, located.path, error)
+                image = self._own(slot, row, located, begun) if own else self._opened(slot, row, located)
+            except Exception as error:  # raised in the user's loop, with the file's name
+                if own and not isinstance(error, UNREADABLE):
+                    raise
+                path = self.source.own(located.part).path if own else None
+                found = BadSample.of(index, path or located.path, error)
                 if self.on_error == "raise":
                     return Fetched(_pack(slot.indices), None, found, {})
                 bad[row] = found
                 continue
-            injected = self._begin(self.source.transform_of(located), slot, begun)
-            if injected is not None:
-                image = injected.run(image, row, start)
-            samples.append((image, self.target(slot, row, located)))
+            if not own:
+                injected = self._begin(self.source.transforms_of(located)[0], slot, begun)
+                if injected is not None:
+                    image = injected.run(image, row, 0 if slot.decoded is None else slot.decoded.start(row))
+                image = image, self.target(slot, row, located)
+            samples.append(image)
             indices.append(index)
         return Fetched(_pack(indices), samples, None, bad, collate_seed(slot))
 
-    def locate(self, slot: Slot, row: int) -> Located:
-        """The file of a sample; with the generators seeded if the user's own code locates or opens it."""
+    def _opened(self, slot: Slot, row: int, located: Located) -> Any:
+        """The image of a sample, decoded already or by the data set's own function."""
+        image = None if slot.decoded is None else slot.decoded.image(row)
+        return self.source.open(located) if image is None else image
+
+    def _own(self, slot: Slot, row: int, located: Located, begun: dict[int, Injected]) -> Any:
+        """A sample by the user's own `__getitem__`; only the transform of its image has the plan's numbers."""
+        own = self.source.own(located.part)
+        injected = None if own.learnt is None else self._begin(own.transform, slot, begun)
+        image = None if slot.decoded is None else slot.decoded.image(row)
+        if image is not None:
+            reading = own.read(located.given)
+            if not isinstance(reading, str):
+                start = slot.decoded.start(row)
+                return reading.filled(image if injected is None else self._transformed(injected, row, image, start))
+            self._seed(self.source.dataset, slot, row, SAMPLE)
+        if injected is None:
+            return own.compute(located.given, None)
+        return own.compute(located.given, partial(self._transformed, injected, row))
+
+    def _transformed(self, injected: Injected, row: int, image: Any, start: int = 0) -> Any:
+        """Transform an image; what the user's code draws afterwards does not depend on what the transform drew."""
+        if not injected.unknown:
+            return injected.run(image, row, start)
+        with self._streams_of(self.source.dataset).apart():
+            return injected.run(image, row, start)
+
+    def _whole(self, slot: Slot, rows: list[int]) -> Fetched:
+        """The samples of a data set that gives whole batches."""
+        self._renew(slot.epoch)
+        seed = stream_seeds(sample_keys(slot.seed, slot.epoch, [slot.number], [0]), SAMPLE)[0]
+        self._streams_of(self.source.dataset).seed(seed)
+        samples = self.source.dataset.__getitems__([slot.indices[row] for row in rows])
+        return Fetched(_pack([slot.indices[row] for row in rows]), samples, None, {}, collate_seed(slot))
+
+    def _found(self, slot: Slot, row: int) -> Located:
+        """A sample of the data set; with the generators seeded if the user's own code locates or opens it."""
         self._renew(slot.epoch)
         if self._asks_user:
             self._seed(self.source.dataset, slot, row, SAMPLE)
         return self.source.locate(slot.indices[row])
 
+    def locate(self, slot: Slot, row: int) -> Located:
+        """The file of a sample."""
+        return self.source.read(self._found(slot, row))
+
+    def piece(self, slot: Slot, row: int, located: Located) -> Pair | Reading:
+        """A sample without its image."""
+        return located.reading or Pair(self.target(slot, row, located))
+
     def target(self, slot: Slot, row: int, located: Located) -> Any:
         """A sample's target; with the generators seeded for its part's target transform."""
-        change = self.source.target_transform_of(located)
+        _, change = self.source.transforms_of(located)
         if change is None:
             return located.target
         self._seed(change, slot, row, TARGET)
@@ -156,8 +214,7 @@ class KeyedDataset:
     def apart(self, collate: Callable[[list[Any]], Any] | None = None) -> AbstractContextManager[None]:
         """Leave the generators of the process of the training as they were, around whatever computes samples there.
 
-        Args:
-            collate: the user's collate function, where that is called, too.
+        `collate` is the user's collate function, where that is called, too.
         """
         self._watch()
         if not self._draws and (collate is None or collate is default_collate):
@@ -178,18 +235,17 @@ class KeyedDataset:
         """The data set's transform with a batch's numbers, for an engine that runs a part of it itself."""
         return self._begin(self.source.transform, slot, {})
 
-    def drawn(self) -> dict[int, Any]:
-        """What the last sample computed drew, by position in the chain."""
-        return {} if self._last is None else self._last.drawn()
-
-    def _begin(self, transform: Any, slot: Slot, begun: dict[int, Injected | None]) -> Injected | None:
-        """A transform with this batch's numbers; `begun` are those that have them already, by id."""
+    def _begin(self, transform: Any, slot: Slot, begun: dict[int, Injected]) -> Injected | None:
+        """A copy of a transform with this batch's numbers; `begun` are those that have them already, by id."""
+        if transform is None:
+            return None
         if id(transform) not in begun:
-            injected = begun[id(transform)] = self._copied(transform, slot.epoch)
-            if injected is not None:
-                injected.begin(self.keys(slot))
-        self._last = begun[id(transform)]
-        return self._last
+            self._renew(slot.epoch)
+            if id(transform) not in self._copies:
+                self._copies[id(transform)] = transform, Injected(transform)
+            injected = begun[id(transform)] = self._copies[id(transform)][1]
+            injected.begin(self.keys(slot))
+        return begun[id(transform)]
 
     def _seed(self, drawing: Any, slot: Slot, row: int, stream: int) -> None:
         if self._seeds is None or self._seeds[0] is not slot:
@@ -208,32 +264,23 @@ class KeyedDataset:
     def _renew(self, epoch: int) -> None:
         """At a new epoch, look at the user's objects anew."""
         if epoch != self._epoch:
-            self._copies, self._streams, self._epoch = {}, {}, epoch
+            self._epoch = epoch
             self._look()
 
     def _watch(self) -> None:
         """Once a batch, where there are no workers: what the user replaces in the middle of an epoch counts at once."""
         if self._epoch is None or not same(self._seen, self.source.glance()):
-            self._copies, self._streams = {}, {}
             self._look()
 
     def _look(self) -> None:
-        """Look whether the user's own code draws for samples."""
+        """Forget what was made of the user's objects, and look whether their own code draws for samples."""
+        self.source.renew()
+        self._copies, self._streams = {}, {}
         self._seen = self.source.glance()
-        pairs = self.source.all_transforms
         self._asks_user = self.source.asks_user
         self._draws = self._asks_user or any(
-            target is not None or Injected(transform).unknown for transform, target in pairs
+            target is not None or Injected(transform).unknown for transform, target in self.source.all_transforms
         )
-
-    def _copied(self, transform: Any, epoch: int) -> Injected | None:
-        """A copy that takes numbers from the plan."""
-        if transform is None:
-            return None
-        self._renew(epoch)
-        if id(transform) not in self._copies:
-            self._copies[id(transform)] = transform, Injected(transform)
-        return self._copies[id(transform)][1]
 
 
 class KeyedCollate:
@@ -257,12 +304,7 @@ class KeyedCollate:
             return fetched._replace(content=None, failure=ExceptionWrapper(where=_where()))
 
     def batch(self, samples: Any, seed: int) -> Any:
-        """What the function makes of some samples.
-
-        Args:
-            samples: as the data set gives them.
-            seed: from `collate_seed`.
-        """
+        """What the function makes of some samples, as the data set gives them; `seed` is from `collate_seed`."""
         if self.collate is not default_collate:
             if self._streams is None:
                 self._streams = Streams(self.collate)

@@ -39,11 +39,12 @@ from .watch import Watch
 
 PROVEN = 16  # samples that are computed both ways, spread over the data set
 AGAIN = 2  # samples, where the data set looks as it did when it was proven
-FORMS = 32  # kinds of samples, by their structure, that are proven while the loader runs
+FORMS = 32  # structures of samples that are proven
 NOT_THE_SAME = "is not the same twice"
 DIFFERS = "gives another sample when its image is opened and transformed for it"
 OPAQUE = (PIXELS, NEW_TRANSFORM, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)  # a function of the user's may be the transform
 FINAL = (KEEPS, NOT_THE_SAME, DIFFERS)  # one such sample is enough
+LEAST_READ = 64  # samples, before it is judged how many could not be read
 DEVIATING = 0.1  # share of the samples above which a data set is not read by dry runs
 
 
@@ -83,18 +84,33 @@ class OwnDataset:
 
     Args:
         dataset: the user's.
-        learnt: what another process has learnt of it, or an earlier look at it.
+        functions: whether functions of the user's count as transforms, too.
+
+    Attributes:
+        learnt: what is known of it; None where its samples cannot be read by dry runs.
+        refusal: why they cannot be, as the end of "The data set …"; None where they can.
+        path: of the file that was opened last by the user's own code; None where that is not known.
     """
 
-    def __init__(self, dataset: Any, learnt: Learnt | None = None, *, functions: bool = False) -> None:
+    def __init__(self, dataset: Any, *, functions: bool = False) -> None:
         openers.install()
         self.dataset = dataset
-        self.learnt = learnt
+        self.learnt: Learnt | None = None
         self.refusal: str | None = None
-        self._functions = functions if learnt is None else learnt.functions
-        self._view = View(dataset, functions=self._functions)
-        self._forms: set[Any] = set()
+        self.path: str | None = None
+        self._functions = functions
+        self._view = View(dataset, functions=functions)
+        self._forms: set[Any] = set()  # of samples that were the same both ways
         self._opened_any = False  # whether the sample computed last opened an image
+        self._read = self._unread = 0  # samples since it was learnt
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_view": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        openers.install()
+        self._view = View(self.dataset, functions=self._functions)
 
     @property
     def current(self) -> bool:
@@ -102,10 +118,14 @@ class OwnDataset:
         return self._view.current
 
     @property
+    def kind(self) -> str:
+        """Of the images that the transform is given, see `openers`."""
+        return openers.PIL if self.learnt is None else self.learnt.kind
+
+    @property
     def point(self) -> TransformPoint | None:
         """The transform of its images; None where none is known."""
-        points, learnt = self._view.points, self.learnt
-        place = None if learnt is None else learnt.place
+        points, place = self._view.points, None if self.learnt is None else self.learnt.place
         return points[place] if place is not None and place < len(points) else None
 
     @property
@@ -113,25 +133,57 @@ class OwnDataset:
         """The user's transform of the images; None where none is known."""
         return None if self.point is None else self.point.transform
 
-    def compute(self, index: int, transform: Callable[[Any], Any] | None) -> tuple[Any, str | None]:
-        """A sample by the user's own code, and the path of its file, if it is known.
+    def glance(self) -> list[Any]:
+        """What the data set keeps where transforms were found."""
+        return self._view.found
+
+    def compute(self, index: int, transform: Callable[[Any], Any] | None) -> Any:
+        """A sample by the user's own code.
 
         Args:
             index: of the sample.
             transform: applied to the image in place of the user's; None: the user's.
 
         Raises:
-            Exception: whatever the user's code raises; it has the path as its attribute `kernel_monitor_path`.
+            Exception: whatever the user's code raises.
         """
         call = RealCall(self.point, transform)
+        dataset = self.dataset if self.learnt is None else self._view.dataset
         with call:
             try:
-                sample = self._view.dataset[index]
-                self._opened_any = call.opened_any
-                return sample, call.path
-            except Exception as error:
-                error.kernel_monitor_path = call.path  # type: ignore[attr-defined]
-                raise
+                return dataset[index]
+            finally:
+                self.path, self._opened_any = call.path, call.opened_any
+
+    def read_proven(self, index: int) -> Reading | str:
+        """As `read`; a sample of a new structure is first computed both ways, and whatever the user's code raises is a
+        reason: it is raised again where the sample is computed.
+        """
+        if self.learnt is None:
+            return str(self.refusal)
+        self._read += 1
+        try:
+            found = self.read(index)
+            if not isinstance(found, str) and form(found.sample) not in self._forms:
+                found = self._extended(index, found)
+        except Exception as error:  # noqa: BLE001 - see above
+            found = f"raises {type(error).__name__}"
+        self._unread += isinstance(found, str)
+        return found
+
+    def give_up(self) -> bool:
+        """Whether too many samples could not be read, so that it is not tried any longer."""
+        if self.refusal is None and self._read >= LEAST_READ and self._unread > DEVIATING * self._read:
+            self.refusal = f"cannot be read without its own code in {self._unread} of {self._read} samples"
+            return True
+        return False
+
+    def _extended(self, index: int, found: Reading) -> Reading | str:
+        """A sample of a structure that was not seen before, if it is the same both ways."""
+        if len(self._forms) >= FORMS:
+            return "gives samples of ever new structures"
+        reason = self._compared(index, None)
+        return reason or self.read(index) or found
 
     def read(self, index: int) -> Reading | str:
         """A sample by a dry run, or why that is not possible, without a full stop.
@@ -170,34 +222,40 @@ class OwnDataset:
             return KEEPS
         return Reading(opened, sample, found, point)
 
-    def proven(self, reading: Reading) -> bool:
-        """Whether samples of this form were the same both ways."""
-        return form(reading.sample) in self._forms
-
-    def learn(self) -> None:
-        """Find out whether its samples can be read by dry runs; `refusal` says why not.
+    def learn(self, earlier: OwnDataset | None = None) -> None:
+        """Find out whether its samples can be read by dry runs.
 
         Works on a copy: what the data set changes of its own while it is read is not seen by anybody.
+
+        Args:
+            earlier: an earlier state of the data set, of which that is known: then a few samples are enough.
         """
-        self._try(functions=False)
+        if earlier is not None and type(earlier.dataset) is type(self.dataset):
+            self._forms = earlier._forms
+            if earlier.refusal is not None:
+                self.refusal = earlier.refusal
+                return
+            self._try(AGAIN, functions=earlier._functions)
+        if self.learnt is None:
+            self._try(PROVEN, functions=False)
         if self.refusal in OPAQUE:
             first = self.refusal
-            self._try(functions=True)
+            self._try(PROVEN, functions=True)
             self.refusal = first if self.learnt is None else None
         self._functions = self.learnt is not None and self.learnt.functions
         self._view = View(self.dataset, functions=self._functions)
 
-    def _try(self, *, functions: bool) -> None:
+    def _try(self, samples: int, *, functions: bool) -> None:
         trial = OwnDataset(snapshot(self.dataset), functions=functions)
         with Watch(trial._view.dataset, trial._view.shared) as watch:
-            refusal = trial._refusal(watch)
+            refusal = trial._refusal(watch, samples)
         self.refusal = watch.reason or refusal
         self.learnt = None if self.refusal is not None else trial.learnt
-        self._forms = trial._forms
+        self._forms = self._forms | trial._forms
 
-    def _refusal(self, watch: Watch) -> str | None:
+    def _refusal(self, watch: Watch, samples: int) -> str | None:
         total = len(self.dataset)
-        indices = sorted({k * total // PROVEN for k in range(PROVEN)}) if total else []
+        indices = sorted({k * total // samples for k in range(samples)}) if total else []
         reasons: Counter[str] = Counter()
         for index in indices:
             try:
@@ -214,18 +272,21 @@ class OwnDataset:
             return reasons.most_common(1)[0][0] if reasons else "has no samples"
         return None
 
-    def _compared(self, index: int, watch: Watch) -> str | None:
+    def _compared(self, index: int, watch: Watch | None) -> str | None:
         """Compute a sample both ways; returns why it cannot be read, None where it can.
 
         Each call is made by the user's own code first: what it writes or keeps, it has then written and kept whole.
         """
         seed = 0x5EED + index
         injected = None if self.learnt is None else Injected(self.transform)
-        theirs = self._seeded(seed, injected)(index)
-        watch.look()
-        self._streams.seed(seed)
+        theirs = self._seeded(seed, injected, index)
+        if watch is not None:
+            watch.look()
+        streams = Streams(self.dataset)
+        streams.seed(seed)
         reading = self.read(index)
-        watch.look()
+        if watch is not None:
+            watch.look()
         if isinstance(reading, str):
             return KEEPS if reading == NO_IMAGE and self._opened_any else reading
         if self.learnt is None:
@@ -237,30 +298,29 @@ class OwnDataset:
             return "opens some images by another function"
         if injected is None:
             injected = Injected(self.transform)
-            theirs = self._seeded(seed, injected)(index)
+            theirs = self._seeded(seed, injected, index)
         seen = form(reading.sample)
         injected.begin(sample_keys(seed, 0, [index], [0]))
         ours = reading.filled(injected.run(as_opened(reading.opened), 0))
         if not equal(ours, theirs):
-            again = self._seeded(seed, injected)(index)
+            again = self._seeded(seed, injected, index)
             return DIFFERS if equal(again, theirs) else NOT_THE_SAME
         self._forms.add(seen)
         return None
 
-    @property
-    def _streams(self) -> Streams:
-        return Streams(self.dataset)
+    def _seeded(self, seed: int, injected: Injected | None, index: int) -> Any:
+        """A sample by the user's own code, with these random numbers."""
+        streams = Streams(self.dataset)
+        streams.seed(seed)
+        if injected is None:
+            return self.compute(index, None)
+        injected.begin(sample_keys(seed, 0, [index], [0]))
 
-    def _seeded(self, seed: int, injected: Injected | None) -> Callable[[int], Any]:
-        """The user's own samples, with these random numbers."""
+        def transform(image: Any) -> Any:
+            with streams.apart():
+                return injected.run(image, 0)
 
-        def computed(index: int) -> Any:
-            self._streams.seed(seed)
-            if injected is not None:
-                injected.begin(sample_keys(seed, 0, [index], [0]))
-            return self.compute(index, None if injected is None else lambda image: injected.run(image, 0))[0]
-
-        return computed
+        return self.compute(index, transform)
 
 
 def same(a: TransformPoint | None, b: TransformPoint | None) -> bool:

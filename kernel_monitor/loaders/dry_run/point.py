@@ -7,8 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..transforms.catalogue import find
-from ..transforms.chain import COMPOSES
-from ..transforms.holder import held
+from ..transforms.chain import COMPOSES, held
 from .calls import current
 
 

@@ -51,6 +51,11 @@ class View:
         """Whether the data set still finds the same transforms."""
         return all(look() is was for look, was in self._read)
 
+    @property
+    def found(self) -> list[Any]:
+        """What is there now where transforms were found."""
+        return [look() for look, _ in self._read]
+
     def _replaced(self, value: Any, depth: int) -> Any:
         """The value with points in place of its transforms; the value itself where it holds none."""
         if id(value) in self._known:

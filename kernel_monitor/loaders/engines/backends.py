@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,37 +11,33 @@ from typing import NamedTuple
 import torch
 
 from ...errors import BackendUnavailable
+from ...os_process import usable_cores
+from ..transforms.ops.colour import Jitter
+from ..transforms.program import Program
 from ..transforms.translate import share
-from .dali_batch import Batches
+from .dali_batch import Batches, Work
 from .dali_engine import DEPTH as DALI_DEPTH
 from .dali_engine import DaliEngine
-from .dali_graph import Translated, Work
+from .dali_graph import Translated
 from .engine import Engine
-from .obstacles import no_dali_cpu, no_gpu
 from .own_pipeline import OwnPipeline
 from .rest_engine import Packing, RestEngine
 from .setting import Setting, gpu, rest_in_workers
 from .synthetic import CONFIRM, SyntheticEngine
 from .synthetic import NAME as SYNTHETIC
-from .torch_engine import NAME, InlineEngine, WorkersEngine
+from .torch_engine import CAN_OFFER, NAME, InlineEngine, WorkersEngine
+from .worker_start import sentence, why_not_sent
 
 DALI_BATCH = 64  # samples, if the wrapped loader has no batch size; the pipeline grows
 
 
 class Backend(NamedTuple):
-    """Whether a backend can run here.
+    """Whether a backend can run here."""
 
-    Attributes:
-        available: whether `switch` to it is accepted.
-        reason: why not, a sentence; None where it is available.
-        confirm: what to ask a person before switching to it; None where there is nothing to ask.
-        note: which part of the transforms it leaves to others, and where that runs, a sentence; None if none.
-    """
-
-    available: bool
-    reason: str | None
-    confirm: str | None = None
-    note: str | None = None
+    available: bool  # whether `switch` to it is accepted
+    reason: str | None  # why not, a sentence; None where it is available
+    confirm: str | None = None  # what to ask a person before switching to it; None where there is nothing to ask
+    note: str | None = None  # which part of the transforms it leaves to others, and where that runs; None if none
 
 
 @dataclass(frozen=True)
@@ -70,25 +68,107 @@ def _dali(name: str, setting: Setting) -> Engine:
     wrapped, keyed = setting.wrapped, setting.keyed
     device = gpu(setting) if name == "dali-gpu" else None
     in_workers = device is None and rest_in_workers(setting)
-    batches = (Packing if in_workers else Batches)(
-        name,
-        keyed,
-        work,
-        wrapped.collate_fn,
-        device=device,
-        pin=wrapped.pin_memory and torch.cuda.is_available(),
-        own_memory=wrapped.num_workers == 0,
-    )
     engine = DaliEngine(
-        keyed,
-        work,
-        batches,
+        (Packing if in_workers else Batches)(name, keyed, wrapped, work, device),
         batch_size=wrapped.batch_size or DALI_BATCH,
         threads=setting.threads,
         depth=setting.prefetch or DALI_DEPTH,
-        device=device,
     )
     return RestEngine(keyed, wrapped, engine, setting.workers, setting.prefetch) if in_workers else engine
+
+
+def _no_dali(setting: Setting) -> str | None:
+    if sys.platform != "linux":
+        return "DALI runs on Linux only (on Windows: in WSL)."
+    try:
+        found = importlib.util.find_spec("nvidia.dali") is not None
+    except ModuleNotFoundError:  # there is no package `nvidia` at all
+        found = False
+    if not found:
+        return "DALI is not installed; pip install 'kernel-monitor[dali]'."
+    if setting.own is not None:  # it opens and transforms the files by itself
+        return None
+    return setting.keyed.source.obstacle or setting.refusal
+
+
+def _no_dali_cpu(setting: Setting) -> str | None:
+    obstacle, program = _no_dali(setting), setting.program
+    if obstacle is not None or setting.own is not None or program is None or setting.workers == 0:
+        return obstacle
+    crowded = _too_few_cores(setting)
+    # Colours of PIL images take DALI five to six times the CPU time (measured on processors of AMD and Intel).
+    if crowded is not None and any(isinstance(step, Jitter) and not step.cut for step in program.steps):
+        return (
+            "ColorJitter takes DALI several times the CPU time that Pillow takes, and DALI would take it from the "
+            f"loader's workers: {crowded}"
+        )
+    return None if program.rest is None else _no_workers_for_rest(setting, program, crowded)
+
+
+def _too_few_cores(setting: Setting) -> str | None:
+    """Why DALI would have no cores of its own beside the loader's workers; None if it would."""
+    cores, workers = usable_cores(), setting.workers
+    threads = min(cores, workers)
+    needed = workers + threads + 1
+    if cores >= needed:
+        return None
+    return (
+        f"{needed} cores are needed for {workers} workers, {threads} threads of DALI and the training loop, and there "
+        f"are {cores}."
+    )
+
+
+def _no_workers_for_rest(setting: Setting, program: Program, crowded: str | None) -> str | None:
+    """Why workers cannot do what DALI leaves to torchvision (on the loop's own thread it would be slower than without).
+
+    They are new processes, as nothing is forked where DALI runs.
+    """
+    if not program.steps:
+        return (
+            f"DALI would only decode, and hand whole images to the workers. {program.reason} Put what crops or resizes "
+            "before it."
+        )
+    # DALI saves a tenth of the CPU time of a chain's beginning: as much as handing its images on costs. What is gained
+    # is that it works beside the workers, on cores of its own.
+    if crowded is not None:
+        return (
+            f"{program.reason} It would stay with the loader's workers, and DALI would take CPU time from them: "
+            f"{crowded}"
+        )
+    if not CAN_OFFER:
+        return f"{program.reason} PyTorch {torch.__version__} cannot give single batches to workers beside DALI."
+    obstacle = why_not_sent(setting.keyed, setting.wrapped)
+    return None if obstacle is None else f"{program.reason} It would run in workers beside DALI. {sentence(obstacle)}"
+
+
+def _no_gpu(setting: Setting) -> str | None:
+    if not torch.cuda.is_available():
+        return f"No GPU is usable here: {_cuda_obstacle()}"
+    if setting.device.type != "cuda":
+        return f"The loader's device is {setting.device}."
+    index: int | None = setting.device.index  # torch's stubs leave out that "cuda" alone has none
+    count = torch.cuda.device_count()
+    if index is not None and index >= count:
+        return f"There is no {setting.device}: {count} CUDA device{' is' if count == 1 else 's are'} visible."
+    return _no_dali(setting)
+
+
+def _cuda_obstacle() -> str:
+    """Why torch cannot use a GPU, as NVML or torch report it."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return f"{error}."
+    pynvml.nvmlShutdown()
+    if torch.version.cuda is None:
+        return "this torch was built without CUDA."
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).strip().splitlines()[0]
+    return "torch.cuda.is_available() is false."
 
 
 _DALI_KNOBS = frozenset({"threads", "prefetch", "fused_decode"})
@@ -97,8 +177,8 @@ SPECS: dict[str, Spec] = {
     spec.name: spec
     for spec in (
         Spec(NAME, lambda _: None, _torchvision, frozenset({"workers", "prefetch"})),
-        Spec("dali-cpu", no_dali_cpu, lambda setting: _dali("dali-cpu", setting), _DALI_KNOBS),
-        Spec("dali-gpu", no_gpu, lambda setting: _dali("dali-gpu", setting), _DALI_KNOBS),
+        Spec("dali-cpu", _no_dali_cpu, lambda setting: _dali("dali-cpu", setting), _DALI_KNOBS),
+        Spec("dali-gpu", _no_gpu, lambda setting: _dali("dali-gpu", setting), _DALI_KNOBS),
         Spec(SYNTHETIC, lambda _: None, lambda setting: SyntheticEngine(setting.device), frozenset(), CONFIRM),
     )
 }

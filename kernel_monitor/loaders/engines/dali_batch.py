@@ -8,32 +8,35 @@ process's default generators.
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch.utils.data import default_collate
+from PIL import Image
+from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.dlpack import from_dlpack
+from torchvision import tv_tensors
 
 from ...errors import MonitorError
 from ..data.file_check import Facts, FileTable, look_bytes
 from ..data.file_source import Located
 from ..data.keyed_dataset import BadSample, KeyedCollate, KeyedDataset, collate_seed
-from ..plan import Fallback, Slot
+from ..dry_run.openers import TENSOR
+from ..dry_run.structure import Place, put
+from ..plan import Fallback, Skipped, Slot
 from ..transforms.inject import as_kind
 from . import torch_engine
-from .dali_graph import ENCODED, NAME, Rows, Work
+from .dali_graph import Rows, Translated, feed
 from .engine import Delivery, EngineFailed
-from .output_format import Form
 from .own_pipeline import OwnPipeline, refused
 
 _MIXED = Facts(0, 0, "the data set gives some files as paths and some as bytes")
 
+Work = Translated | OwnPipeline  # what DALI computes
 Images = torch.Tensor | list[torch.Tensor]  # [n, ...], or n images [height, width, 3] in host memory
 
 
@@ -55,50 +58,37 @@ class Issued:
 
 
 class Batches:
-    """Feeds a pipeline and turns what it gives into deliveries.
-
-    Args:
-        name: of the engine.
-        keyed: the data set by keys, for the torchvision path and the samples' keys.
-        work: what DALI computes.
-        collate: the user's collate function.
-        device: number of the CUDA device, None for the CPU.
-        pin: whether batches in host memory are to be pinned.
-        own_memory: whether the loop may resize what it is given, as where the DataLoader has no workers: then DALI's
-            images are copied. A worker's batch lies in shared memory, which cannot be resized either.
-    """
+    """Feeds a pipeline, turns what it gives into deliveries; `device` is a CUDA device's number, None for the CPU."""
 
     def __init__(
-        self,
-        name: str,
-        keyed: KeyedDataset,
-        work: Work,
-        collate: Callable[[list[Any]], Any],
-        *,
-        device: int | None,
-        pin: bool,
-        own_memory: bool,
+        self, name: str, keyed: KeyedDataset, wrapped: DataLoader[Any], work: Work, device: int | None
     ) -> None:
         self.name = name
-        self._keyed = keyed
-        self._work = work
+        self.keyed = keyed
+        self.work = work
+        self.device = device
         self._own = type(work) is OwnPipeline
-        self._collate = KeyedCollate(collate)
-        self._device = device
-        self._pin = pin and device is None
+        self._collate = KeyedCollate(wrapped.collate_fn)
+        self._pin = device is None and wrapped.pin_memory and torch.cuda.is_available()
+        # Where the DataLoader has no workers, the loop may resize what it is given: DALI's images are then copied.
+        # A worker's batch lies in shared memory, which cannot be resized either.
+        self._own_memory = device is None and wrapped.num_workers == 0
         self._files = FileTable(keyed.source.files)
-        self._own_memory = own_memory and device is None
         self._form: tuple[torch.Size, torch.dtype] | None = None  # of one image that DALI gave
-        self._form_seen: tuple[tuple[int, torch.dtype], Form] | None = None  # in which epoch, with which default
+        self._example: torch.Tensor | None = None  # see `_like`
+        self._example_of: tuple[int, torch.dtype] | None = None  # epoch and default dtype in which it was made
 
     def look(self, slot: Slot, located: list[Located] | None = None) -> Issued:
         """Find a batch's files, unless they are given, and examine them."""
-        source = self._keyed.source
-        if located is None and self._keyed.asks_user:
-            with self._keyed.apart():
-                located = [self._keyed.locate(slot, row) for row in range(len(slot.indices))]
+        source = self.keyed.source
+        if located is None and self.keyed.asks_user:
+            with self.keyed.apart():
+                located = [self.keyed.locate(slot, row) for row in range(len(slot.indices))]
         elif located is None:
             located = [source.locate(index) for index in slot.indices]
+        failing = source.failing()
+        if failing is not None:
+            raise EngineFailed(failing)
         encoded = source.encoded
         paths = [] if encoded else [source.absolute(file.path) for file in located]
         if not (source.opens_plainly or self._own):
@@ -109,25 +99,23 @@ class Batches:
             numbers = [file.number for file in located]
             seen = self._files.look_all(list(zip(numbers, paths, strict=True)))
             facts = [fact if file.data is None else _MIXED for file, fact in zip(located, seen, strict=True)]
+        for row, file in enumerate(located):
+            facts[row] = facts[row] if file.reason is None else Facts(0, 0, file.reason)
         good = [row for row, fact in enumerate(facts) if fact.reason is None]
         return Issued(slot, located, paths, facts, good)
 
     def feed(self, pipeline: Any, issued: Issued) -> None:
         """Feed the good rows of a batch, and let DALI run."""
-        good, slot = issued.good, issued.slot
+        good, slot, encoded = issued.good, issued.slot, not issued.paths
         facts = [issued.facts[row] for row in good]
         rows = Rows(
-            self._keyed.keys(slot)[good],
+            self.keyed.keys(slot)[good],
             np.array([slot.indices[row] for row in good], dtype=np.int64),
             np.array([fact.height for fact in facts], dtype=np.int64),
             np.array([fact.width for fact in facts], dtype=np.int64),
         )
-        if issued.paths:
-            pipeline.feed_input(NAME, [_bytes(os.fsencode(issued.paths[row])) for row in good])
-        else:
-            pipeline.feed_input(ENCODED, [_bytes(issued.located[row].data or b"") for row in good])
-        for name, values in self._work.arrays(rows).items():
-            pipeline.feed_input(name, values)
+        contents = (issued.located[row].data or b"" if encoded else os.fsencode(issued.paths[row]) for row in good)
+        feed(pipeline, contents, self.work.arrays(rows), encoded=encoded)
         pipeline.schedule_run()
         issued.scheduled = True
 
@@ -139,8 +127,8 @@ class Batches:
         Raises:
             EngineFailed: images that must have one size have several; the message has the remedy.
         """
-        if self._work.rest is not None:
-            if self._device is not None:
+        if self.work.rest is not None:
+            if self.device is not None:
                 output = output.as_cpu()
             return [from_dlpack(output[row]) for row in range(len(output))]
         if not output.is_dense_tensor():
@@ -154,122 +142,160 @@ class Batches:
     def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
         """Put a batch together from DALI's images and, at the rows in `reasons`, the torchvision path's."""
         slot = issued.slot
+        planned = np.asarray(slot.indices, dtype=np.int64)
+        samples: dict[int, Any] = {}  # of the torchvision path, by row
+        skipped: dict[int, Skipped] = {}
         try:
-            with self._keyed.apart(self._collate.collate):
-                return self._put_together(issued, images, reasons)
+            with self.keyed.apart(self._collate.collate):
+                if reasons:
+                    fetched = self.keyed.fetch(slot, reasons)
+                    if isinstance(fetched.failure, BadSample):
+                        return Delivery(slot.number, planned, None, error=fetched.failure.error())
+                    skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
+                    samples = dict(zip((row for row in reasons if row not in skipped), fetched.content, strict=True))
+                kept = [row for row in range(len(planned)) if row not in skipped]
+                batch = self._batch(issued, images, samples, kept) if kept or not len(planned) else None
         except Exception as error:  # noqa: BLE001 - the user's transform or collate: raised in the user's loop
-            return Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), None, error=error)
+            return Delivery(slot.number, planned, None, error=error)
+        decoders = [torch_engine.NAME if row in samples else self.name for row in kept]
+        fallbacks = [Fallback(slot.indices[row], issued.located[row].path, reasons[row]) for row in samples]
+        return Delivery(slot.number, planned[kept], batch, None, decoders, fallbacks, skipped)
 
     def close(self) -> None:
         """End the threads that look at files, if there are any; what is known of the files stays."""
         self._files.close()
 
-    def _put_together(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
-        slot, located = issued.slot, issued.located
-        delivery = Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), None)
-        samples: dict[int, tuple[Any, Any]] = {}  # of the torchvision path, by row
-        if reasons:
-            fetched = self._keyed.fetch(slot, reasons)
-            if isinstance(fetched.failure, BadSample):
-                delivery.error = fetched.failure.error()
-                return delivery
-            samples = dict(zip((row for row in reasons if row not in fetched.bad), fetched.content, strict=True))
-            delivery.skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
-        kept = [row for row in range(len(slot.indices)) if row not in delivery.skipped]
-        if len(kept) < len(slot.indices):
-            delivery.indices = delivery.indices[kept]
-        if kept or not slot.indices:
-            delivery.batch = self._batch(issued, images, samples, kept)
-        delivery.decoders = [torch_engine.NAME if row in samples else self.name for row in kept]
-        delivery.fallbacks = [Fallback(slot.indices[row], located[row].path, reasons[row]) for row in samples]
-        return delivery
-
-    def _batch(
-        self, issued: Issued, images: Images | None, samples: dict[int, tuple[Any, Any]], kept: list[int]
-    ) -> Any:
+    def _batch(self, issued: Issued, images: Images | None, samples: dict[int, Any], kept: list[int]) -> Any:
         """What the user's loop receives, of the rows in `kept`; `samples` are those of the torchvision path."""
-        form = self._seen(issued)
-        slot, target = issued.slot, self._keyed.target
-        # A tuple, as default_collate makes of a batch's samples: of strings it is what the loop receives.
-        targets: Any = tuple(
-            samples[row][1] if row in samples else target(slot, row, issued.located[row]) for row in kept
-        )
-        whole: Any
+        default = self._collate.collate is default_collate
+        pieces = {row: self.keyed.piece(issued.slot, row, issued.located[row]) for row in kept if row not in samples}
+        like = self._like(issued) if isinstance(images, torch.Tensor) else None
+        places = _common_places(pieces, samples) if default else None
+        if isinstance(images, torch.Tensor) and places is not None:
+            dtype = images.dtype if like is None else like.dtype
+            images = images.to(dtype, copy=self._own_memory and not samples)
+            merged = self._merged(images, issued, samples, kept, places[0]) if samples else images
+            blank = torch.empty(0)
+            rest = [
+                pieces[row].filled(blank) if row in pieces else _filled(samples[row], places, blank) for row in kept
+            ]
+            return self._finally(_filled(default_collate(rest), places, merged))
         if isinstance(images, torch.Tensor):
-            if self._collate.collate is default_collate:
-                images = form.batch(images, own=self._own_memory and not samples)
-                whole = self._merged(images, issued, samples, kept) if samples else images
-            else:
-                made = dict(zip(issued.good, images, strict=True))
-                whole = [samples[row][0] if row in samples else form.image(made[row]) for row in kept]
+            made: dict[int, Any] = {row: _formed(image, like) for row, image in zip(issued.good, images, strict=True)}
         else:
-            finished = {} if images is None else self._finished(images, issued)
-            whole = [samples[row][0] if row in samples else finished[row] for row in kept]
-            if images is None and self._own:
-                whole = self._stacked(issued, samples, kept)
-            elif self._device is not None and _alike(whole):
-                whole = torch.stack(whole)
-        if self._device is not None and isinstance(whole, torch.Tensor) and whole.device.type == "cpu":
-            whole = whole.to(f"cuda:{self._device}")
-        if self._collate.collate is default_collate and isinstance(whole, torch.Tensor):
-            batch: Any = [whole, default_collate(targets)]
-        else:
-            batch = self._collate.batch(list(zip(whole, targets, strict=True)), collate_seed(slot))
+            made = {} if images is None else self._finished(images, issued)
+        if images is None and self._own:
+            self._stacked(issued, samples, list(samples), places[0] if places else (0,))
+        whole = [pieces[row].filled(made[row]) if row in pieces else samples[row] for row in kept]
+        if self.device is not None:
+            whole = self._moved(whole, pieces)
+        return self._finally(self._collate.batch(whole, collate_seed(issued.slot)))
+
+    def _finally(self, batch: Any) -> Any:
         return pin_memory(batch, "cuda") if self._pin else batch
 
-    def _seen(self, issued: Issued) -> Form:
-        """The form of an image on the torchvision path: looked at once an epoch, as transforms may be edited."""
-        if self._own or self._work.rest is not None or not issued.good:
-            return Form()
+    def _moved(self, samples: list[Any], pieces: dict[int, Any]) -> list[Any]:
+        """Samples with their images on the engine's device, if they are tensors of one form."""
+        places = next(iter(pieces.values())).places if pieces else [(0,)]
+        images = [_at(sample, places[0]) for sample in samples]
+        forms = {_form(image) for image in images}
+        if len(forms) != 1 or None in forms:
+            return samples
+        device = f"cuda:{self.device}"
+        return [_filled(sample, places, image.to(device)) for sample, image in zip(samples, images, strict=True)]
+
+    def _like(self, issued: Issued) -> torch.Tensor | None:
+        """An image of the torchvision path, whose type, dtype and layout DALI's are given; None where none is known.
+
+        It is not derived from the transforms' names: the user's own are run on a blank image, once an epoch, as they
+        may be edited.
+        """
+        if self._own or not issued.good:
+            return None
         now = issued.slot.epoch, torch.get_default_dtype()
-        if self._form_seen is None or self._form_seen[0] != now:
-            row = issued.good[0]
+        if self._example_of != now:
+            row, injected = issued.good[0], self.keyed.injected(issued.slot)
             fact = issued.facts[row]
-            self._form_seen = now, Form.seen(self._keyed.injected(issued.slot), row, fact.height, fact.width)
-        return self._form_seen[1]
+            blank: Any = Image.new("RGB", (fact.width, fact.height))
+            if self.keyed.source.kind == TENSOR:
+                blank = torch.zeros(3, fact.height, fact.width, dtype=torch.uint8)
+            made = None if injected is None else injected.run(blank, row)
+            self._example_of, self._example = now, made if isinstance(made, torch.Tensor) else None
+        return self._example
 
     def _finished(self, images: list[torch.Tensor], issued: Issued) -> dict[int, Any]:
-        injected, rest = self._keyed.injected(issued.slot), self._work.rest
-        made = {row: as_kind(self._work.rest_kind, image) for row, image in zip(issued.good, images, strict=True)}
+        injected, rest = self.keyed.injected(issued.slot), self.work.rest
+        made = {row: as_kind(self.work.rest_kind, image) for row, image in zip(issued.good, images, strict=True)}
         if injected is None or rest is None:
             return made
         return {row: injected.run(image, row, start=rest) for row, image in made.items()}
 
     def _merged(
-        self, images: torch.Tensor, issued: Issued, samples: dict[int, tuple[Any, Any]], kept: list[int]
+        self, images: torch.Tensor, issued: Issued, samples: dict[int, Any], kept: list[int], place: Place
     ) -> torch.Tensor:
         """One tensor of DALI's images and the torchvision path's."""
-        place = {row: position for position, row in enumerate(kept)}
+        position = {row: number for number, row in enumerate(kept)}
         whole = images.new_empty((len(kept), *images.shape[1:]))
         rows = list(samples)
-        whole[[place[row] for row in issued.good]] = images
-        whole[[place[row] for row in rows]] = self._stacked(issued, samples, rows).to(images.device)
+        whole[[position[row] for row in issued.good]] = images
+        whole[[position[row] for row in rows]] = self._stacked(issued, samples, rows, place).to(images.device)
         return whole
 
-    def _stacked(self, issued: Issued, samples: dict[int, tuple[Any, Any]], rows: list[int]) -> torch.Tensor:
-        """The torchvision path's images in one tensor, of the form of DALI's.
-
-        Raises:
-            MonitorError: the data set's transform gives something else than the user's own pipeline does.
-        """
-        for row in rows:
-            image = samples[row][0]
-            form = (image.shape, image.dtype) if isinstance(image, torch.Tensor) else None
+    def _stacked(self, issued: Issued, samples: dict[int, Any], rows: list[int], place: Place) -> torch.Tensor:
+        """The torchvision path's images in one tensor, which must be of the form of DALI's."""
+        images = [_at(samples[row], place) for row in rows]
+        for row, image in zip(rows, images, strict=True):
+            form = _form(image)
             if self._form is not None and form != self._form:
                 raise MonitorError(
                     f"{issued.located[row].path} is computed by the data set's own transform, as it is not given to "
                     f"DALI. That makes {_described(form)} of it, the pipeline given as dali= {_described(self._form)}; "
                     "make them alike."
                 )
-        return torch.stack([samples[row][0] for row in rows])
+        return torch.stack(images)
 
 
-def _bytes(data: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(data, dtype=np.uint8)
+def _common_places(pieces: dict[int, Any], samples: dict[int, Any]) -> list[Place] | None:
+    """Where the image stands in all samples of a batch; None where that is not one place, or holds no tensor."""
+    found = [piece.places for piece in pieces.values()]
+    if not found or any(places != found[0] for places in found):
+        return None if pieces or not samples else [(0,)]
+    for sample in samples.values():
+        if any(_form(_at(sample, place)) is None for place in found[0]):
+            return None
+    return found[0]  # type: ignore[no-any-return]
 
 
-def _alike(images: list[Any]) -> bool:
-    return all(isinstance(i, torch.Tensor) for i in images) and len({(i.shape, i.dtype) for i in images}) == 1
+def _at(sample: Any, place: Place) -> Any:
+    """What stands at a place of a sample; None where there is no such place."""
+    try:
+        for key in place:
+            sample = getattr(sample, key) if dataclasses.is_dataclass(sample) else sample[key]
+    except (LookupError, TypeError, AttributeError):
+        return None
+    return sample
+
+
+def _filled(sample: Any, places: list[Place], value: Any) -> Any:
+    """A sample, or a batch, with a value at these places."""
+    for place in places:
+        sample = put(sample, place, value)
+    return sample
+
+
+def _formed(image: torch.Tensor, like: torch.Tensor | None) -> torch.Tensor:
+    """One image as a collate function is given it: in memory of its own, as many other rows follow."""
+    if like is None or like.shape != image.shape:
+        return image.clone()
+    made = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=image.device)
+    made.copy_(image)
+    if made.device.type == "cpu" and not like.untyped_storage().resizable():
+        made = torch.from_numpy(made.numpy())  # as torchvision makes a tensor of a PIL image
+    return tv_tensors.wrap(made, like=like) if isinstance(like, tv_tensors.TVTensor) else made
+
+
+def _form(image: Any) -> tuple[torch.Size, torch.dtype] | None:
+    return (image.shape, image.dtype) if isinstance(image, torch.Tensor) else None
 
 
 def _described(form: tuple[torch.Size, torch.dtype] | None) -> str:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import islice
 from typing import Any
 
 import torch
 
 from ...errors import BackendUnavailable
 from ..data.file_source import Located
-from ..data.keyed_dataset import KeyedDataset
 from ..plan import Slot
 from . import worker_start
 from .dali_batch import Batches, Issued
-from .dali_graph import Work, explained
+from .dali_graph import explained
 from .engine import Delivery, EngineFailed, Pull
 
 DEPTH = 4  # batches in flight, by default
@@ -32,36 +32,18 @@ log = logging.getLogger(__name__)
 class DaliEngine:
     """See the module's text.
 
-    Args:
-        keyed: the data set by keys.
-        work: what DALI computes: the translated transforms, or the user's own pipeline.
-        batches: feeds it, and makes of its images what `receive` returns.
-        batch_size: of the wrapped loader; larger batches make the pipeline grow.
-        threads: CPU threads of the pipeline.
-        depth: most batches in flight.
-        device: number of the CUDA device, None for the CPU.
+    `batches` feeds the pipeline, and makes of its images what `receive` returns. The pipeline is built for `batch_size`
+    samples, and grows with larger batches; `depth` is the most batches in flight.
     """
 
-    def __init__(
-        self,
-        keyed: KeyedDataset,
-        work: Work,
-        batches: Batches,
-        *,
-        batch_size: int,
-        threads: int,
-        depth: int,
-        device: int | None,
-    ) -> None:
+    def __init__(self, batches: Batches, *, batch_size: int, threads: int, depth: int) -> None:
         self.name = batches.name
         self.depth = depth
         self.broken = False
-        self._source = keyed.source
-        self._work = work
+        self._source = batches.keyed.source
         self._batches = batches
         self._batch_size = batch_size
         self._threads = threads
-        self._device = device
         self._pipeline: Any = None
         self._queue: deque[Issued] = deque()
         self._held: Slot | None = None  # larger than the pipeline: waits until it can be built anew
@@ -70,11 +52,7 @@ class DaliEngine:
         self._failures = 0
 
     def prepare(self) -> None:
-        """Build the pipeline and run it once on real files, unless it stands already.
-
-        Raises:
-            BackendUnavailable: it cannot be built or run; the message has the cause.
-        """
+        """Build the pipeline and run it once on real files, unless it stands already; or raise `BackendUnavailable`."""
         if self._pipeline is not None and not self.broken:
             return
         worker_start.note_dali()
@@ -144,8 +122,11 @@ class DaliEngine:
         failure: Exception | None = None
         step = min(WARM_UP, self._batch_size)
         for first in range(0, max(1, len(files)), step):
-            pipeline = self._work.build(
-                batch_size=self._batch_size, threads=self._threads, device=self._device, encoded=self._source.encoded
+            pipeline = self._batches.work.build(
+                batch_size=self._batch_size,
+                threads=self._threads,
+                device=self._batches.device,
+                encoded=self._source.encoded,
             )
             some = files[first : first + step]
             try:
@@ -158,18 +139,13 @@ class DaliEngine:
                 failure = error
             else:
                 return pipeline
-        reason = "" if failure is None else explained(failure)
-        unavailable = BackendUnavailable(f"{self.name} fails on the first files: {reason}")
+        unavailable = BackendUnavailable(f"{self.name} fails on the first files: {failure and explained(failure)}")
         unavailable.paths = tuple(self._trial(files).paths)
         raise unavailable from failure
 
     def _first_files(self) -> list[tuple[int, Located]]:
-        found: list[tuple[int, Located]] = []
-        for sample in enumerate(self._source.first(WARM_UP_SEARCH)):
-            if len(found) == WARM_UP * WARM_UPS:
-                break
-            found += [sample] if self._trial([sample]).good else []
-        return found
+        good = (one for one in enumerate(self._source.first(WARM_UP_SEARCH)) if self._trial([one]).good)
+        return list(islice(good, WARM_UP * WARM_UPS))
 
     def _trial(self, some: list[tuple[int, Located]]) -> Issued:
         indices = [index for index, _ in some]
@@ -185,11 +161,10 @@ class DaliEngine:
                 self._error = error
 
     def _outputs(self, pipeline: Any) -> Any:
-        if self._device is None:
-            (images,) = pipeline.outputs()
-        else:
-            # Bound to torch's current stream: torch's work waits for DALI's, and the memory is reused after it.
-            (images,) = pipeline.outputs(cuda_stream=torch.cuda.current_stream(self._device))
+        device = self._batches.device
+        # Bound to torch's current stream: torch's work waits for DALI's, and the memory is reused after it.
+        stream = {} if device is None else {"cuda_stream": torch.cuda.current_stream(device)}
+        (images,) = pipeline.outputs(**stream)
         return images
 
     def _recover(self) -> Delivery:

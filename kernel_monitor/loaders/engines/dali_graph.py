@@ -11,17 +11,16 @@ import importlib.util
 import os
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..transforms.draws import UInt64s
+from ..transforms.draws import Ints, UInt64s
+from ..transforms.ops.operation import Graph
 from ..transforms.program import Program, arrays
-
-Ints = npt.NDArray[np.int64]
 
 NAME, ENCODED = "name", "encoded"  # inputs: the bytes of each file's path, or each file itself; uint8[1-D]
 
@@ -40,46 +39,41 @@ class Rows(NamedTuple):
     widths: Ints
 
 
-class Work(Protocol):
-    """What a DALI engine computes.
-
-    Attributes:
-        rest: position from which the user's own transforms are run on DALI's result; see `Program`.
-        rest_kind: what those are given; see `Program`.
-    """
-
-    @property
-    def rest(self) -> int | None: ...
-
-    @property
-    def rest_kind(self) -> str: ...
-
-    def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
-        """Build a pipeline whose inputs are `encoded` or `name`, and those of `arrays`; see `build`."""
-
-    def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
-        """Return what the pipeline is fed for some samples, by the name of its input."""
-
-
 class Translated:
-    """The work of a translated chain.
+    """The work of a translated chain; `fused`: a crop that comes first is decoded alone, not cut out afterwards."""
 
-    Args:
-        program: the chain.
-        fused: whether a crop that comes first is decoded alone, instead of cut out of the decoded image.
-    """
-
-    def __init__(self, program: Program, *, fused: bool) -> None:
+    def __init__(self, program: Program, *, fused: bool = True) -> None:
         self.rest, self.rest_kind = program.rest, program.rest_kind
         self._program = program
         self._fused = fused
 
     def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
-        return build(
-            self._program, batch_size=batch_size, threads=threads, device=device, encoded=encoded, fused=self._fused
-        )
+        """Build a `nvidia.dali.pipeline.Pipeline`; see `pipeline`.
+
+        Its inputs are `encoded` (each file's bytes, uint8) or `name` (the bytes of each file's path, uint8), and those
+        of `arrays`; its output is [n, 3, height, width], float32 or uint8; with a `rest`, n images [height, width, 3],
+        uint8.
+        """
+        defined = pipeline(batch_size=batch_size, threads=threads, device=device)
+        program = self._program
+        body = program.body
+        fused = self._fused and bool(body) and body[0].region
+        with defined:
+            graph = Graph(device)
+            image = _decoded(graph, files(graph, encoded), region=fused)
+            for k, step in enumerate(body):
+                if k or not fused:
+                    image = step.build(graph, k, image)
+            if program.rest is None:
+                image = _scaled(program, graph, image)
+                for k, step in enumerate(program.tail, len(body)):
+                    image = step.build(graph, k, image)
+            defined.set_outputs(image)
+        defined.build()
+        return defined
 
     def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
+        """Return what the pipeline is fed for some samples, by the name of its input."""
         return arrays(self._program, rows.keys, rows.heights, rows.widths)
 
 
@@ -101,10 +95,7 @@ def preload() -> None:
 def pipeline(*, batch_size: int, threads: int, device: int | None) -> Any:
     """Return an empty `nvidia.dali.pipeline.Pipeline`, to be defined and built.
 
-    Args:
-        batch_size: most samples a run is fed.
-        threads: CPU threads.
-        device: number of the CUDA device, None for the CPU.
+    `batch_size` is the most that a run is fed, `device` a CUDA device's number, None for the CPU.
     """
     preload()
     from nvidia.dali.pipeline import Pipeline
@@ -130,99 +121,44 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
     os.register_at_fork(after_in_child=_keep)
 
 
-def files(encoded: bool) -> Any:
+def files(graph: Graph, encoded: bool) -> Any:
     """Return the node of the encoded files: fed as they are, or read from the paths that are fed."""
-    from nvidia.dali import fn, types
-
     if encoded:
-        return fn.external_source(name=ENCODED, dtype=types.UINT8, ndim=1)
+        return graph.fed(ENCODED, 1, "UINT8")
     # Not mapped into memory (equally fast): reading a map of a file that is being cut short kills the process.
-    return fn.io.file.read(fn.external_source(name=NAME, dtype=types.UINT8, ndim=1), dont_use_mmap=True)
+    return graph.fn.io.file.read(graph.fed(NAME, 1, "UINT8"), dont_use_mmap=True)
 
 
-def build(
-    program: Program, *, batch_size: int, threads: int, device: int | None, encoded: bool = False, fused: bool = True
-) -> Any:
-    """Build a pipeline (`nvidia.dali.pipeline.Pipeline`).
-
-    Its inputs are `name` (the bytes of each file's path, uint8) or `encoded` (each file's bytes, uint8), and those
-    of `program.arrays`; its output is [n, 3, height, width], float32 or uint8; with `program.rest`, n images
-    [height, width, 3], uint8.
-
-    Args:
-        program: what to compute.
-        batch_size: most samples a run is fed.
-        threads: CPU threads.
-        device: number of the CUDA device, None for the CPU.
-        encoded: whether it is fed files instead of paths.
-        fused: whether a crop that comes first is decoded alone, instead of cut out of the decoded image.
-    """
-    defined = pipeline(batch_size=batch_size, threads=threads, device=device)
-    graph = _Graph(device)
-    with defined:
-        body = program.body
-        fused = fused and bool(body) and body[0].region
-        image = _decoded(graph, files(encoded), region=fused)
-        for k, step in enumerate(body):
-            if k or not fused:
-                image = step.build(graph, k, image)
-        if program.rest is None:
-            image = _scaled(program, graph, image)
-            for k, step in enumerate(program.tail, len(body)):
-                image = step.build(graph, k, image)
-        defined.set_outputs(image)
-    defined.build()
-    return defined
+def feed(pipeline: Any, contents: Iterable[bytes], fed: Mapping[str, npt.NDArray[Any]], *, encoded: bool) -> None:
+    """Feed some samples to a pipeline: n files or the bytes of their paths, as `encoded` says, and the other inputs."""
+    pipeline.feed_input(ENCODED if encoded else NAME, [np.frombuffer(each, dtype=np.uint8) for each in contents])
+    for name, values in fed.items():
+        pipeline.feed_input(name, values)
 
 
-class _Graph:
-    """See `transforms.ops.operation.Graph`."""
-
-    def __init__(self, device: int | None) -> None:
-        self.device = "cpu" if device is None else "gpu"
-
-    def fed(self, name: str, ndim: int, dtype: Any = None) -> Any:
-        from nvidia.dali import fn, types
-
-        return fn.external_source(name=name, dtype=types.INT32 if dtype is None else dtype, ndim=ndim)
-
-
-def _decoded(graph: _Graph, data: Any, *, region: bool) -> Any:
+def _decoded(graph: Graph, data: Any, *, region: bool) -> Any:
     """Decoded as RGB, [height, width, 3]: whole, or only the region that step 0 wants."""
-    from nvidia.dali import fn, types
-
     # The hardware JPEG engine takes its share where there is one (hw_decoder_load is 0.65 by itself).
-    decode: dict[str, Any] = {"device": "cpu", "output_type": types.RGB, "adjust_orientation": False}
+    decode: dict[str, Any] = {"device": "cpu", "output_type": graph.types.RGB, "adjust_orientation": False}
     if graph.device == "gpu":
         decode |= {"device": "mixed", "jpeg_fancy_upsampling": True}
     if not region:
-        return fn.decoders.image(data, **decode)
-    return fn.decoders.image_slice(
-        data,
-        graph.fed("start0", 1),
-        graph.fed("shape0", 1),
-        axis_names="HW",
-        normalized_anchor=False,
-        normalized_shape=False,
-        **decode,
-    )
+        return graph.fn.decoders.image(data, **decode)
+    decode |= {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
+    return graph.fn.decoders.image_slice(data, graph.fed("start0", 1), graph.fed("shape0", 1), **decode)
 
 
-def _scaled(program: Program, graph: _Graph, image: Any) -> Any:
-    from nvidia.dali import fn, types
-
-    scaling: dict[str, Any] = {"dtype": types.UINT8, "mean": [0.0] * 3, "std": [1.0] * 3}
-    if program.floating:
-        # pixel * factor + offset, written as (pixel - mean) / std
-        pairs = list(zip(program.factor, program.offset, strict=True))
-        scaling = {
-            "dtype": types.FLOAT,
-            "mean": [-offset / factor for factor, offset in pairs],
-            "std": [1 / factor for factor, _ in pairs],
-        }
+def _scaled(program: Program, graph: Graph, image: Any) -> Any:
+    # pixel * factor + offset, written as (pixel - mean) / std
+    pairs = list(zip(program.factor, program.offset, strict=True))
+    scaling: dict[str, Any] = {
+        "dtype": graph.types.FLOAT if program.floating else graph.types.UINT8,
+        "mean": [-offset / factor for factor, offset in pairs],
+        "std": [1 / factor for factor, _ in pairs],
+    }
     if program.mirrors:
         scaling["mirror"] = graph.fed("mirror", 0)
-    return fn.crop_mirror_normalize(image, output_layout="CHW", **scaling)
+    return graph.fn.crop_mirror_normalize(image, output_layout="CHW", **scaling)
 
 
 def explained(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -29,8 +30,7 @@ class Delivery:
     error: BaseException | None = None  # raised in the user's loop instead of delivering
     decoders: list[str] = field(default_factory=list)  # n names of what decoded each sample
     fallbacks: list[Fallback] = field(default_factory=list)  # samples that the engine handed to the torchvision path
-    # samples left out as unreadable, by their row in the planned batch
-    skipped: dict[int, Skipped] = field(default_factory=dict)
+    skipped: dict[int, Skipped] = field(default_factory=dict)  # samples left out as unreadable, by planned row
     replaced: bool = False  # whether the batch is synthetic; `indices` are then the planned ones whose places it takes
 
 
@@ -69,3 +69,33 @@ class Engine(Protocol):
 
     def release(self) -> None:
         """Give back processes, threads and memory; `start` may follow."""
+
+
+class WhenAsked:
+    """Base of an engine that works in `receive` alone: it queues what it takes, `depth` batches at most."""
+
+    depth = 1
+
+    def __init__(self) -> None:
+        self.broken = False
+        self._pull: Pull | None = None
+        self._queue: deque[Slot] = deque()
+
+    def prepare(self) -> None:
+        """Nothing to build."""
+
+    def start(self, pull: Pull) -> None:
+        self._pull, self.broken = pull, False
+        self._queue.clear()
+
+    def pump(self, most: int | None = None) -> None:
+        depth = self.depth if most is None else min(self.depth, len(self._queue) + most)
+        while len(self._queue) < depth and self._pull is not None:
+            slot = self._pull()
+            if slot is None:
+                return
+            self._queue.append(slot)
+
+    def release(self) -> None:
+        self._queue.clear()
+        self._pull, self.broken = None, False

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ...errors import BackendUnavailable
 from ..transforms.draws import uniforms
+from ..transforms.ops.operation import Graph
 from .dali_graph import ENCODED, NAME, Rows, explained, files, pipeline
 
 _UNIT = 2.0**24  # numbers in [0, 1) that float32 holds exactly
@@ -27,32 +28,27 @@ class Sample:
         encoded: uint8[bytes], the encoded file.
     """
 
-    def __init__(self, device: str, encoded: Any) -> None:
-        self.device = device
+    def __init__(self, graph: Graph, encoded: Any) -> None:
+        self.device = "cpu" if graph.device == "cpu" else "mixed"
         self.encoded = encoded
+        self._graph = graph
         self.inputs: dict[str, Callable[[Rows], npt.NDArray[Any]]] = {}
         self._nodes: dict[str, Any] = {}
 
     @property
     def index(self) -> Any:
         """int64, the sample's index in the data set."""
-        from nvidia.dali import types
-
-        return self._fed("index", types.INT64, 0, lambda rows: rows.indices)
+        return self._fed("index", "INT64", 0, lambda rows: rows.indices)
 
     @property
     def height(self) -> Any:
         """int32, of the file's image, pixels."""
-        from nvidia.dali import types
-
-        return self._fed("height", types.INT32, 0, lambda rows: rows.heights.astype(np.int32))
+        return self._fed("height", "INT32", 0, lambda rows: rows.heights.astype(np.int32))
 
     @property
     def width(self) -> Any:
         """int32, of the file's image, pixels."""
-        from nvidia.dali import types
-
-        return self._fed("width", types.INT32, 0, lambda rows: rows.widths.astype(np.int32))
+        return self._fed("width", "INT32", 0, lambda rows: rows.widths.astype(np.int32))
 
     def uniform(self, n: int, operation: int = 0) -> Any:
         """float32[n], uniform random numbers in [0, 1): a function of seed, epoch, index and occurrence alone.
@@ -62,8 +58,6 @@ class Sample:
             operation: which of the sample's sequences, 0 or more; one for each thing that draws, as the same
                 operation gives the same numbers again.
         """
-        from nvidia.dali import types
-
         if n < 1 or operation < 0:
             raise ValueError(f"uniform(n={n}, operation={operation}): n is at least 1, operation at least 0")
 
@@ -71,23 +65,17 @@ class Sample:
             drawn = np.floor(uniforms(rows.keys, operation, n) * _UNIT) / _UNIT  # rounding could make 1.0 of them
             return drawn.astype(np.float32)
 
-        return self._fed(f"uniform{operation}x{n}", types.FLOAT, 1, numbers)
+        return self._fed(f"uniform{operation}x{n}", "FLOAT", 1, numbers)
 
-    def _fed(self, name: str, dtype: Any, ndim: int, values: Callable[[Rows], npt.NDArray[Any]]) -> Any:
-        from nvidia.dali import fn
-
+    def _fed(self, name: str, dtype: str, ndim: int, values: Callable[[Rows], npt.NDArray[Any]]) -> Any:
         if name not in self._nodes:
-            self._nodes[name] = fn.external_source(name=name, dtype=dtype, ndim=ndim)
+            self._nodes[name] = self._graph.fed(name, ndim, dtype)
             self.inputs[name] = values
         return self._nodes[name]
 
 
 class OwnPipeline:
-    """The work of a function given as `dali=`.
-
-    Args:
-        function: takes a `Sample`, returns the `DataNode` of its result, of the same size for all samples.
-    """
+    """The work of a function given as `dali=`, which makes of a `Sample` the `DataNode` of its result."""
 
     rest: int | None = None
     rest_kind = "pil"
@@ -106,7 +94,8 @@ class OwnPipeline:
         from nvidia.dali.pipeline import DataNode
 
         with defined:
-            sample = Sample("cpu" if device is None else "mixed", files(encoded))
+            graph = Graph(device)
+            sample = Sample(graph, files(graph, encoded))
             try:
                 result = self._function(sample)
             except Exception as error:  # the user's function

@@ -31,12 +31,12 @@ class Packing(Batches):
     """Makes of DALI's images what is sent to a worker, instead of a finished batch."""
 
     def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
-        slot, rest = issued.slot, self._work.rest
+        slot, rest = issued.slot, self.work.rest
         indices = np.asarray(slot.indices, dtype=np.int64)
         decoders = [torch_engine.NAME if row in reasons else self.name for row in range(len(indices))]
         delivery = Delivery(slot.number, indices, slot, decoders=decoders)
         if images is not None and rest is not None:
-            delivery.batch = slot._replace(decoded=Decoded(rest, self._work.rest_kind, issued.good, list(images)))
+            delivery.batch = slot._replace(decoded=Decoded(rest, self.work.rest_kind, issued.good, list(images)))
         delivery.fallbacks = [
             Fallback(slot.indices[row], issued.located[row].path, reason) for row, reason in sorted(reasons.items())
         ]
@@ -48,7 +48,7 @@ class Packing(Batches):
         """The error of an unreadable file, which then explains DALI's failure."""
         for row in issued.good:
             try:
-                self._keyed.source.open(issued.located[row])
+                self.keyed.source.open(issued.located[row])
             except Exception as error:  # noqa: BLE001 - the worker meets it again, and reports it
                 return error
         return None
@@ -57,12 +57,8 @@ class Packing(Batches):
 class RestEngine:
     """See the module's text.
 
-    Args:
-        keyed: the data set by keys.
-        wrapped: the user's DataLoader.
-        decoder: DALI with `Packing`; its depth is set here.
-        workers: processes, more than none.
-        prefetch: batches in flight for each of them, in all, those with DALI included; None: as the wrapped loader.
+    `decoder` is DALI with `Packing`; its depth is set here. `prefetch` is how many batches are in flight for each
+    worker, those with DALI included; None: as the wrapped loader.
     """
 
     def __init__(
@@ -87,11 +83,7 @@ class RestEngine:
         return self._pool.pids
 
     def prepare(self) -> None:
-        """Build the pipeline and start the workers, unless they stand already.
-
-        Raises:
-            MonitorError: one of the two cannot be started; the message has the cause.
-        """
+        """Build the pipeline and start the workers, unless they stand already."""
         self._decoder.prepare()
         if not self._pool.started:
             self._sent = self._digest()
@@ -133,13 +125,11 @@ class RestEngine:
         packed = self._packed.popleft()
         if computed.error is not None:
             return computed
-        left = iter(packed.fallbacks)  # one for each row that DALI did not decode
-        computed.decoders = []
-        for row, decoder in enumerate(packed.decoders):
-            fallback = None if decoder == self.name else next(left)
-            if row not in computed.skipped:
-                computed.decoders.append(decoder)
-                computed.fallbacks += [] if fallback is None else [fallback]
+        skipped, decoders = computed.skipped, packed.decoders
+        undecoded = [row for row, decoder in enumerate(decoders) if decoder != self.name]  # by DALI
+        computed.decoders = [decoder for row, decoder in enumerate(decoders) if row not in skipped]
+        pairs = zip(undecoded, packed.fallbacks, strict=True)
+        computed.fallbacks += [fallback for row, fallback in pairs if row not in skipped]
         return computed
 
     def release(self) -> None:

@@ -49,40 +49,26 @@ class Setting:
     prefetch: int | None = None  # batches in flight, per worker or in all for DALI; None: each engine's usual number
     careful: bool = False  # whether new workers must not be forked where a fork is not safe
     own: Callable[..., Any] | None = None  # the user's own DALI pipeline function, or None
-    # whether a crop that comes first is decoded alone (DALI's ROI decode), not cut out afterwards
-    fused_decode: bool = True
-    on_error: str = "raise"  # "raise" or "skip", for files that cannot be read
+    fused_decode: bool = True  # whether a crop that comes first is decoded alone (DALI's ROI decode)
     program: Program | None = None  # the data set's transform for DALI
     refusal: str | None = None  # why there is no program
 
 
 def setting(
-    keyed: KeyedDataset,
-    wrapped: DataLoader[Any],
-    device: torch.device,
-    *,
-    own: Callable[..., Any] | None = None,
-    on_error: str = "raise",
+    keyed: KeyedDataset, wrapped: DataLoader[Any], device: torch.device, own: Callable[..., Any] | None = None
 ) -> Setting:
     """Describe a wrapped loader as it is, its transform translated."""
-    return translated(
-        Setting(
-            keyed,
-            wrapped,
-            GivenSettings.of(wrapped),
-            device,
-            wrapped.num_workers,
-            _threads(wrapped),
-            own=own,
-            on_error=on_error,
-        )
-    )
+    # DALI gets as many threads as the loader has workers, at most one per core given to us.
+    threads = max(1, min(usable_cores(), wrapped.num_workers or 4))
+    return translated(Setting(keyed, wrapped, GivenSettings.of(wrapped), device, wrapped.num_workers, threads, own=own))
 
 
 def translated(setting: Setting) -> Setting:
     """The setting with the data set's transform as it is now."""
     try:
-        return replace(setting, program=translate(setting.keyed.source.transform), refusal=None)
+        return replace(
+            setting, program=translate(setting.keyed.source.transform, setting.keyed.source.kind), refusal=None
+        )
     except TransformNotTranslatable as refusal:
         return replace(setting, program=None, refusal=str(refusal))
 
@@ -91,11 +77,6 @@ def rest_in_workers(setting: Setting) -> bool:
     """Whether `dali-cpu` leaves a part of the transforms to workers, as the loader has some."""
     program = setting.program
     return setting.own is None and program is not None and program.rest is not None and setting.workers > 0
-
-
-def _threads(wrapped: DataLoader[Any]) -> int:
-    """CPU threads for DALI: as many as the wrapped loader has workers, at most one per core given to us."""
-    return max(1, min(usable_cores(), wrapped.num_workers or 4))
 
 
 def gpu(setting: Setting) -> int:

@@ -9,22 +9,19 @@ measured ceiling too low by as much.
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..plan import Slot
-from .engine import Delivery, EngineFailed, Pull
+from .engine import Delivery, EngineFailed, Pull, WhenAsked
 
 NAME = "synthetic"
 CONFIRM = (
     "Replay 4 real batches instead of loading new ones? The model trains on repeated samples until you switch back."
 )
 KEPT = 4  # batches; their number is part of CONFIRM
-DEPTH = 4  # places of the plan in flight
 
 
 class _Kept(NamedTuple):
@@ -35,22 +32,16 @@ class _Kept(NamedTuple):
     cuttable: bool
 
 
-class SyntheticEngine:
-    """See the module's text.
-
-    Args:
-        device: where the kept batches lie and the copies are made.
-    """
+class SyntheticEngine(WhenAsked):
+    """See the module's text. On `device` the kept batches lie and the copies are made."""
 
     name = NAME
-    depth = DEPTH
+    depth = 4  # places of the plan in flight
 
     def __init__(self, device: torch.device) -> None:
-        self.broken = False
+        super().__init__()
         self._device = device
         self._kept: list[_Kept] = []
-        self._pull: Pull | None = None
-        self._queue: deque[Slot] = deque()
 
     @property
     def kept(self) -> int:
@@ -75,22 +66,10 @@ class SyntheticEngine:
         batch = copied(delivery.batch, first)
         self._kept.append(_Kept(samples, batch, bool(shapes) and all(shape[:1] == (samples,) for shape in shapes)))
 
-    def prepare(self) -> None:
-        """Nothing to build: what it hands out comes by `keep`."""
-
     def start(self, pull: Pull) -> None:
         if not self._kept:
             raise EngineFailed("its batches were given back; switch to synthetic again to keep new ones")
-        self._pull, self.broken = pull, False
-        self._queue.clear()
-
-    def pump(self, most: int | None = None) -> None:
-        depth = DEPTH if most is None else min(DEPTH, len(self._queue) + most)
-        while len(self._queue) < depth and self._pull is not None:
-            slot = self._pull()
-            if slot is None:
-                return
-            self._queue.append(slot)
+        super().start(pull)
 
     def receive(self) -> Delivery:
         slot = self._queue[0]
@@ -113,36 +92,32 @@ class SyntheticEngine:
         return Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), fresh, replaced=True)
 
     def release(self) -> None:
-        self._queue.clear()
+        super().release()
         self._kept.clear()
-        self._pull = None
-        self.broken = False
 
     def _fresh(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().to(self._device, copy=True)
 
 
 Change = Callable[[Any], Any]
+_PLAIN = (str, bytes, int, float, bool, type(None))
 
 
 def copied(batch: Any, tensor: Change, column: Change = copy.deepcopy, length: int = -1) -> Any:
     """Copy a batch, its nested dicts, lists, tuples and named tuples kept.
 
-    Args:
-        batch: what a collate function returned.
-        tensor: makes a tensor's copy.
-        column: makes the copy of a list or tuple of `length` plain values, one for each sample.
-        length: samples in the batch.
+    `tensor` copies a tensor, `column` a list or tuple of `length` plain values, one for each sample, as
+    `default_collate` leaves strings.
     """
 
     def inner(value: Any) -> Any:
         return copied(value, tensor, column, length)
 
+    kind = type(batch)
     if isinstance(batch, torch.Tensor):
         return tensor(batch)
-    if _is_column(batch, length):
+    if kind in (list, tuple) and len(batch) == length and all(type(value) in _PLAIN for value in batch):
         return column(batch)
-    kind = type(batch)
     if kind is dict:
         return {key: inner(value) for key, value in batch.items()}
     if kind in (list, tuple):
@@ -150,12 +125,3 @@ def copied(batch: Any, tensor: Change, column: Change = copy.deepcopy, length: i
     if issubclass(kind, tuple) and hasattr(kind, "_make"):  # a named tuple has no other mark
         return kind._make(inner(value) for value in batch)
     return copy.deepcopy(batch)
-
-
-def _is_column(batch: Any, length: int) -> bool:
-    """Whether this is one plain value for each sample, as `default_collate` leaves strings."""
-    return type(batch) in (list, tuple) and len(batch) == length and all(_plain(value) for value in batch)
-
-
-def _plain(value: Any) -> bool:
-    return type(value) in (str, bytes, int, float, bool, type(None))

@@ -21,7 +21,7 @@ from ..data.keyed_dataset import GREETING, BadSample, Fetched, KeyedCollate, Key
 from ..data.worker_settings import InheritingInit
 from ..plan import Slot
 from . import worker_start
-from .engine import Delivery, EngineFailed, Pull
+from .engine import Delivery, EngineFailed, Pull, WhenAsked
 
 NAME = "torchvision"
 PREFETCH = 2  # batches per worker, torch's own default
@@ -34,69 +34,45 @@ log = logging.getLogger(__name__)
 def answer(slot: Slot, fetched: Fetched) -> Delivery:
     """Turn what a worker computed into a delivery."""
     indices = np.frombuffer(fetched.indices, dtype=np.int64)
+    if isinstance(fetched.failure, BadSample):
+        return Delivery(slot.number, indices, None, error=fetched.failure.error())
+    if isinstance(fetched.failure, ExceptionWrapper):
+        try:
+            fetched.failure.reraise()
+        except Exception as error:  # noqa: BLE001 - raised in the user's loop
+            return Delivery(slot.number, indices, None, error=error.with_traceback(None))
     skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
-    failure = fetched.failure
-    if isinstance(failure, BadSample):
-        return Delivery(slot.number, indices, None, error=failure.error())
-    if isinstance(failure, ExceptionWrapper):
-        return Delivery(slot.number, indices, None, error=_rebuilt(failure))
     return Delivery(slot.number, indices, fetched.content, decoders=[NAME] * len(indices), skipped=skipped)
 
 
-def _rebuilt(wrapper: ExceptionWrapper) -> Exception:
-    try:
-        wrapper.reraise()
-    except Exception as error:  # noqa: BLE001 - raised in the user's loop
-        return error.with_traceback(None)
-    raise AssertionError("ExceptionWrapper.reraise() returned")
-
-
-class InlineEngine:
+class InlineEngine(WhenAsked):
     """num_workers=0: computes each batch when it is asked for, as the DataLoader does; nothing is in flight."""
 
     name = NAME
-    depth = 1
 
     def __init__(self, keyed: KeyedDataset, wrapped: DataLoader[Any]) -> None:
-        self.broken = False
+        super().__init__()
         self._keyed = keyed
         self._collate = KeyedCollate(wrapped.collate_fn)
         self._pin = wrapped.pin_memory and torch.accelerator.is_available()
-        self._pull: Pull | None = None
-        self._next: Slot | None = None
-
-    def prepare(self) -> None:
-        """Nothing to build."""
-
-    def start(self, pull: Pull) -> None:
-        self._pull, self._next, self.broken = pull, None, False
-
-    def pump(self, most: int | None = None) -> None:  # noqa: ARG002 - it takes one at a time
-        if self._next is None and self._pull is not None:
-            self._next = self._pull()
 
     def receive(self) -> Delivery:
-        slot, self._next = self._next, None
-        if slot is None:
+        if not self._queue:
             raise EngineFailed("no batch was asked for")
+        slot = self._queue.popleft()
         try:
             with self._keyed.apart(self._collate.collate):
                 fetched = self._keyed.fetch(slot, range(len(slot.indices)))
                 if fetched.failure is None:
                     everything_skipped = bool(fetched.bad) and not fetched.content
                     batch = None if everything_skipped else self._collate.batch(fetched.content, fetched.seed)
-                    fetched = fetched._replace(content=_pinned(batch) if self._pin else batch)
+                    if self._pin:
+                        accelerator = torch.accelerator.current_accelerator()
+                        batch = pin_memory(batch, None if accelerator is None else accelerator.type)
+                    fetched = fetched._replace(content=batch)
         except Exception as error:  # noqa: BLE001 - the user's code: to be raised in the user's loop
             return Delivery(slot.number, np.asarray(slot.indices, dtype=np.int64), None, error=error)
         return answer(slot, fetched)
-
-    def release(self) -> None:
-        self._pull = self._next = None
-
-
-def _pinned(batch: Any) -> Any:
-    accelerator = torch.accelerator.current_accelerator()
-    return pin_memory(batch, None if accelerator is None else accelerator.type)
 
 
 class _LiveSampler:
@@ -124,24 +100,14 @@ class WorkersEngine:
     data set are seen, as in torch. Once DALI runs in the process they cannot be forked any more, and starting them
     takes some seconds: then only if they are `outdated`.
 
-    Args:
-        keyed: the data set by keys.
-        wrapped: whose other settings the workers get.
-        workers: how many.
-        prefetch: batches in flight for each; None: as the wrapped loader has it.
-        careful: whether to start them by another method where a fork would not be safe; may be assigned.
+    `prefetch` counts the batches in flight for each; None: as the wrapped loader has it. If `careful`, which may be
+    assigned, they are started by another method where a fork would not be safe.
     """
 
     name = NAME
 
     def __init__(
-        self,
-        keyed: KeyedDataset,
-        wrapped: DataLoader[Any],
-        workers: int,
-        prefetch: int | None,
-        *,
-        careful: bool = False,
+        self, keyed: KeyedDataset, wrapped: DataLoader[Any], workers: int, prefetch: int | None, careful: bool = False
     ) -> None:
         self.broken = False
         self.careful = careful
@@ -164,10 +130,13 @@ class WorkersEngine:
         return self._iterator is not None
 
     @property
+    def _processes(self) -> list[Any]:
+        return list(getattr(self._iterator, "_workers", ()))
+
+    @property
     def pids(self) -> list[int]:
         """The process numbers of its workers; may be asked by any thread."""
-        workers = getattr(self._iterator, "_workers", ())
-        return [worker.pid for worker in list(workers) if worker.pid is not None]
+        return [worker.pid for worker in self._processes if worker.pid is not None]
 
     @property
     def forks(self) -> bool:
@@ -196,9 +165,7 @@ class WorkersEngine:
     def outdated(self, dataset: Any, *, shared: bool) -> bool:
         """Whether an epoch that begins now needs new workers.
 
-        Args:
-            dataset: as the epoch is to see it.
-            shared: whether another iteration uses the workers, which then stay unless the data set has changed.
+        If `shared`, another iteration uses the workers, which then stay unless the data set has changed.
         """
         if not self.started:
             return False
@@ -218,19 +185,18 @@ class WorkersEngine:
         if self._inner is not None:
             try:
                 self._iterator = iter(self._inner)  # lets the workers go on
-                self.broken = False
-                return
             except Exception as error:  # noqa: BLE001 - whatever an ending worker leaves in the queues: start new ones
                 # A process counts as alive until its last thread has ended; by then its shared memory is gone.
                 log.warning("the workers do not go on (%s); starting new ones", error)
                 self.release()
                 self.broken = True
                 self._sampler.pull = pull
-        self._inner = self._build()
-        self._iterator = iter(self._inner)  # starts the workers
+        if self._inner is None:
+            self._inner = self._build()
+            self._iterator = iter(self._inner)  # starts the workers
+            if not self._wrapped.persistent_workers:
+                self._sent = self._fingerprint(self._keyed.source.dataset)  # while they begin to work
         self.broken = False
-        if not self._wrapped.persistent_workers:
-            self._sent = self._fingerprint(self._keyed.source.dataset)  # while they begin to work
 
     def _build(self) -> DataLoader[Any]:
         wrapped = self._wrapped
@@ -257,7 +223,7 @@ class WorkersEngine:
 
     def _alive(self) -> bool:
         """Whether all workers live: a notebook's interrupt reaches them too, and ends them."""
-        return all(worker.is_alive() for worker in getattr(self._iterator, "_workers", ()))
+        return all(worker.is_alive() for worker in self._processes)
 
     def pump(self, most: int | None = None) -> None:
         """Nothing to do: the DataLoader takes by itself, at its start and for each batch it hands out."""
@@ -276,7 +242,7 @@ class WorkersEngine:
             fetched = Fetched(*next(self._iterator))
         except (ConnectionError, EOFError, FileNotFoundError) as error:
             # A worker was killed while it handed over its memory: torch reports it only if it is dead already.
-            workers = {worker.sentinel: worker for worker in self._iterator._workers}
+            workers = {worker.sentinel: worker for worker in self._processes}
             dead = [workers[ended] for ended in wait(list(workers), timeout=DYING)]
             if not dead:
                 raise

@@ -13,17 +13,16 @@ import sys
 import threading
 from collections.abc import Container, Iterable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from ...protocol.states import CalibrationState
 from ..calibration import Calibration, calibrate
-from ..engines.backends import SPECS, Backend, availability
+from ..engines.backends import SPECS, availability
 from ..engines.rest_engine import RestEngine
 from ..engines.setting import GivenSettings, Setting, rest_in_workers, translated
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..engines.torch_engine import PREFETCH, WorkersEngine
-from ..knobs import NAMES, Knobs
+from ..knobs import Knobs
 from .pooled_engine import PooledEngine
 from .switch import SwitchState
 
@@ -33,17 +32,12 @@ log = logging.getLogger(__name__)
 
 
 class EnginePool:
-    """The engines by name. Any thread may call any method.
-
-    Args:
-        setting: what the engines are built for.
-        state: has the name of the active engine, and is notified of every change of the knobs.
-    """
+    """The engines by name. Any thread may call any method. `state` is notified of every change of the knobs."""
 
     def __init__(self, setting: Setting, state: SwitchState) -> None:
-        self._setting = setting
-        self._in_force = setting  # differs from `_setting` while a change is being prepared
-        self._backends = availability(setting)
+        self.setting = setting  # what engines are built for from now on
+        self.backends = availability(setting)  # every backend by name
+        self._in_force = setting  # differs from `setting` while a change is being prepared
         self._state = state
         self._lock = threading.RLock()
         self._engines: dict[str, PooledEngine] = {}
@@ -55,20 +49,10 @@ class EnginePool:
         self._calibrated: tuple[Setting, Calibration] | None = None
 
     @property
-    def setting(self) -> Setting:
-        """What engines are built for from now on."""
-        return self._setting
-
-    @property
-    def backends(self) -> dict[str, Backend]:
-        """Every backend by name."""
-        return self._backends
-
-    @property
     def knobs(self) -> Knobs:
         """How many workers, batches in flight and threads the engines have from now on."""
-        setting = self._setting
-        dali = any(backend.available for name, backend in self._backends.items() if "threads" in SPECS[name].uses)
+        setting = self.setting
+        dali = any(backend.available for name, backend in self.backends.items() if "threads" in SPECS[name].uses)
         prefetch = setting.prefetch or setting.wrapped.prefetch_factor or PREFETCH
         return Knobs(setting.workers, prefetch, setting.threads if dali else None)
 
@@ -96,11 +80,11 @@ class EnginePool:
     def turn(self, **knobs: Any) -> None:
         """Change knobs (fields of `Setting`); returns at once. A change under way is given up for the newest one."""
         with self._lock:
-            if all(getattr(self._setting, knob) == value for knob, value in knobs.items()):
+            if all(getattr(self.setting, knob) == value for knob, value in knobs.items()):
                 return
-            after = self._setting = replace(self._setting, careful=True, **knobs)
+            after = self.setting = replace(self.setting, careful=True, **knobs)
             if "workers" in knobs:
-                self._backends = availability(after)  # DALI leaves them what it cannot do
+                self.backends = availability(after)  # DALI leaves them what it cannot do
             if self._preparing:
                 return  # the thread looks for newer settings when it is done
             made, slow = self._make()
@@ -114,8 +98,8 @@ class EnginePool:
 
     def calibrate(self) -> None:
         """Measure in the background what `dali-cpu` takes of the processor, once for this data set and its chain."""
-        if self._backends[DALI].available and not self.calibration:
-            now = self._setting
+        if self.backends[DALI].available and not self.calibration:
+            now = self.setting
             self._calibrated = now, calibrate(now)
 
     @property
@@ -124,7 +108,7 @@ class EnginePool:
         if self._calibrated is None:
             return {}
         setting, found = self._calibrated
-        now = self._setting
+        now = self.setting
         stale = (setting.program, setting.fused_decode) != (now.program, now.fused_decode)
         return {} if stale or found.stopped else {DALI: found.state}
 
@@ -134,18 +118,18 @@ class EnginePool:
         Not where its workers are kept from epoch to epoch: as in torch, they know the old settings only.
         """
         with self._lock:
-            old, now = self._setting.given, GivenSettings.of(self._setting.wrapped)
+            old, now = self.setting.given, GivenSettings.of(self.setting.wrapped)
             engines = [pooled.engine for pooled in self._engines.values()]
             started = any(isinstance(engine, WorkersEngine) and engine.started for engine in engines)
-            if old.same(now) or (started and self._setting.wrapped.persistent_workers):
+            if old.same(now) or (started and self.setting.wrapped.persistent_workers):
                 return
-            changed: dict[str, Any] = {"given": now, "careful": started or self._setting.careful}
+            changed: dict[str, Any] = {"given": now, "careful": started or self.setting.careful}
             if old.num_workers != now.num_workers:
                 changed["workers"] = now.num_workers
             if old.prefetch_factor != now.prefetch_factor:
                 changed["prefetch"] = None
-            self._setting = self._in_force = replace(self._setting, **changed)
-            self._backends = availability(self._setting)
+            self.setting = self._in_force = replace(self.setting, **changed)
+            self.backends = availability(self.setting)
             dropped = list(self._engines.values())
             self._engines.clear()
         for pooled in dropped:
@@ -154,16 +138,16 @@ class EnginePool:
     def refresh(self) -> None:
         """Look at the data set again, and give back DALI's engines where it has changed."""
         with self._lock:
-            setting, source = translated(self._setting), self._setting.keyed.source
+            setting, source = translated(self.setting), self.setting.keyed.source
             obstacle = source.obstacle
             encoded = source.encoded if any("threads" in SPECS[name].uses for name in self._engines) else None
-            same = setting.program == self._setting.program and setting.refusal == self._setting.refusal
+            same = setting.program == self.setting.program and setting.refusal == self.setting.refusal
             if same and obstacle == self._obstacle and (encoded == self._encoded or None in (encoded, self._encoded)):
                 self._encoded = encoded
                 return
-            self._setting, self._obstacle, self._encoded = setting, obstacle, None
+            self.setting, self._obstacle, self._encoded = setting, obstacle, None
             self._in_force = replace(self._in_force, program=setting.program, refusal=setting.refusal)
-            self._backends = availability(setting)
+            self.backends = availability(setting)
             dropped = [self._engines.pop(name) for name in list(self._engines) if name != TORCHVISION]
         for pooled in dropped:
             pooled.release()
@@ -184,9 +168,9 @@ class EnginePool:
             name = pooled.engine.name
             self._engines[name] = previous
             self._retired.append(pooled)
-            knobs: dict[str, Any] = {knob: getattr(previous.setting, knob) for knob in SPECS[name].uses & NAMES}
-            self._setting = self._in_force = replace(self._setting, careful=True, **knobs)
-            self._backends = availability(self._setting)
+            knobs: dict[str, Any] = {knob: getattr(previous.setting, knob) for knob in SPECS[name].uses}
+            self.setting = self._in_force = replace(self.setting, careful=True, **knobs)
+            self.backends = availability(self.setting)
         self._state.knobs_changed(self.knobs, error)
         return True
 
@@ -220,7 +204,7 @@ class EnginePool:
 
     def _make(self) -> tuple[dict[str, PooledEngine], list[PooledEngine]]:
         """New engines in place of those whose knobs have changed, and those among them that take long to start."""
-        wanted = self._setting
+        wanted = self.setting
         stale = [name for name, pooled in self._engines.items() if _differs(name, pooled.setting, wanted)]
         made = {name: PooledEngine(SPECS[name].build(wanted), wanted) for name in stale}
         return made, [pooled for name, pooled in made.items() if self._is_slow(name, pooled)]
@@ -236,7 +220,7 @@ class EnginePool:
                 kept = None
             pooled.previous = kept
             self._engines[name] = pooled
-        self._in_force = self._setting
+        self._in_force = self.setting
         self.reap()
 
     def _prepare(self, wanted: Setting, made: dict[str, PooledEngine], slow: list[PooledEngine]) -> None:
@@ -245,12 +229,12 @@ class EnginePool:
             releases = self._releases
             failure = _prepared(slow)
             with self._lock:
-                again = self._setting is not wanted
+                again = self.setting is not wanted
                 if not again and failure is None:
                     self._install(made)
                 elif not again:
-                    self._setting = self._in_force
-                    self._backends = availability(self._setting)
+                    self.setting = self._in_force
+                    self.backends = availability(self.setting)
                 released = releases != self._releases  # meanwhile: nothing may be left running
                 self._preparing = again
             if again or failure is not None or released:
@@ -259,7 +243,7 @@ class EnginePool:
                 self._state.knobs_changed(self.knobs, failure)
                 return
             with self._lock:
-                wanted = self._setting
+                wanted = self.setting
                 made, slow = self._make()
 
 
@@ -275,28 +259,19 @@ def _prepared(slow: list[PooledEngine]) -> Exception | None:
 
 
 def _differs(name: str, built: Setting, wanted: Setting) -> bool:
-    uses = SPECS[name].uses & NAMES
+    uses = SPECS[name].uses
     if name == DALI and (rest_in_workers(built) or rest_in_workers(wanted)):
         uses |= {"workers"}
     return any(getattr(built, knob) != getattr(wanted, knob) for knob in uses)
 
 
 def _release(engines: Iterable[PooledEngine]) -> None:
-    for pooled in engines:
-        pooled.release()
-    _trim()
-
-
-def _trim() -> None:
-    """Give the allocator's free pages back to the system, where it is glibc's.
+    """Release engines, then give the allocator's free pages back to the system, where it is glibc's.
 
     After an engine of DALI is dropped, 40 to 240 MB stay in the process otherwise. Takes a few ms.
     """
-    function = _malloc_trim()
-    if function is not None:
-        function(0)
-
-
-@cache
-def _malloc_trim() -> Any:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    for pooled in engines:
+        pooled.release()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ...steps.step_meter import Meter, StepClock
 from ..dataset_changes import DatasetChanges
@@ -59,7 +59,7 @@ class EpochIterator:
 
     def begin(self) -> None:
         """Let the active engine start to work before the first batch is asked for."""
-        self._state.epoch_begins(self._record)
+        self._state.record = self._record
         started = time.monotonic()
         while True:
             try:
@@ -85,10 +85,9 @@ class EpochIterator:
             return delivery.batch
 
     def _next_delivered(self) -> Delivery:
-        """The next batch for the loop: batches of which every sample was skipped are recorded and passed over.
+        """The next batch for the loop, or the exception that answers it.
 
-        Raises:
-            BaseException: the exception that answers the batch.
+        Batches of which every sample was skipped are recorded and passed over.
         """
         record = self._record
         while True:
@@ -171,6 +170,7 @@ class EpochIterator:
             if name == TORCHVISION:
                 raise error
             self._state.fall_back(name, error, TORCHVISION)
+            self._pool.refresh()
         finally:
             # The error's traceback refers to this frame: without a cycle the iterator goes when the loop drops it, and
             # not whenever a collection comes.
@@ -191,9 +191,7 @@ class EpochIterator:
         Where another engine has taken over, or the switch was cancelled, the kept batches are given back.
         """
         pooled, state = self._pool[SYNTHETIC], self._state
-        engine = pooled.engine
-        if not isinstance(engine, SyntheticEngine):
-            raise TypeError(f"{engine.name} keeps no batches")
+        engine = cast("SyntheticEngine", pooled.engine)
         click = state.preparing
         if click is not None and click.target == SYNTHETIC:
             try:

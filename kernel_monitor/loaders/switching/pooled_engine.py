@@ -25,11 +25,11 @@ class PooledEngine:
     kept for that run: no work is thrown away, and nothing is lost or doubled.
     """
 
-    def __init__(self, engine: Engine, setting: Setting, previous: PooledEngine | None = None) -> None:
+    def __init__(self, engine: Engine, setting: Setting) -> None:
         self.engine = engine
         self.setting = setting  # what the engine was built for
         self.proven = False  # whether it has started for an iteration
-        self.previous = previous  # the engine that it replaces, kept until this one has started
+        self.previous: PooledEngine | None = None  # the engine that it replaces, kept until this one has started
         self._run: weakref.ref[EngineRun] | None = None
         self._lock = threading.RLock()
         self._ownership = threading.Condition(self._lock)  # notify() raises in a thread without the lock
@@ -65,7 +65,6 @@ class PooledEngine:
         return run is None or (run.closed and not run.in_flight)
 
     def prepare(self) -> None:
-        """See `Engine.prepare`."""
         with self.use():
             self.engine.prepare()
 
@@ -111,13 +110,7 @@ class PooledEngine:
 
 
 class EngineRun:
-    """The part of one epoch that one engine delivers: takes from the cursor until it is closed, then drains.
-
-    Args:
-        pooled: the engine.
-        cursor: of the epoch.
-        is_active: whether the engine is still the one that is to take batches.
-    """
+    """The part of one epoch that one engine delivers: takes from the cursor until it is closed, then drains."""
 
     def __init__(self, pooled: PooledEngine, cursor: Cursor, is_active: Callable[[], bool]) -> None:
         self.pooled = pooled
@@ -126,7 +119,7 @@ class EngineRun:
         self.in_flight: deque[Slot] = deque()  # taken and not delivered, oldest first
         self._computed: deque[Delivery] = deque()  # kept while another iteration has the engine
         self._cursor = cursor
-        self._is_active = is_active
+        self._is_active = is_active  # whether the engine is still the one that is to take batches
 
     def pull(self) -> Slot | None:
         """What the engine takes next; None where there is nothing for it."""
@@ -165,11 +158,7 @@ class EngineRun:
             self.pooled.call(self.pooled.engine.pump, 1)
 
     def receive(self) -> Delivery:
-        """Wait for the oldest batch of the run.
-
-        Raises:
-            Exception: the engine failed; `in_flight` is then to be given back to the cursor.
-        """
+        """Wait for the oldest batch of the run; if the engine fails, `in_flight` is to be given back to the cursor."""
         if self._computed:
             self.in_flight.popleft()
             return self._computed.popleft()

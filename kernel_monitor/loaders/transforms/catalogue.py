@@ -5,7 +5,9 @@ Both versions of torchvision's classes are listed; recognised is the exact class
 
 from __future__ import annotations
 
-from functools import cache
+import sys
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -13,27 +15,11 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
-from .chain import Chain, Op, Refused, interpolation_of
-from .holder import plain
-from .ops.blur import Blur, BlurInjection
-from .ops.colour import Gray, Jitter, JitterInjection
-from .ops.crop import (
-    CropCenter,
-    Padded,
-    RandomBox,
-    RandomBoxInjection,
-    RandomWindow,
-    RandomWindowInjection,
-    padding_of,
-    sides_of,
-)
-from .ops.erase import Erase, EraseInjection, filling
-from .ops.flip import Mirror
-from .ops.injection import Coin, Cursor, Injection, Seeded
-from .ops.operation import Gate
-from .ops.resize import FILTERS, NEAREST, Scale
-from .ops.warp import AffineInjection, Ranges, RotationInjection, Warp, affine_ranges, rotation_ranges
-from .timm_ops import known_of_timm
+from .chain import Chain, Op, Refused, interpolation, plain
+from .ops import colour, crop, erase, warp
+from .ops.operation import Coin, Cursor, Gate, Injection, Seeded
+
+_TENSOR = "it is applied to a tensor"
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -41,86 +27,94 @@ def _pair(size: Any) -> tuple[int, int]:
     return int(values[0]), int(values[-1])
 
 
-def _filter(chain: Chain, transform: Any) -> str:
+def _filter(chain: Chain, given: Any, antialias: Any = True) -> str:
     """The interpolation of a resize, where DALI's gives the same pixels."""
-    chain.resized()
-    name = interpolation_of(transform)
+    chain.certain("size")
+    name = interpolation(given)
     if chain.kind == "pil":
-        if name not in FILTERS:
+        if name not in crop.FILTERS:
             raise Refused(f"its interpolation is {name}, and Pillow's places differ from DALI's")
-    elif name in NEAREST:
+    elif name in crop.NEAREST:
         chain.spatial()
         return name
-    elif name == "lanczos" or (name == "bicubic" and not chain.whole) or name not in FILTERS:
+    elif name == "lanczos" or (name == "bicubic" and not chain.whole) or name not in crop.FILTERS:
         raise Refused(f"its interpolation is {name}, on {'floats' if not chain.whole else 'a tensor'}")
-    elif transform.antialias is not True:
+    elif antialias is not True:
         raise Refused("it resizes a tensor without antialiasing; use antialias=True")
     chain.pixels()
     return name
 
 
-def _random_resized_crop(chain: Chain, transform: Any) -> None:
-    name = _filter(chain, transform)
+def _random_box(chain: Chain, transform: Any) -> None:
     if min(transform.scale) <= 0 or min(transform.ratio) <= 0:
         raise Refused("its scale and ratio must be positive")
-    size = _pair(transform.size)
-    scale, ratio = (transform.scale[0], transform.scale[1]), (transform.ratio[0], transform.ratio[1])
-    chain.steps += [RandomBox(chain.operation, scale, ratio), Scale(chain.operation, size, None, name)]
-    chain.size = size
+    chain.size = _pair(transform.size)
+    chain.steps.append(crop.RandomBox(chain.operation, tuple(transform.scale), tuple(transform.ratio)))
+
+
+def _random_resized_crop(chain: Chain, transform: Any) -> None:
+    name = _filter(chain, transform.interpolation, transform.antialias)
+    _random_box(chain, transform)
+    chain.steps.append(crop.Scale(chain.operation, chain.size, None, name))
+
+
+def _timm_crop(chain: Chain, transform: Any) -> None:
+    """timm's RandomResizedCrop, whose interpolation may be drawn from two."""
+    if chain.kind != "pil":
+        raise Refused(_TENSOR)
+    given = transform.interpolation
+    names = [_filter(chain, choice) for choice in (given if isinstance(given, (tuple, list)) else [given])]
+    if len(transform.size) != 2 or len(names) > 2:
+        raise Refused("its size must be (height, width), its interpolation one of two")
+    _random_box(chain, transform)
+    chain.steps.append(crop.Scale(chain.operation, chain.size, None, *names))
 
 
 def _resize(chain: Chain, transform: Any) -> None:
-    name = _filter(chain, transform)
-    size = (
-        None
-        if transform.size is None
-        else (transform.size,)
-        if isinstance(transform.size, int)
-        else tuple(transform.size)
-    )
-    if size is not None and len(size) == 1 and transform.max_size is not None and transform.max_size <= size[0]:
-        raise Refused(f"its max_size {transform.max_size} must be greater than its size {size[0]}")
-    chain.steps.append(Scale(chain.operation, size, transform.max_size, name))
-    chain.size = (size[0], size[1]) if size is not None and len(size) == 2 else None
+    name = _filter(chain, transform.interpolation, transform.antialias)
+    size, most = transform.size, transform.max_size
+    if size is not None:
+        size = (size,) if isinstance(size, int) else tuple(size)
+        if len(size) == 1 and most is not None and most <= size[0]:
+            raise Refused(f"its max_size {most} must be greater than its size {size[0]}")
+    chain.steps.append(crop.Scale(chain.operation, size, most, name))
+    chain.size = size if size is not None and len(size) == 2 else None
 
 
 def _center_crop(chain: Chain, transform: Any) -> None:
     _window(chain)
     chain.size = _pair(transform.size)
-    chain.steps.append(CropCenter(chain.operation, chain.size))
+    chain.steps.append(crop.CropCenter(chain.operation, chain.size))
 
 
 def _window(chain: Chain) -> None:
     chain.spatial()
-    chain.resized()
+    chain.certain("size")
     if chain.normalised:
         raise Refused("it comes after Normalize")  # what it fills with would be normalised too
 
 
-def _constant(transform: Any) -> None:
+def _padding(chain: Chain, transform: Any, sides: crop.Sides) -> crop.Colour:
+    """What a padding is filled with."""
     if transform.padding_mode != "constant":
         raise Refused(f"its padding_mode is {transform.padding_mode}")
+    if min(sides) < 0:
+        raise Refused("its padding is negative")
+    return chain.fill(transform.fill)
 
 
 def _random_crop(chain: Chain, transform: Any) -> None:
     _window(chain)
-    padding, fill = padding_of(transform), (0, 0, 0)
-    if any(padding) or transform.pad_if_needed:
-        _constant(transform)
-        fill = chain.fill(transform.fill)
-    if min(padding) < 0:
-        raise Refused("its padding is negative")
+    sides, if_needed = crop.padding_of(transform), bool(transform.pad_if_needed)
+    fill = _padding(chain, transform, sides) if if_needed or any(sides) else crop.BLACK
     chain.size = _pair(transform.size)
-    chain.steps.append(RandomWindow(chain.operation, chain.size, padding, bool(transform.pad_if_needed), fill))
+    chain.steps.append(crop.RandomWindow(chain.operation, chain.size, sides, if_needed, fill))
 
 
 def _pad(chain: Chain, transform: Any) -> None:
     _window(chain)
-    _constant(transform)
-    sides = sides_of(transform.padding)
-    if min(sides) < 0:
-        raise Refused("its padding is negative")
-    chain.steps.append(Padded(chain.operation, sides, chain.fill(transform.fill)))
+    sides = crop.sides_of(transform.padding)
+    chain.steps.append(crop.Padded(chain.operation, sides, _padding(chain, transform, sides)))
     if chain.size is not None:
         chain.size = chain.size[0] + sides[1] + sides[3], chain.size[1] + sides[0] + sides[2]
 
@@ -129,18 +123,15 @@ def _coin(chain: Chain, transform: Any) -> tuple[Gate, ...]:
     return (*chain.gates, Gate(chain.operation, 0.0, float(transform.p)))
 
 
-def _horizontal_flip(chain: Chain, transform: Any) -> None:
+def _flip(chain: Chain, transform: Any, vertical: bool) -> None:
     chain.spatial()
-    chain.steps.append(Mirror(chain.operation, _coin(chain, transform)))
+    chain.steps.append(warp.Mirror(chain.operation, _coin(chain, transform), vertical))
 
 
-def _vertical_flip(chain: Chain, transform: Any) -> None:
-    chain.spatial()
-    chain.steps.append(Mirror(chain.operation, _coin(chain, transform), vertical=True))
-
-
-def _warp(chain: Chain, transform: Any, ranges: Ranges, rotation: bool) -> None:
-    name = interpolation_of(transform)
+def _warp(chain: Chain, transform: Any, rotation: bool) -> None:
+    if rotation and transform.expand:
+        raise Refused("it expands the image")
+    name = interpolation(transform.interpolation)
     if name != "nearest":
         raise Refused(f"its interpolation is {name}, whose borders DALI does otherwise")
     if chain.normalised:
@@ -150,33 +141,15 @@ def _warp(chain: Chain, transform: Any, ranges: Ranges, rotation: bool) -> None:
     if len(set(fill)) > 1:
         raise Refused("its fill has a value for each channel")
     center = None if transform.center is None else (float(transform.center[0]), float(transform.center[1]))
-    chain.steps.append(Warp(chain.operation, ranges, rotation, center, fill[0], chain.gates))
+    chain.steps.append(warp.Warp(chain.operation, warp.ranges_of(transform), rotation, center, fill[0], chain.gates))
 
 
-def _rotation(chain: Chain, transform: Any) -> None:
-    if transform.expand:
-        raise Refused("it expands the image")
-    _warp(chain, transform, rotation_ranges(transform), rotation=True)
-
-
-def _affine(chain: Chain, transform: Any) -> None:
-    _warp(chain, transform, affine_ranges(transform), rotation=False)
-
-
-def _grayscale(chain: Chain, transform: Any) -> None:
-    if transform.num_output_channels != 3:
+def _gray(chain: Chain, transform: Any, coin: bool) -> None:
+    if not coin and transform.num_output_channels != 3:
         raise Refused("it leaves one channel")
     chain.pixels()
-    chain.steps.append(Gray(chain.operation, chain.gates, _cut(chain), coin=False))
-
-
-def _random_grayscale(chain: Chain, transform: Any) -> None:
-    chain.pixels()
-    chain.steps.append(Gray(chain.operation, _coin(chain, transform), _cut(chain), coin=True))
-
-
-def _cut(chain: Chain) -> bool:
-    return chain.kind in ("tensor", "image")
+    gates = _coin(chain, transform) if coin else chain.gates
+    chain.steps.append(colour.Gray(chain.operation, gates, chain.cut, coin))
 
 
 def _jitter(chain: Chain, transform: Any) -> None:
@@ -185,17 +158,14 @@ def _jitter(chain: Chain, transform: Any) -> None:
     if not chain.whole:
         raise Refused("it computes on floating-point pixels; put it before ToTensor")
     chain.pixels()
-    chain.steps.append(
-        Jitter(
-            chain.operation, transform.brightness, transform.contrast, transform.saturation, _cut(chain), chain.gates
-        )
-    )
+    ranges = transform.brightness, transform.contrast, transform.saturation
+    chain.steps.append(colour.Jitter(chain.operation, *ranges, chain.cut, chain.gates))
 
 
 def _blur(chain: Chain, transform: Any) -> None:
     chain.pixels()
     low, high = float(transform.sigma[0]), float(transform.sigma[-1])
-    chain.steps.append(Blur(chain.operation, _pair(transform.kernel_size), low, high, chain.gates))
+    chain.steps.append(colour.Blur(chain.operation, _pair(transform.kernel_size), low, high, chain.gates))
 
 
 def _erasing(chain: Chain, transform: Any) -> None:
@@ -203,7 +173,7 @@ def _erasing(chain: Chain, transform: Any) -> None:
         raise Refused("it is applied to a PIL image")
     if _noisy(transform):
         raise Refused("it fills with random values")
-    values = filling(transform)
+    values = erase.filling(transform)
     values = values * 3 if len(values) == 1 else values
     if len(values) != 3:
         raise Refused(f"its value has {len(values)} channels")
@@ -211,9 +181,8 @@ def _erasing(chain: Chain, transform: Any) -> None:
         raise Refused(f"it fills 8-bit pixels with {transform.value}")
     if min(transform.ratio) <= 0:
         raise Refused("its ratio must be positive")
-    fill = values[0], values[1], values[2]
-    scale, ratio = (transform.scale[0], transform.scale[1]), (transform.ratio[0], transform.ratio[1])
-    chain.tail.append(Erase(chain.operation, scale, ratio, fill, _coin(chain, transform)))
+    scale, ratio = tuple(transform.scale), tuple(transform.ratio)
+    chain.tail.append(erase.Erase(chain.operation, scale, ratio, tuple(values), _coin(chain, transform)))
 
 
 def _noisy(transform: Any) -> bool:
@@ -221,37 +190,27 @@ def _noisy(transform: Any) -> bool:
 
 
 def _erase_injection(operation: int, transform: Any, cursor: Cursor) -> Injection:
-    return Seeded(operation, transform, cursor) if _noisy(transform) else EraseInjection(operation, transform, cursor)
+    kind = Seeded if _noisy(transform) else erase.EraseInjection
+    return kind(operation, transform, cursor)
 
 
-def _identity(_chain: Chain, _one: Any) -> None:
-    """Nothing to do."""
+def _becomes(kind: str, *before: str, others: str | None = None) -> Callable[[Chain, Any], None]:
+    """How a transform is read that changes images of some kinds to another kind.
 
+    `others` is why it is refused for images of other kinds; None where it leaves them as they are.
+    """
 
-def _to_tensor(chain: Chain, _one: Any) -> None:
-    chain.certain()
-    if chain.kind != "pil":
-        raise Refused("it is applied to a tensor")
-    chain.floats(1 / 255)
+    def read(chain: Chain, _transform: Any) -> None:
+        chain.certain()
+        if chain.kind not in before:
+            if others is not None:
+                raise Refused(others)
+        elif kind == "floats":
+            chain.floats(1 / 255)
+        else:
+            chain.kind = kind
 
-
-def _pil_to_tensor(chain: Chain, _one: Any) -> None:
-    chain.certain()
-    if chain.kind != "pil":
-        raise Refused("it is applied to a tensor")
-    chain.kind = "tensor"
-
-
-def _to_image(chain: Chain, _one: Any) -> None:
-    chain.certain()
-    if chain.kind in ("pil", "tensor"):
-        chain.kind = "image"
-
-
-def _to_pure_tensor(chain: Chain, _one: Any) -> None:
-    chain.certain()
-    if chain.kind == "image":
-        chain.kind = "tensor"
+    return read
 
 
 def _convert(chain: Chain, dtype: Any, scale: bool) -> None:
@@ -288,8 +247,7 @@ def _normalize(chain: Chain, transform: Any) -> None:
 
 
 def _preset(chain: Chain, transform: Any) -> None:
-    """What `weights.transforms()` of a classification model does, part by part."""
-    # It has no class of its own for each part; `Resize` and the others take the same arguments.
+    """What `weights.transforms()` of a classification model does: `Resize` and the others take the same arguments."""
     _resize(chain, v1.Resize(transform.resize_size, transform.interpolation, antialias=transform.antialias))
     _center_crop(chain, v1.CenterCrop(transform.crop_size))
     if chain.kind == "pil":
@@ -298,35 +256,38 @@ def _preset(chain: Chain, transform: Any) -> None:
     _normalize(chain, v1.Normalize(transform.mean, transform.std))
 
 
-_NO_FILTER = "box, hamming; nearest on a PIL image; lanczos on a tensor; bicubic on floats; antialias=False on a tensor"
-
 OPS: dict[str, Op] = {
-    "RandomResizedCrop": Op(_random_resized_crop, RandomBoxInjection, _NO_FILTER),
-    "Resize": Op(_resize, None, _NO_FILTER),
-    "CenterCrop": Op(_center_crop, None, "after Normalize"),
-    "RandomCrop": Op(_random_crop, RandomWindowInjection, "padding_mode other than constant; after Normalize"),
-    "Pad": Op(_pad, None, "padding_mode other than constant; after Normalize"),
-    "RandomHorizontalFlip": Op(_horizontal_flip, Coin),
-    "RandomVerticalFlip": Op(_vertical_flip, Coin),
-    "RandomRotation": Op(
-        _rotation, RotationInjection, "expand; interpolation other than nearest; a fill for each channel"
-    ),
-    "RandomAffine": Op(_affine, AffineInjection, "interpolation other than nearest; a fill for each channel"),
-    "Grayscale": Op(_grayscale, None, "one output channel"),
-    "RandomGrayscale": Op(_random_grayscale, Coin),
-    "ColorJitter": Op(_jitter, JitterInjection, "hue; on floats"),
-    "GaussianBlur": Op(_blur, BlurInjection),
-    "RandomErasing": Op(_erasing, _erase_injection, "value='random'"),
-    "Identity": Op(_identity),
-    "ToTensor": Op(_to_tensor, scales=True),
-    "PILToTensor": Op(_pil_to_tensor, scales=True),
-    "ToImage": Op(_to_image, scales=True),
-    "ToPureTensor": Op(_to_pure_tensor, scales=True),
-    "ToDtype": Op(_to_dtype, None, "types other than float32 and uint8", scales=True),
-    "ConvertImageDtype": Op(_convert_image_dtype, None, "types other than float32 and uint8", scales=True),
+    "RandomResizedCrop": Op(_random_resized_crop, crop.RandomBoxInjection),
+    "Resize": Op(_resize),
+    "CenterCrop": Op(_center_crop),
+    "RandomCrop": Op(_random_crop, crop.RandomWindowInjection),
+    "Pad": Op(_pad),
+    "RandomHorizontalFlip": Op(partial(_flip, vertical=False), Coin),
+    "RandomVerticalFlip": Op(partial(_flip, vertical=True), Coin),
+    "RandomRotation": Op(partial(_warp, rotation=True), warp.RotationInjection),
+    "RandomAffine": Op(partial(_warp, rotation=False), warp.AffineInjection),
+    "Grayscale": Op(partial(_gray, coin=False)),
+    "RandomGrayscale": Op(partial(_gray, coin=True), Coin),
+    "ColorJitter": Op(_jitter, colour.JitterInjection),
+    "GaussianBlur": Op(_blur, colour.BlurInjection),
+    "RandomErasing": Op(_erasing, _erase_injection),
+    "Identity": Op(lambda _chain, _one: None),
+    "ToTensor": Op(_becomes("floats", "pil", others=_TENSOR), scales=True),
+    "PILToTensor": Op(_becomes("tensor", "pil", others=_TENSOR), scales=True),
+    "ToImage": Op(_becomes("image", "pil", "tensor"), scales=True),
+    "ToPureTensor": Op(_becomes("tensor", "image"), scales=True),
+    "ToDtype": Op(_to_dtype, scales=True),
+    "ConvertImageDtype": Op(_convert_image_dtype, scales=True),
     "Normalize": Op(_normalize, scales=True),
     "ImageClassification": Op(_preset, scales=True),
 }
+
+TIMM: dict[str, Op] = {
+    "RandomResizedCropAndInterpolation": Op(_timm_crop, crop.ChosenBoxInjection),
+    "MaybeToTensor": Op(_becomes("floats", "pil"), scales=True),
+    "MaybePILToTensor": Op(_becomes("tensor", "pil"), scales=True),
+}
+"""Those of `timm.data.transforms`; its other transforms are torchvision's own, or left to themselves."""
 
 
 @cache
@@ -335,7 +296,13 @@ def _by_class() -> dict[type, Op]:
     return {**known, ImageClassification: OPS["ImageClassification"], torch.nn.Identity: OPS["Identity"]}
 
 
+def _of_timm(kind: type) -> Op | None:
+    """The entry of a class of timm's; timm is never imported here, and the user may still do so."""
+    module = sys.modules.get("timm.data.transforms")
+    return TIMM.get(kind.__name__) if getattr(module, kind.__name__, None) is kind else None
+
+
 def find(transform: Any) -> Op | None:
     """Return the entry of a transform's exact class; None for a module that has hooks, and so does more than that."""
-    op = _by_class().get(type(transform)) or known_of_timm().get(type(transform))
+    op = _by_class().get(type(transform)) or _of_timm(type(transform))
     return op if op is not None and plain(transform) else None

@@ -2,45 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from .holder import held, plain
 from .ops.erase import Erase
-from .ops.injection import Cursor, Injection
-from .ops.operation import Gate, Step
+from .ops.operation import Cursor, Gate, Injection, Step
 from .program import Program
 
 COMPOSES = (v1.Compose, v2.Compose)
-APPLY, CHOICE, ORDER = (
-    (v1.RandomApply, v2.RandomApply),
-    (v1.RandomChoice, v2.RandomChoice),
-    (v1.RandomOrder, v2.RandomOrder),
-)
+APPLY = (v1.RandomApply, v2.RandomApply)
+CHOICE = (v1.RandomChoice, v2.RandomChoice)
+ORDER = (v1.RandomOrder, v2.RandomOrder)
 _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Image.Resampling
 FLOAT_ROUNDINGS = 2  # each adds about 0.25 of 255 to what torchvision, which does not round floats, gives
+_CHANGING = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+    | inspect.CO_ITERABLE_COROUTINE
+)  # flags of what a call does; the others are of docstrings and `__future__`
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CALLS = ("__call__", "_wrapped_call_impl", "_call_impl")
 
 
-class Refused(Exception):
-    """Why DALI cannot do one transform; `translate` adds its name and position."""
+def plain(transform: Any) -> bool:
+    """Whether calling a transform does nothing beside its class's own `forward`: a module may have hooks.
 
-
-@dataclass(frozen=True)
-class Op:
-    """One transform."""
-
-    # adds it to a chain; raises `Refused` where DALI cannot do it with these arguments, at this place
-    read: Callable[[Chain, Any], None]
-    # what puts the plan's numbers into a copy; None where it draws none
-    inject: Callable[[int, Any, Cursor], Injection] | None = None
-    limits: str = ""  # when it is left to torchvision, for people; empty where it never is
-    scales: bool = False  # whether it changes the type or the scale of values
+    What is no `nn.Module` is plain.
+    """
+    if not isinstance(transform, nn.Module):
+        return True
+    own = vars(transform)
+    overridden = any(getattr(type(transform), name) is not getattr(nn.Module, name) for name in _CALLS)
+    hooked = any(own.get(name) for name in _HOOKS)
+    # As nn.Module itself asks before it leaves out hooks.
+    everywhere = any(getattr(torch_module, f"_global{name}") for name in _HOOKS)
+    compiled = own.get("_compiled_call_impl") is not None
+    return not (overridden or hooked or everywhere or compiled or "forward" in own or "_call_impl" in own)
 
 
 def flatten(transform: Any) -> Iterator[Any]:
@@ -63,26 +73,87 @@ def flatten(transform: Any) -> Iterator[Any]:
         yield transform
 
 
-def branches(transform: Any) -> list[list[Any]]:
-    """The transforms inside RandomApply, RandomChoice or RandomOrder, each one flattened; none for all others."""
-    if type(transform) in (*APPLY, *CHOICE, *ORDER) and plain(transform):
-        return [list(flatten(inner)) for inner in transform.transforms]
-    return []
+def _template(self: Any, image: Any) -> Any:
+    return self.held(image)
+
+
+def held(transform: Any) -> tuple[Any, ...]:
+    """Return what a `plain` transform merely holds, as a tuple of one; an empty one where it does anything else.
+
+    An object that merely holds a transform, such as torchvision's reference presets, calls one attribute with the image
+    and returns the result. It is recognised by the compiled code of its method, never by a name: whatever else the
+    method did would be lost. Seen as it is now: another object in the same attribute is seen at the next look.
+    """
+    kind = type(transform)
+    method = getattr(kind, "forward" if isinstance(transform, nn.Module) else "__call__", None)
+    if type(method) is not FunctionType:
+        return ()
+    code = method.__code__
+    if _shape(code) != _shape(_template.__code__) or len(code.co_names) != 1:
+        return ()
+    return _stored(transform, code.co_names[0])
+
+
+def _shape(code: CodeType) -> tuple[Any, ...]:
+    """What two pieces of code of this Python have in common that do the same, but for names."""
+    return (
+        code.co_code,  # without what the interpreter rewrites while it runs
+        code.co_flags & _CHANGING,
+        code.co_argcount,
+        code.co_posonlyargcount,
+        code.co_kwonlyargcount,
+        code.co_nlocals,
+        code.co_freevars,
+        code.co_cellvars,
+        getattr(code, "co_exceptiontable", b""),  # of Python 3.11
+    )
+
+
+def _stored(transform: Any, name: str) -> tuple[Any, ...]:
+    """The attribute as a tuple of one, if it is merely stored: not computed by a property or the like."""
+    kind: Any = type(transform)
+    if kind.__getattribute__ is not object.__getattribute__ or hasattr(getattr(kind, name, None), "__get__"):
+        return ()
+    own = getattr(transform, "__dict__", {})
+    if name in own:
+        found = own[name]
+    elif isinstance(transform, nn.Module) and kind.__getattr__ is nn.Module.__getattr__ and name in own["_modules"]:
+        found = own["_modules"][name]
+    else:
+        return ()
+    return (found,) if callable(found) and found is not transform else ()
 
 
 def operations(transform: Any) -> int:
     """How many operation numbers a transform takes: itself and what is inside it."""
-    return 1 + sum(operations(inner) for branch in branches(transform) for inner in branch)
+    return 1 + sum(operations(inner) for branch in branches(transform) for _, inner in branch)
 
 
-def shares(transform: Any) -> list[float]:
-    """Cumulative probabilities of RandomChoice's branches, from 0.0, one more than there are branches."""
-    weights = [1.0] * len(transform.transforms) if transform.p is None else [float(p) for p in transform.p]
-    total, sums = sum(weights), [0.0]
-    for weight in weights:
-        sums.append(sums[-1] + weight / total)
-    sums[-1] = 1.0
-    return sums
+def numbered(transforms: Iterable[Any], first: int = 0) -> Iterator[tuple[int, Any]]:
+    """Yield each transform of a flat chain with the number of its operation."""
+    for transform in transforms:
+        yield first, transform
+        first += operations(transform)
+
+
+def branches(transform: Any, operation: int = 0) -> list[list[tuple[int, Any]]]:
+    """The transforms inside RandomApply, RandomChoice or RandomOrder, which has number `operation`; none of all others.
+
+    Each branch is flattened and `numbered`.
+    """
+    if type(transform) not in (*APPLY, *CHOICE, *ORDER) or not plain(transform):
+        return []
+    inside = [list(flatten(inner)) for inner in transform.transforms]
+    numbers = numbered((inner for branch in inside for inner in branch), operation + 1)
+    return [[next(numbers) for _ in branch] for branch in inside]
+
+
+def gates_of(choice: Any, operation: int) -> list[Gate]:
+    """The chance of each branch of a RandomChoice, which has number `operation`."""
+    weights = [1.0] * len(choice.transforms) if choice.p is None else [float(p) for p in choice.p]
+    total = sum(weights)
+    sums = [0.0, *accumulate(weight / total for weight in weights[:-1]), 1.0]
+    return [Gate(operation, low, high) for low, high in pairwise(sums)]
 
 
 def name_of(transform: Any) -> str:
@@ -92,41 +163,41 @@ def name_of(transform: Any) -> str:
     return type(transform).__name__
 
 
-def interpolation_of(transform: Any) -> str:
-    """torchvision's name of a transform's interpolation, however it was given."""
-    return interpolation_name(transform.interpolation)
-
-
-def interpolation_name(given: Any) -> str:
-    """torchvision's name of an interpolation."""
+def interpolation(given: Any) -> str:
+    """torchvision's name of an interpolation, however it was given."""
     if isinstance(given, InterpolationMode):
         return str(given.value)
     return _PILLOW.get(given, str(given)) if isinstance(given, int) else str(given)
 
 
+class Refused(Exception):
+    """Why DALI cannot do one transform; `translate` adds its name and position."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One transform."""
+
+    # adds it to a chain; raises `Refused` where DALI cannot do it with these arguments, at this place
+    read: Callable[[Chain, Any], None]
+    # what puts the plan's numbers into a copy; None where it draws none
+    inject: Callable[[int, Any, Cursor], Injection] | None = None
+    scales: bool = False  # whether it changes the type or the scale of values
+
+
 class Chain:
-    """The image's state while a chain is read, and what has piled up.
+    """The image's state while a chain is read, and what has piled up."""
 
-    Attributes:
-        kind: `pil`, `tensor` (uint8), `image` (uint8 tv_tensors.Image) or `floats` (float32).
-        operation: number of the transform that is being read.
-        gates: chances that decide whether it is applied.
-        size: (height, width), pixels, where it is known to be the same for all images.
-        steps: on 8-bit pixels, so far; `tail` on what comes after the scaling.
-        factor, offset: the scaling, per channel.
-        normalised: whether Normalize has been read.
-    """
-
-    def __init__(self) -> None:
-        self.kind = "pil"
-        self.operation = 0
-        self.gates: tuple[Gate, ...] = ()
-        self.size: tuple[int, int] | None = None
-        self.steps: list[Step] = []
-        self.tail: list[Erase] = []
-        self.factor = [1.0, 1.0, 1.0]
+    def __init__(self, kind: str = "pil") -> None:
+        self.kind = kind  # `pil`, `tensor` (uint8), `image` (uint8 tv_tensors.Image), `floats` (float32)
+        self.operation = 0  # number of the transform that is being read
+        self.gates: tuple[Gate, ...] = ()  # chances that decide whether it is applied
+        self.size: tuple[int, int] | None = None  # (height, width), pixels, where it is the same for all images
+        self.steps: list[Step] = []  # on 8-bit pixels, so far
+        self.tail: list[Erase] = []  # on what comes after the scaling
+        self.factor = [1.0, 1.0, 1.0]  # the scaling, per channel
         self.offset = [0.0, 0.0, 0.0]
-        self.normalised = False
+        self.normalised = False  # whether Normalize has been read
         self._roundings = 0
 
     def copy(self) -> Chain:
@@ -139,6 +210,11 @@ class Chain:
     def whole(self) -> bool:
         """Whether pixels are 8-bit integers, as DALI's are until the scaling."""
         return self.kind != "floats"
+
+    @property
+    def cut(self) -> bool:
+        """Whether the fractions of gray are cut off, as torch does with 8-bit pixels and Pillow does not."""
+        return self.kind in ("tensor", "image")
 
     def spatial(self) -> None:
         """Refuse what moves pixels where DALI would have to do it after the scaling."""
@@ -155,22 +231,17 @@ class Chain:
             if self._roundings > FLOAT_ROUNDINGS:
                 raise Refused("too many transforms compute on floating-point pixels; put them before ToTensor")
 
-    def certain(self) -> None:
-        """Refuse a change of type that only some samples would get."""
+    def certain(self, what: str = "type") -> None:
+        """Refuse a change of type, or of size, that only some samples would get."""
         if self.gates:
-            raise Refused("it is applied by chance and changes the type")
+            raise Refused(f"it is applied by chance and changes the {what}")
 
     def floats(self, factor: float) -> None:
         """Let the image be floats, its values multiplied."""
         self.kind = "floats"
         self.scale([factor] * 3, [0.0] * 3)
 
-    def resized(self) -> None:
-        """Refuse a change of size that only some samples would get."""
-        if self.gates:
-            raise Refused("it is applied by chance and changes the size")
-
-    def fill(self, given: Any) -> tuple[int, int, int]:
+    def fill(self, given: Any) -> tuple[int, ...]:
         """An 8-bit RGB colour that a transform fills with."""
         given = 0 if given is None else given
         values = [given] * 3 if isinstance(given, (int, float)) else list(given) if type(given) in (tuple, list) else []
@@ -181,34 +252,23 @@ class Chain:
             raise Refused("it fills floating-point pixels with something else than 0")
         if len(values) != 3 or any(int(value) != value or not 0 <= value <= 255 for value in values):
             raise Refused(f"its fill is {given}")
-        return int(values[0]), int(values[1]), int(values[2])
+        return tuple(int(value) for value in values)
 
     def scale(self, factor: list[float], offset: list[float]) -> None:
         """Let every value be multiplied, and added to, per channel."""
         self.factor = [f * by for f, by in zip(self.factor, factor, strict=True)]
         self.offset = [o * by + plus for o, by, plus in zip(self.offset, factor, offset, strict=True)]
-        filled = [[v * by + plus for v, by, plus in zip(e.fill, factor, offset, strict=True)] for e in self.tail]
-        self.tail = [replace(e, fill=(f[0], f[1], f[2])) for e, f in zip(self.tail, filled, strict=True)]
+        scaled = [[v * by + plus for v, by, plus in zip(e.fill, factor, offset, strict=True)] for e in self.tail]
+        self.tail = [replace(e, fill=tuple(fill)) for e, fill in zip(self.tail, scaled, strict=True)]
 
     def program(self) -> Program:
-        """All of it in DALI.
-
-        Raises:
-            Refused: the result is not a tensor of one size.
-        """
+        """All of it in DALI; `Refused` where the result is not a tensor of one size."""
         if self.kind == "pil":
             raise Refused("Nothing in the transform makes a tensor of the image.")
         if self.size is None:
             raise Refused("No transform gives all images the same size.")
-        factor, offset = self.factor, self.offset
-        return Program(
-            tuple(self.steps),
-            self.size,
-            not self.whole,
-            (factor[0], factor[1], factor[2]),
-            (offset[0], offset[1], offset[2]),
-            tail=tuple(self.tail),
-        )
+        scaling = tuple(self.factor), tuple(self.offset)
+        return Program(tuple(self.steps), self.size, not self.whole, *scaling, tail=tuple(self.tail))
 
     def head(self, rest: int, reason: str) -> Program:
         """What has been read so far in DALI, the transforms from position `rest` on in torchvision."""

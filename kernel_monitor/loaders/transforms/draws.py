@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 UInt64s = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _MASK = (1 << 64) - 1
@@ -37,11 +38,8 @@ def _mix_int(word: int) -> int:
 def sample_keys(seed: int, epoch: int, indices: Sequence[int], occurrences: Sequence[int]) -> UInt64s:
     """Return one 64-bit key per sample, uint64[n].
 
-    Args:
-        seed: of the loader; any integer, taken modulo 2**64.
-        epoch: number of the epoch.
-        indices: n indices in the data set (negative ones allowed).
-        occurrences: n counts of how often that index came earlier in the epoch.
+    The seed is any integer, taken modulo 2**64; indices in the data set may be negative; occurrences count how often an
+    index came earlier in the epoch.
     """
     base = _mix_int(_mix_int(seed + _GOLDEN) + epoch * _GOLDEN + 1)
     index = np.asarray(indices, dtype=np.int64).astype(np.uint64)
@@ -53,10 +51,7 @@ def sample_keys(seed: int, epoch: int, indices: Sequence[int], occurrences: Sequ
 def uniforms(keys: UInt64s, operation: int, draws: int) -> Floats:
     """Return uniform numbers in [0, 1) with 53 random bits, float64[n, draws].
 
-    Args:
-        keys: uint64[n] from `sample_keys`.
-        operation: position of the operation in the chain of transforms.
-        draws: how many numbers per sample.
+    Of n samples by their `keys`, for the operation at this position in the chain of transforms.
     """
     first = operation * _OPERATIONS + 1
     counters = np.arange(first, first + draws, dtype=np.uint64) * np.uint64(_GOLDEN)
@@ -66,11 +61,9 @@ def uniforms(keys: UInt64s, operation: int, draws: int) -> Floats:
 
 
 def stream_seeds(keys: UInt64s, operation: int) -> list[int]:
-    """Return a seed (63 bits) per sample for generators that an operation draws from by itself.
+    """Return a seed (63 bits) per sample, by its key, for generators that an operation draws from by itself.
 
-    Args:
-        keys: uint64[n] from `sample_keys`.
-        operation: position in the chain of transforms; negative for what is no transform, see `streams`.
+    The operation is a position in the chain of transforms; negative for what is no transform, see `random_streams`.
     """
     offset = np.uint64(((operation * _OPERATIONS + 1) * _GOLDEN) & _MASK)
     seeds: list[int] = (_mix(keys + offset) >> np.uint64(1)).tolist()

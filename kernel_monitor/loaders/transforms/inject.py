@@ -7,7 +7,6 @@ generators of torch, Python and numpy, which are seeded for it from the sample's
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,9 @@ from PIL import Image
 from torchvision import tv_tensors
 
 from .catalogue import find
-from .chain import APPLY, CHOICE, branches, flatten, operations, shares
+from .chain import APPLY, CHOICE, branches, flatten, gates_of, numbered
 from .draws import UInt64s, uniforms
-from .ops.injection import Cursor, Injection, Seeded
-from .ops.operation import Gate
+from .ops.operation import Cursor, Gate, Injection, Seeded
 
 
 class Injected:
@@ -31,11 +29,7 @@ class Injected:
     def __init__(self, transform: Any) -> None:
         self._cursor = Cursor()
         self._injections: list[Injection] = []
-        self._chain: list[Callable[[Any], Any]] = []
-        first = 0
-        for step in flatten(transform):
-            self._chain.append(self._copy(step, first))
-            first += operations(step)
+        self._chain = [self._copy(operation, step) for operation, step in numbered(flatten(transform))]
 
     def begin(self, keys: UInt64s) -> None:
         """Draw the numbers of n samples, uint64[n]."""
@@ -60,75 +54,45 @@ class Injected:
         """What the last sample drew, by operation; transforms that were not applied to it are left out."""
         return {injection.operation: injection.drawn for injection in self._injections if injection.drawn is not None}
 
-    def _copy(self, transform: Any, operation: int) -> Callable[[Any], Any]:
+    def _copy(self, operation: int, transform: Any) -> Callable[[Any], Any]:
         op = find(transform)
         if op is not None and op.inject is None:
             known: Callable[[Any], Any] = transform
             return known
         injection: Injection
-        if inside := branches(transform):
-            copies, first = [], operation + 1
-            for branch in inside:
-                copies.append(self._branch(branch, first))
-                first += sum(operations(inner) for inner in branch)
-            kind = _Apply if type(transform) in APPLY else _Choice if type(transform) in CHOICE else _Order
-            injection = kind(operation, transform, self._cursor, copies)
-        elif op is not None and op.inject is not None:
-            injection = op.inject(operation, transform, self._cursor)
+        if inside := branches(transform, operation):
+            injection = container = _Container(operation, transform, self._cursor)
+            container.branches = [[self._copy(number, inner) for number, inner in branch] for branch in inside]
         else:
-            injection = Seeded(operation, transform, self._cursor)
+            inject = Seeded if op is None or op.inject is None else op.inject
+            injection = inject(operation, transform, self._cursor)
         self._injections.append(injection)
         return injection
-
-    def _branch(self, transforms: list[Any], first: int) -> list[Callable[[Any], Any]]:
-        copies = []
-        for inner in transforms:
-            copies.append(self._copy(inner, first))
-            first += operations(inner)
-        return copies
 
 
 class _Container(Injection):
     """A container of transforms; the plan decides which are applied, and in which order. Its draws are not reported."""
 
-    def __init__(
-        self, operation: int, transform: Any, cursor: Cursor, branches: list[list[Callable[[Any], Any]]]
-    ) -> None:
-        super().__init__(operation, transform, cursor)
-        self._branches = branches
-        self._chosen: list[list[int]] = []
+    branches: list[list[Callable[[Any], Any]]]  # copies of what is inside
+    _chosen: list[list[int]]  # by row, the branches to apply
+
+    def begin(self, keys: UInt64s) -> None:
+        count = len(self.branches)
+        if type(self.transform) in APPLY:  # all or none
+            applied = Gate(self.operation, 0.0, float(self.transform.p)).open(keys).tolist()
+            self._chosen = [list(range(count)) if is_open else [] for is_open in applied]
+        elif type(self.transform) in CHOICE:  # a single one
+            opened = [gate.open(keys) for gate in gates_of(self.transform, self.operation)]
+            self._chosen = np.argmax(opened, axis=0)[:, None].tolist()
+        else:  # all, in a drawn order
+            numbers = uniforms(keys, self.operation, count)
+            self._chosen = np.argsort(numbers, axis=1, kind="stable").tolist()
 
     def __call__(self, image: Any) -> Any:
         for number in self._chosen[self.cursor.row]:
-            for step in self._branches[number]:
+            for step in self.branches[number]:
                 image = step(image)
         return image
-
-
-class _Apply(_Container):
-    """RandomApply: all or none."""
-
-    def begin(self, keys: UInt64s) -> None:
-        applied = Gate(self.operation, 0.0, float(self.transform.p)).open(keys).tolist()
-        everything = list(range(len(self._branches)))
-        self._chosen = [everything if is_open else [] for is_open in applied]
-
-
-class _Choice(_Container):
-    """RandomChoice: a single branch."""
-
-    def begin(self, keys: UInt64s) -> None:
-        sums = shares(self.transform)
-        gates = [Gate(self.operation, low, high).open(keys) for low, high in pairwise(sums)]
-        self._chosen = [[number] for number in np.argmax(gates, axis=0).tolist()]
-
-
-class _Order(_Container):
-    """RandomOrder: all, in a drawn order."""
-
-    def begin(self, keys: UInt64s) -> None:
-        numbers = uniforms(keys, self.operation, len(self._branches))
-        self._chosen = np.argsort(numbers, axis=1, kind="stable").tolist()
 
 
 def as_kind(kind: str, image: torch.Tensor) -> Any:

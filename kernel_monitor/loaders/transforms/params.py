@@ -12,10 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from .draws import Floats, Ints
 
 ATTEMPTS = 10
 CROP_DRAWS = ERASE_DRAWS = 4 * ATTEMPTS  # area, aspect, top, left for each attempt
@@ -24,13 +22,10 @@ CROP_DRAWS = ERASE_DRAWS = 4 * ATTEMPTS  # area, aspect, top, left for each atte
 def crop_box(
     height: int, width: int, draws: Sequence[float], scale: Sequence[float], ratio: Sequence[float]
 ) -> tuple[int, int, int, int]:
-    """Return the box (top, left, height, width) in pixels that RandomResizedCrop takes from one image.
+    """Return the box (top, left, height, width) that RandomResizedCrop takes from one image, pixels.
 
-    Args:
-        height, width: of the image, pixels.
-        draws: `CROP_DRAWS` uniform numbers in [0, 1).
-        scale: least and greatest share of the area.
-        ratio: least and greatest width / height.
+    The `draws` are `CROP_DRAWS` uniform numbers in [0, 1), `scale` the least and greatest share of the area, `ratio`
+    the least and greatest width / height.
     """
     for w, h, vertical, horizontal in _attempts(height * width, draws, scale, ratio):
         if 0 < w <= width and 0 < h <= height:
@@ -61,13 +56,7 @@ def _central(height: int, width: int, ratio: Sequence[float]) -> tuple[int, int,
 
 
 def crop_boxes(heights: Ints, widths: Ints, draws: Floats, scale: Sequence[float], ratio: Sequence[float]) -> Ints:
-    """Return the boxes of a batch, int64[n, 4]: `crop_box` for each row.
-
-    Args:
-        heights, widths: int64[n], pixels.
-        draws: float64[n, CROP_DRAWS].
-        scale, ratio: as in `crop_box`.
-    """
+    """Return the boxes of a batch, int64[n, 4]: `crop_box` for each of n heights and widths, and rows of `draws`."""
     boxes = np.zeros((len(heights), 4), dtype=np.int64)
     low, high = math.log(ratio[0]), math.log(ratio[1])
     left = np.arange(len(heights))
@@ -92,13 +81,9 @@ def crop_boxes(heights: Ints, widths: Ints, draws: Floats, scale: Sequence[float
 def erase_box(
     height: int, width: int, draws: Sequence[float], scale: Sequence[float], ratio: Sequence[float]
 ) -> tuple[int, int, int, int]:
-    """Return the box (top, left, height, width) in pixels that RandomErasing fills; all 0 where no attempt fits.
+    """Return the box (top, left, height, width) that RandomErasing fills, pixels; all 0 where no attempt fits.
 
-    Args:
-        height, width: of the image, pixels.
-        draws: `ERASE_DRAWS` uniform numbers in [0, 1).
-        scale: least and greatest share of the area.
-        ratio: least and greatest height / width.
+    As `crop_box`, but with `ERASE_DRAWS` numbers, and height / width as `ratio`.
     """
     for h, w, vertical, horizontal in _attempts(height * width, draws, scale, ratio):
         if h < height and w < width:
@@ -107,12 +92,9 @@ def erase_box(
 
 
 def resized(height: int, width: int, size: Sequence[int] | None, max_size: int | None) -> tuple[int, int]:
-    """Return the (height, width) that Resize gives an image.
+    """Return the (height, width) that Resize gives an image; pixels.
 
-    Args:
-        height, width: of the image, pixels.
-        size: (shorter edge,) or (height, width); None scales the longer edge to `max_size`.
-        max_size: greatest longer edge, or None.
+    `size` is (shorter edge,) or (height, width); None scales the longer edge to `max_size`, which it never exceeds.
     """
     if size is not None and len(size) == 2:
         return size[0], size[1]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .draws import UInt64s
-from .ops.flip import Mirror
-from .ops.operation import Fed, Ints, Step, int32
+from .draws import Ints, UInt64s
+from .ops.operation import Fed, Step, int32, opened
+from .ops.warp import Mirror
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Program:
     size: tuple[int, int] | None
     floating: bool  # whether DALI's result is float32, else uint8
     # factor, offset: per channel, result = pixel (0 to 255) * factor + offset
-    factor: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    factor: tuple[float, ...] = (1.0, 1.0, 1.0)
+    offset: tuple[float, ...] = (0.0, 0.0, 0.0)
     # position in the flattened chain from which the user's own transforms are run on DALI's 8-bit RGB images [height,
     # width, 3]; None where DALI does everything, and gives [3, height, width]
     rest: int | None = None
@@ -38,34 +38,26 @@ class Program:
     reason: str | None = None  # why there is a rest, a sentence; None where there is none
 
     @property
-    def body(self) -> tuple[Step, ...]:
-        """The steps without the mirrorings at the end that are fused into the scaling."""
-        last = len(self.steps)
-        while self.rest is None and last and _fusible(self.steps[last - 1]):
-            last -= 1
-        return self.steps[:last]
-
-    @property
     def mirrors(self) -> tuple[Mirror, ...]:
         """The mirrorings at the end that are fused into the scaling."""
-        return tuple(step for step in self.steps[len(self.body) :] if isinstance(step, Mirror))
+        found: list[Mirror] = []
+        for step in reversed(self.steps if self.rest is None else ()):
+            if not isinstance(step, Mirror) or step.vertical:
+                break
+            found.append(step)
+        return tuple(reversed(found))
 
-
-def _fusible(step: Step) -> bool:
-    return isinstance(step, Mirror) and not step.vertical
+    @property
+    def body(self) -> tuple[Step, ...]:
+        """The steps before those."""
+        return self.steps[: len(self.steps) - len(self.mirrors)]
 
 
 def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:
-    """Return what a pipeline of `program` is fed for n samples, by the name of its input.
+    """Return what a pipeline of `program` is fed for n samples: int32[n, ...] or float32[n, ...] by input's name.
 
-    Args:
-        program: the translated chain.
-        keys: uint64[n], of the samples.
-        heights, widths: int64[n], of the files' images, pixels.
-
-    Returns:
-        Arrays of n rows, int32 or float32: those of step k of the body and, numbered on from there, of the tail;
-        and `mirror` int32[n] where fused mirrorings end the steps.
+    Those of step k of the body and, numbered on from there, of the tail; `mirror` where fused mirrorings end the steps.
+    The samples' `keys` are uint64[n]; `heights` and `widths` those of the files' images, int64[n], pixels.
     """
     fed: Fed = {}
     sizes = np.stack([heights, widths], axis=1)
@@ -75,16 +67,13 @@ def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:
     if program.mirrors:
         mirror = np.zeros(len(keys), dtype=np.bool_)
         for flip in program.mirrors:
-            mirror ^= flip.flipped(keys)
+            mirror ^= opened(flip.gates, keys)
         fed["mirror"] = int32(mirror)
     return fed
 
 
 def drawn(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> list[dict[int, Any]]:
-    """Return what each sample draws for the part that DALI does, by operation, in the form of `Injected.drawn`.
-
-    Args: as `arrays`.
-    """
+    """What each sample draws for DALI's part, by operation, in the form of `Injected.drawn`; see `arrays`."""
     found: list[dict[int, Any]] = [{} for _ in keys]
     sizes = np.stack([heights, widths], axis=1)
     for step in (*program.steps, *program.tail):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
+from itertools import chain as joined
 from typing import Any
 
 from torchvision.datasets.vision import StandardTransform
@@ -10,17 +12,13 @@ from torchvision.transforms import v2
 
 from ...errors import TransformNotTranslatable
 from .catalogue import find
-from .chain import APPLY, CHOICE, Chain, Refused, branches, flatten, name_of, operations, shares
-from .holder import plain
+from .chain import APPLY, CHOICE, Chain, Refused, branches, flatten, gates_of, name_of, numbered, plain
 from .ops.operation import Gate
 from .program import Program
 
-_WHOLE_BATCHES = (v2.MixUp, v2.CutMix)
-UNKNOWN = "it is not among the transforms that this version translates to DALI"
 
-
-def translate(transform: Any) -> Program:
-    """Return the program of a data set's transform.
+def translate(transform: Any, kind: str = "pil") -> Program:
+    """Return the program of a data set's transform, which is given images of this kind (see `Chain`).
 
     Where a transform cannot be done by DALI, the program ends before it (or, where it computes on floating-point
     pixels, before they became so), and `rest` is the position from which the user's own transforms go on.
@@ -29,21 +27,25 @@ def translate(transform: Any) -> Program:
         TransformNotTranslatable: a transform takes more than one image; the message names it and its position.
     """
     transforms = list(flatten(transform))
-    chain, first = Chain(), 0
-    cut, rest = chain, 0
+    chain = cut = Chain(kind)
+    rest = 0
     reason: str | None = None
-    for position, transform in enumerate(transforms):
+    for position, (operation, transform) in enumerate(numbered(transforms)):
         label = f"{name_of(transform)} (transform {position + 1} of {len(transforms)})"
-        _not_joint(label, transform)
+        if type(transform) in (v2.MixUp, v2.CutMix):
+            raise TransformNotTranslatable(f"{label}: it mixes whole batches; apply it in the collate function.")
+        if type(transform) is StandardTransform:
+            alone = "use transform= for the image alone"
+            raise TransformNotTranslatable(f"{label}: it takes an image and its target; {alone}.")
         if reason is not None:
             continue
         attempt = chain.copy()
         try:
-            read(attempt, transform, first)
+            read(attempt, transform, operation)
         except Refused as refusal:
             reason = f"{label}: {refusal}."
             continue
-        chain, first = attempt, first + operations(transform)
+        chain = attempt
         if chain.whole and not chain.tail:
             cut, rest = chain, position + 1
     if reason is None:
@@ -54,50 +56,34 @@ def translate(transform: Any) -> Program:
     return cut.head(rest, reason)
 
 
-def _not_joint(label: str, transform: Any) -> None:
-    if type(transform) in _WHOLE_BATCHES:
-        raise TransformNotTranslatable(f"{label}: it mixes whole batches; apply it in the collate function.")
-    if type(transform) is StandardTransform:
-        raise TransformNotTranslatable(
-            f"{label}: it takes an image and its target; use transform= for the image alone."
-        )
-
-
 def read(chain: Chain, transform: Any, operation: int) -> None:
-    """Add one transform, which has number `operation`, to a chain.
-
-    Raises:
-        Refused: DALI cannot do it; the chain is then half read.
-    """
-    inside = branches(transform)
+    """Add one transform, which has number `operation`, to a chain; `Refused` leaves the chain half read."""
+    inside = branches(transform, operation)
     if inside and type(transform) in APPLY:
-        _read_gated(
-            chain, [inner for branch in inside for inner in branch], operation + 1, Gate(operation, 0.0, transform.p)
-        )
+        _read_gated(chain, joined.from_iterable(inside), Gate(operation, 0.0, transform.p))
     elif inside and type(transform) in CHOICE:
-        sums, first = shares(transform), operation + 1
-        for number, branch in enumerate(inside):
-            _read_gated(chain, branch, first, Gate(operation, sums[number], sums[number + 1]))
-            first += sum(operations(inner) for inner in branch)
+        for branch, gate in zip(inside, gates_of(transform, operation), strict=True):
+            _read_gated(chain, branch, gate)
     elif inside:
         raise Refused("the order of its transforms is drawn for each image")
     else:
         op = find(transform)
+        if op is None and not plain(transform):
+            raise Refused("it has hooks or a forward() of its own")
         if op is None:
-            raise Refused(UNKNOWN if plain(transform) else "it has hooks or a forward() of its own")
+            raise Refused("it is not among the transforms that this version translates to DALI")
         chain.operation = operation
         op.read(chain, transform)
 
 
-def _read_gated(chain: Chain, transforms: list[Any], first: int, gate: Gate) -> None:
+def _read_gated(chain: Chain, transforms: Iterable[tuple[int, Any]], gate: Gate) -> None:
     outside, chain.gates = chain.gates, (*chain.gates, gate)
-    for inner in transforms:
-        read(chain, inner, first)
-        first += operations(inner)
+    for operation, inner in transforms:
+        read(chain, inner, operation)
     chain.gates = outside
 
 
-def scaling(transforms: list[Any]) -> tuple[float, float, float]:
+def scaling(transforms: list[Any]) -> list[float]:
     """What a difference of one pixel value (0 to 255) is in the result of flat transforms, per channel."""
     chain = Chain()
     for transform in transforms:
@@ -105,16 +91,13 @@ def scaling(transforms: list[Any]) -> tuple[float, float, float]:
         if op is not None and op.scales:
             with suppress(Refused):  # as it stands in the chain: torchvision would fail there as well
                 op.read(chain, transform)
-    return chain.factor[0], chain.factor[1], chain.factor[2]
+    return chain.factor
 
 
 def share(transform: Any, program: Program, where: str) -> str | None:
     """What DALI does of a transform and what remains, a sentence; None where nothing remains.
 
-    Args:
-        transform: the data set's.
-        program: its translation.
-        where: what remains runs, as in "in the loader's workers".
+    `where` is where that runs, as in "in the loader's workers".
     """
     if program.rest is None:
         return None

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from .case import Case, without_none
 from .folder import fixed, photos
 from .plain import MyDataset
-from .reasons import CUT_OFF, NOT_RGB, PIXELS, UNOPENED, either
+from .reasons import CUT_OFF, NO_FORMAT, NOT_RGB, PIXELS, UNOPENED, either
 
 MISSING = Path("missing.jpg")
 
@@ -204,7 +204,7 @@ def _safe(paths: list[Path]) -> Dataset[Any]:
 CASES = (
     Case("next one instead of a cut file", with_odd(NextInstead, "cut.jpg"), "fallback", CUT_OFF, samples=25, odd=1),
     Case("next one instead of a missing file", with_odd(NextInstead, MISSING), "fallback", UNOPENED, samples=25, odd=1),
-    Case("next one in a loop", with_odd(NextInALoop, "text.jpg"), "fallback", UNOPENED, samples=25, odd=1),
+    Case("next one in a loop", with_odd(NextInALoop, "text.jpg"), "fallback", NO_FORMAT, samples=25, odd=1),
     Case("next one in a loop, cut file", with_odd(NextInALoop, "cut.jpg"), "fallback", CUT_OFF, samples=25, odd=1),
     Case("any instead", with_odd(AnyInstead, "cut.jpg"), "fallback", CUT_OFF, samples=25, odd=1, random=True),
     Case(

@@ -10,6 +10,7 @@ NO_IMAGE = "opens no image file"
 TWO_IMAGES = "opens more than one image"
 OPENED_TWICE = "opens its file twice"
 UNOPENED = "could not be opened"
+NO_FORMAT = "neither a JPEG"  # in the words of image_formats.py
 CUT_OFF = "is cut off"  # in the words of file_check.py
 CMYK = "4 components"  # in those of jpeg.py
 

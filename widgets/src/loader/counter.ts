@@ -40,6 +40,11 @@ export class CounterView {
   }
 }
 
+/** Whether a loader has no engine to choose from: only its steps are measured. */
+export function isWatched({ backends }: LoaderState): boolean {
+  return !backends.some(({ available }) => available);
+}
+
 /** `epoch 2 · batch 31 of 64 · 893 of 2,048 samples, each once · 96 replaced by synthetic · 3 skipped · …` */
 export function counterText(state: LoaderState): string {
   if (state.batch === 0 && state.epoch === 0 && state.skipped === 0) {
@@ -48,7 +53,7 @@ export function counterText(state: LoaderState): string {
   const of = (n: number, total: number | null): string =>
     total === null ? NUMBER.format(n) : `${NUMBER.format(n)} of ${NUMBER.format(total)}`;
   // Of the samples that were delivered: those replaced or skipped stand beside them.
-  const isPlanned = state.backends.length > 0; // The samples of a watched loader are not known.
+  const isPlanned = !isWatched(state); // The samples of a watched loader are not known.
   const isWhole = state.samples > 0 && state.lost === 0 && state.doubled === 0;
   const once = isPlanned && isWhole ? ', each once' : '';
   const decoded = Object.entries(state.decoded)
@@ -70,8 +75,7 @@ export function counterText(state: LoaderState): string {
 function atItsEnd(state: LoaderState): LoaderState {
   const samples = state.planned ?? state.samples;
   const known = Object.entries(state.decoded).filter(([, count]) => count > 0);
-  const engines =
-    state.backends.length > 0 ? [state.backend, ...known.map(([engine]) => engine)] : [];
+  const engines = isWatched(state) ? [] : [state.backend, ...known.map(([engine]) => engine)];
   return {
     ...state,
     samples,

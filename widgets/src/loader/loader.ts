@@ -1,7 +1,7 @@
 /** One loader's radios, knobs and counter: the kernel owns its state, the page only the click. */
 
 import type { AnalysisState } from '../analysis/analysis.js';
-import { CounterView } from './counter.js';
+import { CounterView, isWatched } from './counter.js';
 import { element, errorText, setAttribute, setText, uniqueId } from '../page/dom.js';
 import { InsightControl, type Found, type InsightActions } from '../analysis/insight.js';
 import { KnobsControl } from './knobs.js';
@@ -103,15 +103,15 @@ export class LoaderControl {
     this.state = state;
     const { named, recorded, analysis, found, cost } = around;
     const isOver = state.ended === true;
-    // What is only watched has no engines to choose from.
-    const isWatched = state.backends.length === 0;
-    const what = isWatched ? 'Watched' : 'Loader';
-    const name = named || isWatched ? `${what} ${state.name}` : what;
+    const watched = isWatched(state);
+    const what = watched ? 'Watched' : 'Loader';
+    const name = named || watched ? `${what} ${state.name}` : what;
     // Of one loader alone the radios say enough to those who see them.
     this.label.classList.toggle('km-obvious', name === 'Loader' && state.ended !== true);
     setText(this.label, state.ended && !recorded ? `${name} (ended)` : name);
     setText(this.foundLabel, named ? state.name : '');
-    this.group.hidden = this.reasons.hidden = this.knobs.el.hidden = isOver || isWatched;
+    this.group.hidden = this.reasons.hidden = isOver || state.backends.length === 0;
+    this.knobs.el.hidden = isOver || watched;
     if (isOver) {
       this.question.withdraw();
     }

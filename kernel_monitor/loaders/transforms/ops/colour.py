@@ -1,5 +1,6 @@
-"""Grayscale, brightness, contrast and saturation: each is a 3 x 3 matrix on a pixel's channels and a constant.
+"""What changes pixels' values: colours and Gaussian blur.
 
+Grayscale, brightness, contrast and saturation are each a 3 x 3 matrix on a pixel's channels and a constant.
 torchvision cuts the fractions of 8-bit results off (Pillow rounds only when it makes gray), DALI rounds: half a
 step is subtracted. Hue is not here: DALI turns colours in YIQ, torchvision in HSV, and the two differ by 9 of 255.
 Weights of gray: ITU-R BT.601, as in Pillow's `convert("L")` and torchvision's `rgb_to_grayscale` of tensors.
@@ -8,38 +9,35 @@ Weights of gray: ITU-R BT.601, as in Pillow's `convert("L")` and torchvision's `
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from ..draws import Floats, UInt64s, uniforms
-from .injection import Parameters
-from .operation import Fed, Gates, Graph, Ints, between, float32, opened, where_open
+from ..draws import Floats, Ints, UInt64s, uniforms
+from .operation import Fed, Gates, Graph, Parameters, Step, between, coins, float32, opened, where_open
 
 PILLOW = np.array([0.299, 0.587, 0.114])
 TORCH = np.array([0.2989, 0.587, 0.114])  # they make 0.9999: cut off, a gray pixel gets darker by one
 _BRIGHTNESS, _CONTRAST, _SATURATION = 0, 1, 2
+_NO_BLUR = 1e-2  # pixels: a window whose neighbours weigh exp(-5000), which is 0
 _DRAWS = 8  # four places in the order, four factors
 
 Range = tuple[float, float] | None
 
 
 def _matrix(graph: Graph, name: str, image: Any, constant: Any) -> Any:
-    from nvidia.dali import fn, types
-
-    matrix = graph.fed(name, 2, types.FLOAT)
-    return fn.coord_transform(image, M=matrix, T=constant, dtype=types.UINT8)
+    matrix = graph.fed(name, 2, "FLOAT")
+    return graph.fn.coord_transform(image, M=matrix, T=constant, dtype=graph.types.UINT8)
 
 
 @dataclass(frozen=True)
-class Gray:
+class Gray(Step):
     """Grayscale to three equal channels, where all `gates` are open; `cut`: fractions are cut off."""
 
-    operation: int
     gates: Gates
     cut: bool
     coin: bool
-    region = False
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         applied = opened(self.gates, keys)
@@ -48,30 +46,24 @@ class Gray:
         return {f"matrix{k}": float32(matrices), f"constant{k}": float32(constants)}, sizes
 
     def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        if not self.coin:
-            return [None] * len(keys)
-        return where_open(self.gates[:-1], keys, self.gates[-1].open(keys).tolist())
+        return coins(self.gates, keys) if self.coin else [None] * len(keys)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import types
-
-        return _matrix(graph, f"matrix{k}", image, graph.fed(f"constant{k}", 1, types.FLOAT))
+        return _matrix(graph, f"matrix{k}", image, graph.fed(f"constant{k}", 1, "FLOAT"))
 
 
 @dataclass(frozen=True)
-class Jitter:
+class Jitter(Step):
     """ColorJitter without hue: factors between these numbers, in the order drawn. None: not changed.
 
     `cut`: gray, too, is cut off to an integer, as torch does and Pillow does not.
     """
 
-    operation: int
     brightness: Range
     contrast: Range
     saturation: Range
     cut: bool
     gates: Gates
-    region = False
 
     @property
     def _slots(self) -> int:
@@ -81,12 +73,9 @@ class Jitter:
     def _weights(self) -> Floats:
         return TORCH if self.cut else PILLOW
 
-    def _draw(self, keys: UInt64s) -> list[Any]:
-        ranges = (self.brightness, self.contrast, self.saturation, None)
-        return jitter(uniforms(keys, self.operation, _DRAWS), ranges)
-
     def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        return where_open(self.gates, keys, self._draw(keys))
+        ranges = (self.brightness, self.contrast, self.saturation, None)
+        return where_open(self.gates, keys, jitter(uniforms(keys, self.operation, _DRAWS), ranges))
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         n, slots = len(keys), self._slots
@@ -95,35 +84,25 @@ class Jitter:
         for row, drawn in enumerate(self.drawn(keys, sizes)):
             if drawn is None:
                 continue
-            order, factors = drawn[0], drawn[1:]
+            order, *factors = drawn
             for slot, which in enumerate(number for number in order if factors[number] is not None):
                 factor = factors[which]
-                matrix = np.eye(3) * factor
-                if which == _SATURATION:
-                    matrix += (1 - factor) * self._weights
-                matrices[slot, row] = matrix
+                matrices[slot, row] = np.eye(3) * factor + (1 - factor) * self._weights * (which == _SATURATION)
                 means[slot, row] = (1 - factor) * (which == _CONTRAST)
                 constants[slot, row] = -0.5 - 0.5 * (1 - factor) * (self.cut and which != _BRIGHTNESS)
-        fed: Fed = {}
-        for slot in range(slots):
-            fed[f"matrix{k}_{slot}"] = float32(matrices[slot])
-            fed[f"constant{k}_{slot}"] = float32(constants[slot])
-            if self.contrast is not None:
-                fed[f"mean{k}_{slot}"] = float32(means[slot])
-        return fed, sizes
+        inputs = {"matrix": matrices, "constant": constants, **({} if self.contrast is None else {"mean": means})}
+        return {f"{name}{k}_{slot}": float32(inputs[name][slot]) for slot in range(slots) for name in inputs}, sizes
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import fn, types
-
-        ones = types.Constant(np.ones(3, dtype=np.float32), device=graph.device)
-        weights = types.Constant(float32(self._weights), device=graph.device)
+        ones = graph.types.Constant(np.ones(3, dtype=np.float32), device=graph.device)
+        weights = graph.types.Constant(float32(self._weights), device=graph.device)
         for slot in range(self._slots):
-            constant = graph.fed(f"constant{k}_{slot}", 0, types.FLOAT)
+            constant = graph.fed(f"constant{k}_{slot}", 0, "FLOAT")
             if self.contrast is not None:
                 # The mean of gray is the gray of the means.
-                channels = fn.reductions.mean(image, axes=[0, 1])
-                gray = fn.reductions.sum(channels * weights, axes=[0])
-                constant = constant + graph.fed(f"mean{k}_{slot}", 0, types.FLOAT) * gray
+                channels = graph.fn.reductions.mean(image, axes=[0, 1])
+                gray = graph.fn.reductions.sum(channels * weights, axes=[0])
+                constant = constant + graph.fed(f"mean{k}_{slot}", 0, "FLOAT") * gray
             image = _matrix(graph, f"matrix{k}_{slot}", image, ones * constant)
         return image
 
@@ -131,16 +110,13 @@ class Jitter:
 def jitter(numbers: Floats, ranges: tuple[Range, Range, Range, Range]) -> list[Any]:
     """Return ColorJitter's (order, brightness, contrast, saturation, hue) for n samples.
 
-    The order is a permutation of 0 to 3, brightness to hue; a factor is None where its range is.
-
-    Args:
-        numbers: float64[n, 8], uniform in [0, 1).
-        ranges: least and greatest factor of each.
+    The order is a permutation of 0 to 3, brightness to hue; a factor is None where its range is. The `numbers` are
+    float64[n, 8], uniform in [0, 1).
     """
     orders = [tuple(order) for order in np.argsort(numbers[:, :4], axis=1, kind="stable").tolist()]
-    none: list[float | None] = [None] * len(numbers)
     columns: list[Any] = [
-        none if given is None else between(numbers[:, 4 + which], *given) for which, given in enumerate(ranges)
+        repeat(None, len(numbers)) if given is None else between(numbers[:, 4 + which], *given)
+        for which, given in enumerate(ranges)
     ]
     return list(zip(orders, *columns, strict=True))
 
@@ -148,23 +124,45 @@ def jitter(numbers: Floats, ranges: tuple[Range, Range, Range, Range]) -> list[A
 class JitterInjection(Parameters):
     """ColorJitter draws (order, brightness, contrast, saturation, hue)."""
 
-    _drawn: list[Any]
+    draws = _DRAWS
+    names = ("fn_idx", "brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
 
-    def begin(self, keys: UInt64s) -> None:
-        jitter_of = self.transform
-        ranges = (jitter_of.brightness, jitter_of.contrast, jitter_of.saturation, jitter_of.hue)
-        self._drawn = jitter(uniforms(keys, self.operation, _DRAWS), ranges)
+    def draw(self, numbers: Floats, _height: int, _width: int) -> Any:
+        given = self.transform
+        return jitter(numbers[None], (given.brightness, given.contrast, given.saturation, given.hue))[0]
 
-    def draw(self, row: int, _height: int, _width: int) -> Any:
-        return self._drawn[row]
-
-    def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
+    def v1(self) -> Any:
         import torch
 
-        return (torch.tensor(drawn[0]), *drawn[1:])
+        return (torch.tensor(self.drawn[0]), *self.drawn[1:])
 
-    def v2(self, drawn: Any) -> dict[str, Any]:
-        import torch
 
-        names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
-        return {"fn_idx": torch.tensor(drawn[0]), **dict(zip(names, drawn[1:], strict=True))}
+@dataclass(frozen=True)
+class Blur(Step):
+    """GaussianBlur with a window of `kernel` (width, height) pixels and a sigma between `low` and `high` pixels."""
+
+    kernel: tuple[int, int]
+    low: float
+    high: float
+    gates: Gates
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        sigmas = [_NO_BLUR if sigma is None else sigma for sigma in self.drawn(keys, sizes)]
+        return {f"sigma{k}": float32(sigmas)}, sizes
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        return where_open(self.gates, keys, between(uniforms(keys, self.operation, 1)[:, 0], self.low, self.high))
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        sigma = graph.fed(f"sigma{k}", 0, "FLOAT")
+        return graph.fn.gaussian_blur(image, window_size=list(self.kernel[::-1]), sigma=sigma)
+
+
+class BlurInjection(Parameters):
+    """GaussianBlur draws a sigma, pixels."""
+
+    def draw(self, numbers: Floats, _height: int, _width: int) -> Any:
+        return between(numbers, *self.transform.sigma)[0]
+
+    def v2(self) -> dict[str, Any]:
+        return {"sigma": [self.drawn, self.drawn]}

@@ -1,4 +1,7 @@
-"""Crops and paddings: each takes a window of the image, filled with a colour where it reaches beyond."""
+"""Crops and paddings take a window of the image, filled with a colour where it reaches beyond; resizes scale it.
+
+Resizes are to explicit sizes: antialiased, as Pillow does, and without DALI's own rounding of target sizes.
+"""
 
 from __future__ import annotations
 
@@ -7,94 +10,91 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ..draws import Floats, UInt64s, uniforms
-from ..params import CROP_DRAWS, center_start, crop_box, crop_boxes
-from .injection import Cursor, Parameters
-from .operation import Fed, Graph, Ints, NotRandom, int32
-from .resize import chosen
+from ..draws import Floats, Ints, UInt64s, uniforms
+from ..params import CROP_DRAWS, center_start, crop_box, crop_boxes, resized
+from .operation import Cursor, Fed, Graph, Parameters, Step, float32, int32
 
-Colour = tuple[int, int, int]
+Colour = tuple[int, ...]  # RGB
 Sides = tuple[int, int, int, int]  # left, top, right, bottom, as torchvision orders them; pixels
-BLACK = (0, 0, 0)
+BLACK: Colour = (0, 0, 0)
 
-
-def _slice(graph: Graph, k: int, image: Any, **out_of_bounds: Any) -> Any:
-    from nvidia.dali import fn
-
-    start, shape = graph.fed(f"start{k}", 1), graph.fed(f"shape{k}", 1)
-    whole: dict[str, Any] = {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
-    return fn.slice(image, start, shape, **whole, **out_of_bounds)
-
-
-def _filled(graph: Graph, k: int, image: Any, fill: Colour) -> Any:
-    return _slice(graph, k, image, out_of_bounds_policy="pad", fill_values=list(fill))
-
-
-def _window(k: int, starts: Ints, shapes: Ints) -> tuple[Fed, Ints]:
-    return {f"start{k}": int32(starts), f"shape{k}": int32(shapes)}, shapes
+FILTERS = {
+    "bilinear": "INTERP_LINEAR",
+    "bicubic": "INTERP_CUBIC",
+    "lanczos": "INTERP_LANCZOS3",
+}  # torchvision's, DALI's
+NEAREST = {"nearest": 0.5, "nearest-exact": 0.0}  # how far left of a pixel's centre torch takes it, of a target pixel
+_TIE = 1e-3  # source pixels: of two as near, torch takes the right one; float32 alone would leave it to rounding
 
 
 @dataclass(frozen=True)
-class RandomBox:
-    """The crop of RandomResizedCrop. `scale` are shares of the area, `ratio` are width / height."""
+class _Window(Step):
+    fill = BLACK
 
-    operation: int
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
-    region = True
+    def window(self, keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
+        """Return where the windows begin, n pairs of top and left, and their sizes, int64[n, 2]; pixels."""
+        raise NotImplementedError
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        boxes = self.boxes(keys, sizes)
-        return _window(k, boxes[:, :2], boxes[:, 2:])
+        starts, shapes = self.window(keys, sizes)
+        return {f"start{k}": int32(starts).reshape(-1, 2), f"shape{k}": int32(shapes)}, shapes
 
-    def boxes(self, keys: UInt64s, sizes: Ints) -> Ints:
-        """int64[n, 4]: top, left, height, width."""
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        start, shape = graph.fed(f"start{k}", 1), graph.fed(f"shape{k}", 1)
+        options: dict[str, Any] = {"axis_names": "HW", "normalized_anchor": False, "normalized_shape": False}
+        if not self.region:
+            options |= {"out_of_bounds_policy": "pad", "fill_values": list(self.fill)}
+        return graph.fn.slice(image, start, shape, **options)
+
+
+@dataclass(frozen=True)
+class RandomBox(_Window):
+    """The crop of RandomResizedCrop. `scale` are shares of the area, `ratio` are width / height."""
+
+    scale: tuple[float, ...]
+    ratio: tuple[float, ...]
+    region = True
+
+    def _boxes(self, keys: UInt64s, sizes: Ints) -> Ints:
         return crop_boxes(sizes[:, 0], sizes[:, 1], uniforms(keys, self.operation, CROP_DRAWS), self.scale, self.ratio)
 
-    def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
-        return [tuple(box) for box in self.boxes(keys, sizes).tolist()]
+    def window(self, keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
+        boxes = self._boxes(keys, sizes)
+        return boxes[:, :2], boxes[:, 2:]
 
-    def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _slice(graph, k, image)
+    def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
+        return [tuple(box) for box in self._boxes(keys, sizes).tolist()]
 
 
 @dataclass(frozen=True)
-class CropCenter(NotRandom):
+class CropCenter(_Window):
     """CenterCrop to `size` (height, width) in pixels; smaller images are padded with black."""
 
-    operation: int
     size: tuple[int, int]
 
-    def arrays(self, k: int, _keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+    def window(self, _keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
         starts = [[center_start(h, self.size[0]), center_start(w, self.size[1])] for h, w in sizes.tolist()]
-        return _window(k, np.array(starts, dtype=np.int64).reshape(-1, 2), _all(self.size, sizes))
-
-    def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _filled(graph, k, image, BLACK)
+        return starts, _all(self.size, sizes)
 
 
 @dataclass(frozen=True)
-class Padded(NotRandom):
+class Padded(_Window):
     """Pad by `sides` pixels with `fill`."""
 
-    operation: int
     sides: Sides
     fill: Colour
 
-    def arrays(self, k: int, _keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+    def window(self, _keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
         left, top, right, bottom = self.sides
-        return _window(k, _all((-top, -left), sizes), sizes + np.array([top + bottom, left + right]))
-
-    def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _filled(graph, k, image, self.fill)
+        return _all((-top, -left), sizes), sizes + np.array([top + bottom, left + right])
 
 
 @dataclass(frozen=True)
-class RandomWindow:
+class RandomWindow(_Window):
     """RandomCrop to `size` (height, width) after padding by `sides`, and as far as needed if `pad_if_needed`."""
 
-    operation: int
     size: tuple[int, int]
     sides: Sides
     pad_if_needed: bool
@@ -104,33 +104,82 @@ class RandomWindow:
     def region(self) -> bool:
         return not self.pad_if_needed and not any(self.sides)
 
-    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        starts = [[top - pads[1], left - pads[0]] for top, left, pads in self._places(keys, sizes)]
-        return _window(k, np.array(starts, dtype=np.int64).reshape(-1, 2), _all(self.size, sizes))
+    def window(self, keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
+        starts = [[top - pads[1], left - pads[0]] for top, left, pads in self.drawn(keys, sizes)]
+        return starts, _all(self.size, sizes)
 
     def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
-        return self._places(keys, sizes)
-
-    def _places(self, keys: UInt64s, sizes: Ints) -> list[Any]:
         numbers = uniforms(keys, self.operation, 2).tolist()
         pairs = zip(sizes.tolist(), numbers, strict=True)
         return [place(h, w, draws, self.size, self.sides, self.pad_if_needed) for (h, w), draws in pairs]
 
+
+@dataclass(frozen=True)
+class Scale(Step):
+    """Resize. `size` is (shorter edge,), (height, width) or None with `max_size`; pixels.
+
+    `interpolation` is one of torchvision's names, of `FILTERS` or `NEAREST`; with an `other` of `FILTERS`, each sample
+    draws which of the two it gets.
+    """
+
+    size: tuple[int, ...] | None
+    max_size: int | None = None
+    interpolation: str = "bilinear"
+    other: str | None = None
+
+    @property
+    def _fixed(self) -> bool:
+        return self.size is not None and len(self.size) == 2
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        fed: Fed = {}
+        if self._fixed:
+            after = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
+        else:
+            new = [resized(h, w, self.size, self.max_size) for h, w in sizes.tolist()]
+            after = np.array(new, dtype=np.int64).reshape(-1, 2)
+            fed[f"size{k}"] = float32(after)
+        if self.interpolation in NEAREST:
+            fed[f"matrix{k}"] = self._matrices(sizes, after)
+        if self.other is not None:
+            fed[f"second{k}"] = int32(chosen(keys, self.operation, 2))
+        return fed, after
+
+    def _matrices(self, before: Ints, after: Ints) -> Any:
+        """float32[n, 2, 3]: from a target pixel's place to the source's, x first."""
+        step = before[:, ::-1] / after[:, ::-1]
+        matrices = np.zeros((len(before), 2, 3))
+        matrices[:, [0, 1], [0, 1]] = step
+        matrices[:, :, 2] = _TIE - NEAREST[self.interpolation] * step
+        return float32(matrices)
+
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        return _slice(graph, k, image) if self.region else _filled(graph, k, image, self.fill)
+        size = list(self.size or ()) if self._fixed else graph.fed(f"size{k}", 1, "FLOAT")
+        if self.interpolation in NEAREST:
+            matrix = graph.fed(f"matrix{k}", 2, "FLOAT")
+            return graph.fn.warp_affine(
+                image, matrix=matrix, inverse_map=True, size=size, fill_value=None, interp_type=graph.types.INTERP_NN
+            )
+        kind = getattr(graph.types, FILTERS[self.interpolation])
+        if self.other is not None:
+            first, second = int(kind), int(getattr(graph.types, FILTERS[self.other]))
+            number = graph.fed(f"second{k}", 0) * (second - first) + first
+            kind = graph.fn.reinterpret(number, dtype=graph.types.INTERP_TYPE)
+        return graph.fn.resize(image, size=size, interp_type=kind, antialias=True, subpixel_scale=False)
+
+
+def chosen(keys: UInt64s, operation: int, count: int) -> Ints:
+    """int64[n], which of `count` interpolations each sample draws, after the numbers of its crop."""
+    return (uniforms(keys, operation, CROP_DRAWS + 1)[:, CROP_DRAWS] * count).astype(np.int64)
 
 
 def place(
     height: int, width: int, draws: Sequence[float], size: Sequence[int], sides: Sides, pad_if_needed: bool
 ) -> tuple[int, int, Sides]:
-    """Return RandomCrop's top and left in the padded image, and the padding (left, top, right, bottom), pixels.
+    """Return RandomCrop's top and left in the padded image, and the padding; pixels.
 
-    Args:
-        height, width: of the image, pixels.
-        draws: two uniform numbers in [0, 1).
-        size: (height, width) of the crop.
-        sides: padding asked for.
-        pad_if_needed: whether images that are still too small are padded by what they lack, on both sides.
+    If `pad_if_needed`, images that are too small after padding by `sides` get what they lack, on both sides.
+    `size` is (height, width) of the crop, `draws` two uniform numbers in [0, 1).
 
     Raises:
         ValueError: the image is too small, with torchvision's message.
@@ -143,8 +192,8 @@ def place(
         tall, wide = tall + 2 * more, wide + 2 * aside
     if tall < size[0] or wide < size[1]:
         raise ValueError(f"Required crop size {tuple(size)} is larger than input image size {(tall, wide)}")
-    place = int(draws[0] * (tall - size[0] + 1)), int(draws[1] * (wide - size[1] + 1))
-    return (*place, (left, top, right, bottom))
+    first, second = int(draws[0] * (tall - size[0] + 1)), int(draws[1] * (wide - size[1] + 1))
+    return first, second, (left, top, right, bottom)
 
 
 def sides_of(padding: Any) -> Sides:
@@ -161,16 +210,11 @@ def _all(pair: tuple[int, int], sizes: Ints) -> Ints:
 class RandomBoxInjection(Parameters):
     """RandomResizedCrop draws (top, left, height, width)."""
 
-    _draws: list[list[float]]
+    draws = CROP_DRAWS
+    names = ("top", "left", "height", "width")
 
-    def begin(self, keys: UInt64s) -> None:
-        self._draws = uniforms(keys, self.operation, CROP_DRAWS).tolist()
-
-    def draw(self, row: int, height: int, width: int) -> Any:
-        return crop_box(height, width, self._draws[row], self.transform.scale, self.transform.ratio)
-
-    def v2(self, drawn: Any) -> dict[str, Any]:
-        return dict(zip(("top", "left", "height", "width"), drawn, strict=True))
+    def draw(self, numbers: Floats, height: int, width: int) -> Any:
+        return crop_box(height, width, numbers.tolist(), self.transform.scale, self.transform.ratio)
 
 
 class ChosenBoxInjection(RandomBoxInjection):
@@ -195,34 +239,19 @@ class ChosenBoxInjection(RandomBoxInjection):
 class RandomWindowInjection(Parameters):
     """RandomCrop draws (top, left, padding)."""
 
-    _draws: Floats
+    draws = 2
+    names = ("top", "left", "height", "width")
 
-    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
-        super().__init__(operation, transform, cursor)
-        self._sides = padding_of(transform)
-
-    def begin(self, keys: UInt64s) -> None:
-        self._draws = uniforms(keys, self.operation, 2)
-
-    def draw(self, row: int, height: int, width: int) -> Any:
+    def draw(self, numbers: Floats, height: int, width: int) -> Any:
         crop = self.transform
-        return place(height, width, self._draws[row].tolist(), crop.size, self._sides, crop.pad_if_needed)
+        return place(height, width, numbers.tolist(), crop.size, padding_of(crop), crop.pad_if_needed)
 
-    def v1(self, drawn: Any, *_args: Any, **_named: Any) -> Any:
-        return (*drawn[:2], *self.transform.size)
+    def v1(self) -> Any:
+        return (*self.drawn[:2], *self.transform.size)
 
-    def v2(self, drawn: Any) -> dict[str, Any]:
-        top, left, padding = drawn
-        height, width = self.transform.size
-        return {
-            "needs_crop": True,
-            "top": top,
-            "left": left,
-            "height": height,
-            "width": width,
-            "needs_pad": any(padding),
-            "padding": list(padding),
-        }
+    def v2(self) -> dict[str, Any]:
+        padding = self.drawn[2]
+        return {**super().v2(), "needs_crop": True, "needs_pad": any(padding), "padding": list(padding)}
 
 
 def padding_of(crop: Any) -> Sides:

@@ -1,4 +1,4 @@
-"""Rotations and affine maps about the image's centre, at the size it has.
+"""Mirror images; rotations and affine maps about the image's centre, at the size it has.
 
 Nearest neighbour agrees with Pillow and with torch. Bilinear does not: at the border, Pillow and torch each blend with
 the fill in their own way.
@@ -11,31 +11,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from ..draws import Floats, UInt64s, uniforms
-from .injection import Parameters
-from .operation import Fed, Gates, Graph, Ints, between, float32, opened, where_open
+from ..draws import Floats, Ints, UInt64s, uniforms
+from .operation import Fed, Gates, Graph, Parameters, Step, between, coins, float32, int32, opened, where_open
 
 _DRAWS = 6  # angle, x, y, scale, shear x, shear y
-_IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+_IDENTITY = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+
+
+@dataclass(frozen=True)
+class Mirror(Step):
+    """A flip where all `gates` are open: left to right, or upside down if `vertical`. The last gate is its own."""
+
+    gates: Gates
+    vertical: bool = False
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        return {f"mirror{k}": int32(opened(self.gates, keys))}, sizes
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        return coins(self.gates, keys)
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        mirror = graph.fed(f"mirror{k}", 0)
+        directions = {"horizontal": 0, "vertical": mirror} if self.vertical else {"horizontal": mirror}
+        return graph.fn.flip(image, **directions)
 
 
 @dataclass(frozen=True)
 class Ranges:
     """What RandomAffine draws from: degrees, shares of width and height, factors, degrees (two or four numbers)."""
 
-    degrees: tuple[float, float]
-    translate: tuple[float, float] | None = None
-    scale: tuple[float, float] | None = None
+    degrees: tuple[float, ...]
+    translate: tuple[float, ...] | None = None
+    scale: tuple[float, ...] | None = None
     shear: tuple[float, ...] | None = None
 
     def draw(self, numbers: Floats, sizes: Sequence[Sequence[int]]) -> list[Any]:
         """Return (angle, (x, y), scale, (shear x, shear y)) for n images: degrees, pixels, factor, degrees.
 
-        Args:
-            numbers: float64[n, 6], uniform in [0, 1).
-            sizes: n pairs of height and width, pixels.
+        The `numbers` are float64[n, 6], uniform in [0, 1); the `sizes` height and width, pixels.
         """
         angles = between(numbers[:, 0], *self.degrees)
         scales = [1.0] * len(sizes) if self.scale is None else between(numbers[:, 3], *self.scale)
@@ -53,39 +67,37 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class Warp:
+class Warp(Step):
     """RandomRotation (if `rotation`) or RandomAffine; `center` is (x, y) in pixels, None for the image's own."""
 
-    operation: int
     ranges: Ranges
     rotation: bool
     center: tuple[float, float] | None
     fill: int
     gates: Gates
-    region = False
+
+    def _draw(self, keys: UInt64s, sizes: Ints) -> list[Any]:
+        return where_open(self.gates, keys, self.ranges.draw(uniforms(keys, self.operation, _DRAWS), sizes.tolist()))
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        pairs = sizes.tolist()
-        drawn = self.ranges.draw(uniforms(keys, self.operation, _DRAWS), pairs)
-        matrices = np.array([self._matrix(*pair) for pair in zip(pairs, drawn, strict=True)]).reshape(-1, 6)
-        matrices[~opened(self.gates, keys)] = _IDENTITY
-        return {f"matrix{k}": float32(matrices.reshape(-1, 2, 3))}, sizes
-
-    def _matrix(self, size: Sequence[int], drawn: Any) -> list[float]:
-        angle, move, scale, shear = drawn
-        center = (size[1] / 2, size[0] / 2) if self.center is None else self.center
-        return inverse_affine(center, -angle if self.rotation else angle, move, scale, shear)
+        matrices = []
+        for (height, width), drawn in zip(sizes.tolist(), self._draw(keys, sizes), strict=True):
+            if drawn is None:
+                matrices.append(_IDENTITY)
+                continue
+            center = (width / 2, height / 2) if self.center is None else self.center
+            angle = -drawn[0] if self.rotation else drawn[0]
+            matrices.append(inverse_affine(center, angle, *drawn[1:]))
+        return {f"matrix{k}": float32(matrices).reshape(-1, 2, 3)}, sizes
 
     def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
-        drawn = self.ranges.draw(uniforms(keys, self.operation, _DRAWS), sizes.tolist())
-        return where_open(self.gates, keys, [angle for angle, *_ in drawn] if self.rotation else drawn)
+        drawn = self._draw(keys, sizes)
+        return [one and one[0] for one in drawn] if self.rotation else drawn
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        from nvidia.dali import fn, types
-
-        matrix = graph.fed(f"matrix{k}", 2, types.FLOAT)
-        fill = float(self.fill)
-        return fn.warp_affine(image, matrix=matrix, inverse_map=True, fill_value=fill, interp_type=types.INTERP_NN)
+        matrix = graph.fed(f"matrix{k}", 2, "FLOAT")
+        options = {"fill_value": float(self.fill), "interp_type": graph.types.INTERP_NN}
+        return graph.fn.warp_affine(image, matrix=matrix, inverse_map=True, **options)
 
 
 def inverse_affine(
@@ -93,15 +105,8 @@ def inverse_affine(
 ) -> list[float]:
     """Return the six coefficients that map a place in the result to one in the image, x first.
 
-    The inverse of: shear, scale and rotate about `center`, then move. Source: torchvision's
-    `functional._get_inverse_affine_matrix`.
-
-    Args:
-        center: x, y in pixels.
-        angle: degrees, clockwise.
-        move: x, y in pixels.
-        scale: factor.
-        shear: x, y in degrees.
+    The inverse of: shear (degrees, x first), scale and rotate (degrees, clockwise) about `center`, then move (pixels, x
+    first). Source: torchvision's `functional._get_inverse_affine_matrix`.
     """
     turn, sx, sy = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
     a = math.cos(turn - sy) / math.cos(sy)
@@ -113,41 +118,27 @@ def inverse_affine(
     return [m[0], m[1], center[0] - m[0] * x - m[1] * y, m[2], m[3], center[1] - m[2] * x - m[3] * y]
 
 
-class _Warped(Parameters):
-    _numbers: Floats
-
-    def begin(self, keys: UInt64s) -> None:
-        self._numbers = uniforms(keys, self.operation, _DRAWS)
-
-    def _draw(self, ranges: Ranges, row: int, size: tuple[int, int]) -> Any:
-        return ranges.draw(self._numbers[row : row + 1], [size])[0]
-
-
-class RotationInjection(_Warped):
-    """RandomRotation draws an angle, degrees."""
-
-    def draw(self, row: int, height: int, width: int) -> Any:
-        return self._draw(rotation_ranges(self.transform), row, (height, width))[0]
-
-    def v2(self, drawn: Any) -> dict[str, Any]:
-        return {"angle": drawn}
-
-
-class AffineInjection(_Warped):
+class AffineInjection(Parameters):
     """RandomAffine draws (angle, (x, y), scale, (shear x, shear y))."""
 
-    def draw(self, row: int, height: int, width: int) -> Any:
-        return self._draw(affine_ranges(self.transform), row, (height, width))
+    draws = _DRAWS
+    names = ("angle", "translate", "scale", "shear")
 
-    def v2(self, drawn: Any) -> dict[str, Any]:
-        return dict(zip(("angle", "translate", "scale", "shear"), drawn, strict=True))
-
-
-def rotation_ranges(rotation: Any) -> Ranges:
-    return Ranges((rotation.degrees[0], rotation.degrees[1]))
+    def draw(self, numbers: Floats, height: int, width: int) -> Any:
+        return ranges_of(self.transform).draw(numbers[None], [(height, width)])[0]
 
 
-def affine_ranges(affine: Any) -> Ranges:
-    move, scale = (None if pair is None else (pair[0], pair[1]) for pair in (affine.translate, affine.scale))
-    shear = None if affine.shear is None else tuple(affine.shear)
-    return Ranges((affine.degrees[0], affine.degrees[1]), move, scale, shear)
+class RotationInjection(AffineInjection):
+    """RandomRotation draws an angle, degrees."""
+
+    def draw(self, numbers: Floats, height: int, width: int) -> Any:
+        return super().draw(numbers, height, width)[0]
+
+    def v2(self) -> dict[str, Any]:
+        return {"angle": self.drawn}
+
+
+def ranges_of(transform: Any) -> Ranges:
+    """What RandomAffine draws from, or RandomRotation, which has degrees only."""
+    others = (getattr(transform, name, None) for name in ("translate", "scale", "shear"))
+    return Ranges(tuple(transform.degrees), *(None if values is None else tuple(values) for values in others))
