@@ -82,7 +82,7 @@ class Row:
 
 def measured(folder: Path, name: str, chain: Any) -> Row:
     """Compare DALI on the CPU with torchvision on every image of a folder."""
-    stage = Stage(list(flatten(chain)), None, encoded=False)
+    stage = Stage(list(flatten(chain)), "pil", None, False)
     means = []
     for index, (path, _) in enumerate(ImageFolder(folder).samples):
         image = default_loader(path)
