@@ -118,6 +118,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or libraries complain of what they find at the end
+
+
 @pytest.fixture(scope="session", autouse=True)
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What the tests' monitors record goes into a folder of its own, not among the person's sessions."""
