@@ -127,7 +127,7 @@ test: setup browser
 	$(SAY) 'tests'
 	@$(PY) -m tests.run $(FOLDERS)
 
-# Prints the seeds; SCHEDULES=long:SEED and CASES=long:SEED play the same again.
+# Prints the seeds; SCHEDULES=long:SEED, CASES=long:SEED and RECORDING_SEED=SEED play the same again.
 test-long: setup browser
 	$(SAY) 'state machine: 10,000 schedules with in-process engines, 1,000 on real workers and DALI'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/test_state_machine.py --quiet -o faulthandler_timeout=0
@@ -136,7 +136,8 @@ test-long: setup browser
 	$(SAY) 'damaged JPEGs: 6,000 beside Pillow'
 	@MUTANTS=$${MUTANTS:-6000} $(PY) -m pytest tests/loaders/test_fuzz.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'recordings of unknown origin: 5,000'
-	@RECORDING_CASES=$${RECORDING_CASES:-5000} $(PY) -m pytest tests/record/test_unknown_origin.py --quiet -o faulthandler_timeout=0
+	@RECORDING_SEED=$${RECORDING_SEED:-$$(date +%s)} RECORDING_CASES=$${RECORDING_CASES:-5000} \
+	  $(PY) -m pytest tests/record/test_unknown_origin.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'thirty clicks in a busy cell'
 	@CLICKS=$${CLICKS:-30} $(PY) -m pytest tests/browser/test_swap.py --quiet
 
