@@ -17,7 +17,7 @@ SOURCES := package.json package-lock.json tsconfig.base.json $(wildcard widgets/
 help:
 	@echo 'make demo         set up, then open JupyterLab on the quickstart'
 	@echo 'make test         set up, then run every test'
-	@echo 'make test-long    the longest schedules: state machine, comparison with plain torch, damaged files, clicks'
+	@echo 'make test-long    the longest schedules: state machine, comparison with plain torch, damaged files and recordings, clicks'
 	@echo 'make bench        every benchmark with its bars, one after the other; BENCH="swap page" runs some'
 	@echo 'make soak         an hour beside a notebook: memory of sampler and kernel, samples missed'
 	@echo 'make check        linters, types and layers'
@@ -127,7 +127,7 @@ test: setup browser
 	$(SAY) 'tests'
 	@$(PY) -m tests.run $(FOLDERS)
 
-# Prints the seeds; SCHEDULES=long:SEED and CASES=long:SEED play the same again.
+# Prints the seeds; SCHEDULES=long:SEED, CASES=long:SEED and RECORDING_SEED=SEED play the same again.
 test-long: setup browser
 	$(SAY) 'state machine: 10,000 schedules with in-process engines, 1,000 on real workers and DALI'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/test_state_machine.py --quiet -o faulthandler_timeout=0
@@ -135,6 +135,9 @@ test-long: setup browser
 	@CASES=$${CASES:-long} $(PY) -m pytest tests/loaders/test_differential.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'damaged JPEGs: 6,000 beside Pillow'
 	@MUTANTS=$${MUTANTS:-6000} $(PY) -m pytest tests/loaders/test_fuzz.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'recordings of unknown origin: 5,000'
+	@RECORDING_SEED=$${RECORDING_SEED:-$$(date +%s)} RECORDING_CASES=$${RECORDING_CASES:-5000} \
+	  $(PY) -m pytest tests/record/test_unknown_origin.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'thirty clicks in a busy cell'
 	@CLICKS=$${CLICKS:-30} $(PY) -m pytest tests/browser/test_swap.py --quiet
 

@@ -5,7 +5,9 @@ Also writes the counts of a run where ``python -m tests.run`` adds them up.
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,9 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+# Threads of torch's operators that wait for each other sleep. They would spin, on cores that other tests have filled:
+# the same operators then take ten times the processor time. Before torch is loaded, and for every process of the tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 FREE = "gpu"  # the one folder where a test may be skipped, and which is not collected without a GPU
 
 
@@ -105,6 +110,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[VERDICT] = Verdict()
     config.pluginmanager.register(Recorder(config.stash[VERDICT], config.getoption("--verdict")))
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported by now stays: no collection of garbage needs to look through it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or libraries complain of what they find at the end
 
 
 @pytest.fixture(scope="session", autouse=True)

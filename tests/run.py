@@ -33,7 +33,7 @@ FOLDERS = ("unit", "truth", "record", "wire", "loaders", "packaging", "kernel", 
 PAGE = "widgets (vitest)"
 LIMIT_S = 1800.0
 ALONE = "alone"
-LONGEST_FIRST = ("browser", "loaders", "kernel", "unit", "notebooks", "record")
+LONGEST_FIRST = ("browser", "loaders", "unit", "kernel", "packaging", "notebooks", "record")
 """So that no lane is left with a long folder when the others have finished."""
 LANES = int(os.environ.get("TEST_LANES", "3"))
 PRINTING = threading.Lock()

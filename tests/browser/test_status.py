@@ -13,7 +13,7 @@ from .lab import CELL, SIDEBAR, Lab, Server, server
 
 LOAD = "%load_ext kernel_monitor\n%monitor"
 SLIDER = "import ipywidgets\nipywidgets.IntSlider()"
-WORK_S = 4.5
+WORK_S = 3.0
 WORK = f"""\
 import time
 print("from", time.time(), flush=True)

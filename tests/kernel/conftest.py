@@ -16,9 +16,21 @@ def warm(recordings: Path) -> None:
     subprocess.run([sys.executable, "-m", "kernel_monitor.warm"], check=True)
 
 
-@pytest.fixture(scope="module", params=KERNELS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The tests run in each supported ipykernel; those of a module with `NEWEST_ONLY` in the newest.
+
+    It says so where what it is about does not pass through ipykernel any differently; what is marked
+    `every_ipykernel` does both nevertheless.
+    """
+    if "shared" in metafunc.fixturenames:
+        newest = getattr(metafunc.module, "NEWEST_ONLY", False)
+        every = not newest or metafunc.definition.get_closest_marker("every_ipykernel") is not None
+        metafunc.parametrize("shared", KERNELS if every else KERNELS[:1], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def shared(request: pytest.FixtureRequest) -> Iterator[SharedKernel]:
-    """One kernel of each supported ipykernel for the tests of a module."""
+    """One kernel for the tests of a module, or one of each supported ipykernel."""
     kernel = SharedKernel(request.param)
     yield kernel
     kernel.shut_down()

@@ -17,6 +17,7 @@ from kernel_monitor.record.sessions import sessions
 from .kernels import Page, SharedKernel, kernel, start_monitor
 from .test_nothing_left import _gone, samplers_of
 
+NEWEST_ONLY = True  # the sampler records; how a kernel ends is what ipykernels differ in
 RECORDING = "__import__('kernel_monitor').monitor.recording"
 
 
@@ -66,6 +67,7 @@ def end(page: Page, how: str) -> None:
     assert _gone(found, 10)
 
 
+@pytest.mark.every_ipykernel
 def test_a_killed_kernel_is_told_of_once_by_the_next(shared: SharedKernel, folder: Path) -> None:
     with kernel(shared.name, KERNEL_MONITOR_SESSIONS=str(folder)) as page:
         start_monitor(page)
@@ -87,6 +89,7 @@ def test_a_killed_kernel_is_told_of_once_by_the_next(shared: SharedKernel, folde
         assert said(page, "%load_ext kernel_monitor\n%monitor start") == ""
 
 
+@pytest.mark.every_ipykernel
 @pytest.mark.parametrize("how", ["shutdown", "exit()"])
 def test_an_orderly_end_of_the_kernel_is_a_goodbye(shared: SharedKernel, folder: Path, how: str) -> None:
     with kernel(shared.name, KERNEL_MONITOR_SESSIONS=str(folder)) as page:
@@ -172,6 +175,7 @@ def test_a_recording_that_is_taken_away_stops_with_its_cause(recorded: Page, fol
     until(lambda: len(sessions(folder)) == 1 and sessions(folder)[0].live)
 
 
+@pytest.mark.every_ipykernel
 def test_a_recorded_session_is_listed_opened_and_exported_while_a_cell_runs(recorded: Page, folder: Path) -> None:
     time.sleep(1.5)
     recorded.start("import time; time.sleep(20)")

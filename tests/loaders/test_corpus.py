@@ -172,7 +172,7 @@ os.execv(sys.executable, [sys.executable, "-W", "ignore", *sys.argv[1:]])
 """
 
 UNREADABLE = """
-import sys
+import sys, time
 from torch.utils.data import DataLoader
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
@@ -185,7 +185,7 @@ for backend, workers in (("torchvision", 0), ("torchvision", 2), ("dali-cpu", 2)
     loader = switchable(DataLoader(ImageFolder(root, chain), batch_size=1, num_workers=workers))
     loader.switch(backend)
     while workers == 0 and loader.switch_state.preparing is not None:
-        pass
+        time.sleep(0.01)
     iterator = iter(loader)
     while True:
         try:

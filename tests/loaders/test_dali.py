@@ -315,7 +315,7 @@ def test_no_more_batches_are_in_flight_than_were_asked_for(
 
 
 MEMORY = """
-import gc, sys, warnings
+import gc, sys, time, warnings
 import psutil, torch
 from torch.utils.data import DataLoader
 from torchvision import transforms as T
@@ -330,7 +330,7 @@ resident = lambda: process.memory_info().rss / 2**20
 for _ in range(4):
     loader.switch("dali-cpu")
     while loader.switch_state.preparing is not None:
-        pass
+        time.sleep(0.01)
     peak = max(resident() for epoch in range(2) for batch in loader)
     assert loader.decoded() == {"dali-cpu": 243}
     threads = process.num_threads()

@@ -16,7 +16,7 @@ MUTANTS = int(os.environ.get("MUTANTS", "600"))
 LIMIT = 60 + MUTANTS / 10  # s
 
 FUZZ = """
-import json, random, sys, warnings
+import json, random, sys, time, warnings
 from collections import Counter
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def outcomes(loader):
 loader, plain = (switchable(DataLoader(ImageFolder(root, chain), batch_size=1), seed=1) for _ in range(2))
 loader.switch("dali-cpu")
 while loader.switch_state.preparing is not None:
-    pass
+    time.sleep(0.01)
 done, decoded, errors, apart, by_kind = 0, 0, 0, [], Counter()
 while done < mutants:
     given = []
@@ -146,7 +146,7 @@ while done < mutants:
     if loader.backend != "dali-cpu":
         loader.switch("dali-cpu")
         while loader.switch_state.preparing is not None:
-            pass
+            time.sleep(0.01)
 print(json.dumps({"done": done, "decoded": decoded, "errors": errors, "apart": apart, "kinds": by_kind}))
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,7 @@ def run(folder: Path, **files: str) -> tuple[int, dict[str, object]]:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--verdict", "counts.json", "."],
         cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # Playwright's and others' have no part in it
         capture_output=True,
         text=True,
     )

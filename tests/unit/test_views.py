@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from bokeh.models.text import PlainText
 
 from kernel_monitor.store import LoaderInfo, Schema
 from kernel_monitor.views import document, layout
+from kernel_monitor.views.__main__ import main
 from kernel_monitor.views.heatmap import row_height
 from tests.unit.test_diagnose import session
 
@@ -227,10 +229,21 @@ def test_the_module_turns_a_schema_into_a_document() -> None:
     assert [one["attributes"]["name"] for one in models(item, "Figure")] == ["cpu", "gpu", "images", "wait"]
 
 
-@pytest.mark.parametrize("stdin", ["", "{}", "[]", "not JSON"])
-def test_what_is_no_schema_is_refused_in_one_line(stdin: str) -> None:
-    done = run(stdin)
+def test_what_is_no_schema_is_refused_in_one_line() -> None:
+    done = run("not JSON")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("stdin is not a schema (")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("stdin", ["", "{}", "[]"])
+def test_whatever_it_is_that_is_no_schema(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stdin: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+    assert main() == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("stdin is not a schema (")
+    assert said.err.count("\n") == 1
