@@ -18,7 +18,8 @@ from torch.utils.data import Dataset
 from torchvision import transforms
 
 from kernel_monitor.loaders.dry_run import openers
-from kernel_monitor.loaders.dry_run.calls import PIXELS, DryCall
+from kernel_monitor.loaders.dry_run.calls import PIXELS
+from kernel_monitor.loaders.dry_run.dry_call import DryCall
 from kernel_monitor.loaders.dry_run.lazy_image import LazyImage
 from kernel_monitor.loaders.dry_run.own_dataset import OwnDataset, Reading
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .lazy_image import LazyImage
-    from .point import TransformPoint
+from typing import Any
 
 NO_IMAGE = "opens no image file"
 TWO_IMAGES = "opens more than one image"
@@ -32,14 +28,39 @@ class Deviation(BaseException):
     """Ends a dry run; not an Exception, which people's own retry loops would catch."""
 
 
+class TransformPoint:
+    """Stands in for a transform of the data set while we call that; elsewhere it is that transform."""
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        call = current()
+        return self.transform(*args, **named) if call is None else call.transformed(self, args, named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "transform":  # while it is being unpickled or copied
+            raise AttributeError(name)
+        return getattr(self.transform, name)
+
+    def __bool__(self) -> bool:
+        return bool(self.transform)
+
+    def same(self, other: TransformPoint) -> bool:
+        """Whether it stands for the same transform."""
+        return self.transform is other.transform
+
+
 class Call:
     """A call of `__getitem__` under way on this thread; a context manager.
 
     Attributes:
         path: of the image file opened last; None where none was, or one without a name.
+        reason: why it cannot be followed by a dry run, as the end of "The data set …"; None where it can.
     """
 
     path: str | None = None
+    reason: str | None = None
     _before: Call | None = None
 
     def __enter__(self) -> Call:
@@ -49,6 +70,10 @@ class Call:
 
     def __exit__(self, *_: object) -> None:
         _local.call = self._before
+
+    def fail(self, reason: str) -> None:
+        """Note why it cannot be followed. The first reason counts."""
+        self.reason = self.reason or reason
 
     def opened(self, original: Callable[..., Any], kind: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What an opener of images returns."""
@@ -87,92 +112,6 @@ class RealCall(Call):
             return point.transform(*args, **named)
         self._transform = None
         return transform(args[0])
-
-
-class DryCall(Call):
-    """Images are not decoded, and the transform is not run.
-
-    Where the data set does something that a dry run cannot follow, the call goes on as a real one: images are decoded
-    after all, so that the user's code meets nothing unusual. Its result is then of no use.
-
-    Attributes:
-        image: the one that was opened, or what became of it: the one that the transform was given.
-        point: the transform that was given it; None where there is no transform.
-        opened_any: whether an image was opened.
-        placed: what stands in the sample for the result; None where there is no transform.
-        reason: why the call cannot be followed, as the end of "The data set …"; None where it can.
-    """
-
-    def __init__(self) -> None:
-        self.image: LazyImage | None = None
-        self.point: TransformPoint | None = None
-        self.placed: Placed | None = None
-        self.reason: str | None = None
-        self.opened_any = False
-
-    def fail(self, reason: str) -> None:
-        """Go on as a real call. The first reason counts."""
-        self.reason = self.reason or reason
-
-    def opened(self, original: Callable[..., Any], kind: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        from .lazy_image import lazy_image
-
-        path = name_of(args[0]) if args else None
-        if self.opened_any:
-            self.fail(OPENED_TWICE if path is not None and path == self.path else TWO_IMAGES)
-        self.opened_any, self.path = True, path
-        if self.reason is None:
-            try:
-                image = lazy_image(self, original, kind, args, named)
-            except OSError:
-                self.fail(UNOPENED)  # its own error comes from the opener itself
-            else:
-                if image is not None:
-                    self.image = image
-                    return image
-        return original(*args, **named)
-
-    def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        from .lazy_image import LazyImage
-
-        given = (*args, *named.values())
-        if self.placed is not None and any(value is self.placed for value in given):
-            self.fail(TWO_TRANSFORMS)
-            raise Deviation
-        images = [value for value in given if type(value) is LazyImage]
-        if images and (len(args) != 1 or named):
-            self.fail(JOINT)
-        if images and self.placed is not None:
-            self.fail(TWO_TRANSFORMS)
-        if images and self.reason is None:
-            images[0].check_colours(self)
-        if not images or self.reason is not None:
-            return point.transform(*args, **named)
-        self.image, self.point, self.placed = images[0], point, Placed(self)
-        return self.placed
-
-
-class Placed:
-    """Stands in a sample where the transformed image will stand. Any use of it ends the dry run."""
-
-    def __init__(self, call: DryCall) -> None:
-        object.__setattr__(self, "_call", call)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "__class__":
-            return Placed
-        return object.__getattribute__(self, "_use")()
-
-    def _use(self, *_: object, **__: object) -> Any:
-        object.__getattribute__(self, "_call").fail(AFTERWARDS)
-        raise Deviation
-
-    def _dunder(self, *_: object) -> Any:
-        return object.__getattribute__(self, "_use")()
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = _dunder
-    __getitem__ = __len__ = __iter__ = __float__ = __int__ = __neg__ = __bool__ = __setattr__ = _dunder
-    __lt__ = __gt__ = __le__ = __ge__ = __pow__ = __abs__ = _dunder
 
 
 def current() -> Call | None:

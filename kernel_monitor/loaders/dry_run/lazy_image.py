@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 from torchvision.io import ImageReadMode
 
-from .calls import NEW_TRANSFORM, NOT_RGB, PIXELS, DryCall, current, name_of
+from .calls import NEW_TRANSFORM, NOT_RGB, PIXELS, Call, current, name_of
 from .openers import PIL, original_open
 
 _ANSWERED = frozenset(
@@ -88,12 +88,12 @@ class LazyImage(Image.Image):
     """
 
     _opened: Opened
-    _call: DryCall
+    _call: Call
     _rgb: bool  # whether it was made RGB
 
     def __getattribute__(self, name: str) -> Any:
         own = object.__getattribute__(self, "__dict__")
-        call: DryCall | None = own.get("_call")
+        call: Call | None = own.get("_call")
         under_way = call is not None and call is current()
         if name in ("__class__", "__dict__") or (under_way and name in _ANSWERED and call.reason is None):  # type: ignore[union-attr]
             return object.__getattribute__(self, name)
@@ -155,7 +155,7 @@ class LazyImage(Image.Image):
     def filename(self) -> str:
         return self.__dict__["_opened"].path or ""
 
-    def check_colours(self, call: DryCall) -> None:
+    def check_colours(self, call: Call) -> None:
         """End the dry run where what is given to the transform would not be RGB."""
         own = self.__dict__
         if own["_rgb"]:
@@ -164,7 +164,7 @@ class LazyImage(Image.Image):
             call.fail(NOT_RGB)
 
 
-def made(call: DryCall, opened: Opened, *, rgb: bool) -> LazyImage:
+def made(call: Call, opened: Opened, *, rgb: bool) -> LazyImage:
     """A lazy image of this dry run."""
     image = object.__new__(LazyImage)
     object.__getattribute__(image, "__dict__").update(_call=call, _opened=opened, _rgb=rgb)
@@ -201,7 +201,7 @@ def opened_of(image: LazyImage) -> Opened:
 
 
 def lazy_image(
-    call: DryCall, original: Callable[..., Any], kind: str, args: tuple[Any, ...], named: dict[str, Any]
+    call: Call, original: Callable[..., Any], kind: str, args: tuple[Any, ...], named: dict[str, Any]
 ) -> LazyImage | None:
     """What an opener returns in a dry run; None where it was called in a way that cannot be followed.
 

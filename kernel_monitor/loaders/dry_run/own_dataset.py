@@ -28,11 +28,11 @@ from .calls import (
     PIXELS,
     TWO_TRANSFORMS,
     Deviation,
-    DryCall,
     RealCall,
+    TransformPoint,
 )
+from .dry_call import DryCall
 from .lazy_image import LazyImage, Opened, opened_of
-from .point import TransformPoint
 from .structure import Place, equal, form, places, put, values
 from .view import View
 from .watch import Watch

@@ -14,10 +14,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch import nn
 from torchvision.datasets.vision import StandardTransform
 
+from ..transforms.catalogue import find
+from ..transforms.chain import COMPOSES, held
+from .calls import TransformPoint
 from .openers import REPLACED
-from .point import TransformPoint, is_transform
 
 LONGEST = 100  # elements: longer containers hold samples, no transforms
 DEEPEST = 6  # objects inside each other
@@ -189,6 +192,20 @@ class View:
 
     def _watch(self, look: Callable[[], Any], was: Any) -> None:
         self._read.append((look, was))
+
+
+def is_transform(value: Any) -> bool:
+    """Whether a value is a transform, for all that is known without calling it."""
+    kind = type(value)
+    if isinstance(value, type) or not callable(value):
+        return False
+    return (
+        kind in COMPOSES
+        or isinstance(value, nn.Module)
+        or kind.__module__.startswith("torchvision.transforms")
+        or find(value) is not None
+        or bool(held(value))
+    )
 
 
 class Overlay(dict[str, Any]):
