@@ -138,11 +138,13 @@ test-long: setup browser
 	$(SAY) 'recordings of unknown origin: 5,000'
 	@RECORDING_SEED=$${RECORDING_SEED:-$$(date +%s)} RECORDING_CASES=$${RECORDING_CASES:-5000} \
 	  $(PY) -m pytest tests/record/test_unknown_origin.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'hand-written data sets: 1,000 swaps beside threads that open images'
+	@SWAPS=$${SWAPS:-1000} $(PY) -m pytest tests/loaders/test_own_schedules.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'thirty clicks in a busy cell'
 	@CLICKS=$${CLICKS:-30} $(PY) -m pytest tests/browser/test_swap.py --quiet
 
 # All of them, so that one run tells every bar that is missed. On a quiet machine.
-BENCH ?= loaders swap diagnose overhead sampler record report page first_minute stalls watch
+BENCH ?= loaders own_data swap diagnose overhead sampler record report page first_minute stalls watch
 bench: setup browser
 	@missed=; for name in $(BENCH); do \
 	  printf '\033[1m==> %s\033[0m\n' "benchmarks.$$name"; $(PY) -m benchmarks.$$name || missed="$$missed $$name"; \

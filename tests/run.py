@@ -35,7 +35,7 @@ LIMIT_S = 1800.0
 ALONE = "alone"
 LONGEST_FIRST = ("browser", "loaders", "unit", "kernel", "packaging", "notebooks", "record")
 """So that no lane is left with a long folder when the others have finished."""
-LANES = int(os.environ.get("TEST_LANES", "3"))
+LANES = int(os.environ.get("TEST_LANES", "4"))
 PRINTING = threading.Lock()
 AGAIN = ("unit", "record", "kernel", "notebooks", "browser")
 """Folders whose tests wait for other processes. Not the loaders': what they deliver must never depend on the load."""

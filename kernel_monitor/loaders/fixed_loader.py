@@ -45,6 +45,8 @@ def why_fixed(loader: DataLoader[Any]) -> str | None:
             "The data set is iterable-style: its samples have no index, so that no other engine can take over between "
             "two of them. A map-style data set, with __getitem__ and __len__, can be switched."
         )
+    if not hasattr(type(loader.dataset), "__len__"):
+        return f"{type(loader.dataset).__name__} has no length, so that there is no plan of its samples."
     if loader.batch_sampler is None:
         return "The DataLoader gives single samples (batch_size=None), and engines take over between two batches."
     return None

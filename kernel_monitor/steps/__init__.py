@@ -5,20 +5,32 @@ Nothing happens at import, and torch is imported only when a model is watched.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .manual_steps import phase, step
+from .watched_loader import watch_loader
 
 if TYPE_CHECKING:
-    from .manual_steps import phase, step
-    from .model_watch import watch
-    from .watched_loader import watch_loader
+    import torch
+
+    from .model_watch import Watch
 
 __all__ = ["phase", "step", "watch", "watch_loader"]
 
-_MODULES = {"phase": "manual_steps", "step": "manual_steps", "watch": "model_watch", "watch_loader": "watched_loader"}
 
+def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Watch:
+    """Measure how long a model's forward, backward and optimizer take in each step of the loops that run it.
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    Watching the same model again returns the same watch, with that optimizer too. Neither is kept alive; the watch
+    ends with the model. Nothing of the model changes: copies and pickled files of it are not watched.
+
+    Args:
+        model: what the loop calls: the compiled or wrapped one where there is one.
+        optimizer: whose `step` is timed; left out, its time belongs to `other`.
+
+    Raises:
+        MonitorError: one of them is not torch's.
+    """
+    from . import model_watch
+
+    return model_watch.watch(model, optimizer)

@@ -29,18 +29,7 @@ _watches: dict[int, Watch] = {}  # by the id of the model, which lives
 
 
 def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Watch:
-    """Measure how long a model's forward, backward and optimizer take in each step of the loops that run it.
-
-    Watching the same model again returns the same watch, with that optimizer too. Neither is kept alive; the watch
-    ends with the model. Nothing of the model changes: copies and pickled files of it are not watched.
-
-    Args:
-        model: what the loop calls: the compiled or wrapped one where there is one.
-        optimizer: whose `step` is timed; left out, its time belongs to `other`.
-
-    Raises:
-        MonitorError: one of them is not torch's.
-    """
+    """See `kernel_monitor.steps.watch`."""
     if not isinstance(model, torch.nn.Module):
         raise MonitorError(
             f"watch() takes a torch.nn.Module, and {type(model).__name__} is none. "

@@ -207,6 +207,16 @@ def test_training_ends_with_what_the_swap_brought(quickstart: Run) -> None:
         assert waited >= 50
 
 
+def test_a_dataset_of_ones_own_is_served_by_dali(quickstart: Run) -> None:
+    *engines, last = quickstart.of_cell("own").rstrip("\n").split("\n")
+    assert "dali-cpu     ready" in engines
+    found = re.fullmatch(r"\d+% right; (.*); 0 left to its own code", last)
+    assert found is not None, last
+    counts = {engine: int(count) for count, engine in (part.split(" by ") for part in found[1].split(", "))}
+    assert sum(counts.values()) == IMAGES
+    assert max(counts, key=lambda engine: counts[engine]).startswith("dali")
+
+
 @pytest.mark.alone
 def test_the_first_run_makes_its_pictures_in_twenty_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = nbformat.read(FOLDER / "quickstart.ipynb", as_version=4)

@@ -7,6 +7,7 @@ import io
 import operator
 import os
 import stat
+import time
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -15,8 +16,9 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
 from ...errors import TransformNotTranslatable
+from ..dry_run.lazy_image import as_opened
 from ..dry_run.openers import PIL
-from ..dry_run.own_dataset import OwnDataset, Reading, as_opened
+from ..dry_run.own_dataset import PATIENCE_S, OwnDataset, Reading
 from ..random_streams import Streams
 from ..transforms.chain import flatten
 from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, open_as_stored, open_gray, parts, plain
@@ -169,8 +171,10 @@ class FileSource:
             # Plain torch would not call it now; the loop meets an error when it gets there.
             with Streams(self.dataset).apart(), suppress(Exception):
                 self._learn()
+                until = time.monotonic() + PATIENCE_S
                 for index in range(min(ASKED_OWN if self._owns else ASKED, len(self))):
-                    self._first.append(self.read(self.locate(index)))
+                    if index < ASKED or time.monotonic() < until:
+                        self._first.append(self.read(self.locate(index)))
                 self.encoded = any(
                     layout is PROTOCOL and len(part) > 0 and _data(part.image_file(0)[0]) is not None
                     for part, layout in parts(self.dataset)

@@ -17,7 +17,7 @@ from .calls import (
     TransformPoint,
     name_of,
 )
-from .lazy_image import LazyImage, lazy_image
+from .lazy_image import LAZY, check_colours, lazy_image
 
 
 class DryCall(Call):
@@ -34,7 +34,7 @@ class DryCall(Call):
     """
 
     def __init__(self) -> None:
-        self.image: LazyImage | None = None
+        self.image: Any = None
         self.point: TransformPoint | None = None
         self.placed: Placed | None = None
         self.opened_any = False
@@ -60,13 +60,13 @@ class DryCall(Call):
         if self.placed is not None and any(value is self.placed for value in given):
             self.fail(TWO_TRANSFORMS)
             raise Deviation
-        images = [value for value in given if type(value) is LazyImage]
+        images = [value for value in given if type(value) in LAZY]
         if images and (len(args) != 1 or named):
             self.fail(JOINT)
         if images and self.placed is not None:
             self.fail(TWO_TRANSFORMS)
         if images and self.reason is None:
-            images[0].check_colours(self)
+            check_colours(images[0], self)
         if not images or self.reason is not None:
             return point.transform(*args, **named)
         self.image, self.point, self.placed = images[0], point, Placed(self)

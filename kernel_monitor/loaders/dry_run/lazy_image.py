@@ -14,14 +14,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
+import torch
 from PIL import Image
 from torchvision.io import ImageReadMode
 
 from .calls import NEW_TRANSFORM, NOT_RGB, PIXELS, Call, current, name_of
-from .openers import PIL, original_open
+from .openers import PIL, TENSOR, original_open
+from .structure import Place, places, values
 
 _ANSWERED = frozenset(
-    {"__class__", "__dict__", "__enter__", "__exit__", "close", "convert", "copy", "load", "check_colours"}
+    {"__class__", "__dict__", "__enter__", "__exit__", "close", "convert", "copy", "load"}
     | {"size", "width", "height", "mode", "format", "filename", "info", "getexif"}
 )
 """What a dry run answers; all else needs the pixels, or might."""
@@ -82,10 +84,7 @@ class Opened:
 
 
 class LazyImage(Image.Image):
-    """See the module's text. An `Image.Image`, so that code that asks for one is content.
-
-    It stands for torchvision's tensors as well: a dry run may not look at either.
-    """
+    """See the module's text. An `Image.Image`, so that code that asks for one is content."""
 
     _opened: Opened
     _call: Call
@@ -121,7 +120,7 @@ class LazyImage(Image.Image):
             return self.convert(mode, *others, **named)  # it has become the image
         return made(call, self.__dict__["_opened"], rgb=True)
 
-    def copy(self) -> LazyImage:
+    def copy(self) -> Any:
         return made(self.__dict__["_call"], self.__dict__["_opened"], rgb=self.__dict__["_rgb"])
 
     @property
@@ -155,28 +154,54 @@ class LazyImage(Image.Image):
     def filename(self) -> str:
         return self.__dict__["_opened"].path or ""
 
-    def check_colours(self, call: Call) -> None:
-        """End the dry run where what is given to the transform would not be RGB."""
-        own = self.__dict__
-        if own["_rgb"]:
-            return
-        if own["_opened"].header.mode != "RGB":
-            call.fail(NOT_RGB)
+
+class LazyTensor(torch.Tensor):
+    """The same for what torchvision's decoders give: whatever torch is to do with it is done with the real tensor."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*map(_decoded, args), **{name: _decoded(value) for name, value in (kwargs or {}).items()})
 
 
-def made(call: Call, opened: Opened, *, rgb: bool) -> LazyImage:
+def _decoded(value: Any) -> Any:
+    """The real tensor in the place of a lazy one; in lists and tuples, too."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_decoded, value))
+    if type(value) is not LazyTensor:
+        return value
+    own: dict[str, Any] = value.__dict__
+    call: Call = own["_call"]
+    if call is current():
+        call.fail(NEW_TRANSFORM if _in_transform() else PIXELS)
+    if "_real" not in own:
+        own["_real"] = own["_opened"].real()
+    return own["_real"]
+
+
+def check_colours(image: Any, call: Call) -> None:
+    """End the dry run where what is given to the transform would not be RGB."""
+    own = object.__getattribute__(image, "__dict__")
+    if not own["_rgb"] and own["_opened"].header.mode != "RGB":
+        call.fail(NOT_RGB)
+
+
+def made(call: Call, opened: Opened, *, rgb: bool) -> Any:
     """A lazy image of this dry run."""
-    image = object.__new__(LazyImage)
+    is_tensor = opened.kind == TENSOR
+    image: Any = torch.Tensor._make_subclass(LazyTensor, _NOTHING) if is_tensor else object.__new__(LazyImage)
     object.__getattribute__(image, "__dict__").update(_call=call, _opened=opened, _rgb=rgb)
     return image
+
+
+LAZY = (LazyImage, LazyTensor)
+_NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 def become(image: LazyImage) -> None:
     """Turn a lazy image that has outlived its dry run into the image that was opened."""
     own = object.__getattribute__(image, "__dict__")
     opened, rgb = own["_opened"], own["_rgb"]
-    real = opened.real() if opened.kind == PIL else Image.fromarray(opened.real().permute(1, 2, 0).numpy())
-    real = real.convert("RGB") if rgb else real
+    real = opened.real().convert("RGB") if rgb else opened.real()
     real.load()  # what is not loaded closes its file when it is gone
     own.clear()
     own.update(real.__dict__)
@@ -194,7 +219,7 @@ def _in_transform() -> bool:
     return False
 
 
-def opened_of(image: LazyImage) -> Opened:
+def opened_of(image: Any) -> Opened:
     """What a lazy image was opened from."""
     found: Opened = object.__getattribute__(image, "__dict__")["_opened"]
     return found
@@ -202,7 +227,7 @@ def opened_of(image: LazyImage) -> Opened:
 
 def lazy_image(
     call: Call, original: Callable[..., Any], kind: str, args: tuple[Any, ...], named: dict[str, Any]
-) -> LazyImage | None:
+) -> Any:
     """What an opener returns in a dry run; None where it was called in a way that cannot be followed.
 
     Raises:
@@ -244,3 +269,17 @@ def _content(file: Any) -> tuple[str | None, bytes | None]:
         return None, file.getvalue()
     file.seek(0)
     return None, file.read()
+
+
+def first_image(sample: Any) -> tuple[Any, list[Place]]:
+    """An image in a sample that was not decoded, and its places."""
+    image = next((value for value in values(sample) if type(value) in LAZY), None)
+    return image, [] if image is None else list(places(sample, image))
+
+
+def as_opened(opened: Opened) -> Any:
+    """The image that the transform is given, decoded."""
+    if opened.kind == TENSOR:
+        return opened.real()
+    with opened.real() as image:
+        return image.convert("RGB")

@@ -7,6 +7,7 @@ code. Both give the transform the same random numbers.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -32,12 +33,13 @@ from .calls import (
     TransformPoint,
 )
 from .dry_call import DryCall
-from .lazy_image import LazyImage, Opened, opened_of
-from .structure import Place, equal, form, places, put, values
+from .lazy_image import Opened, as_opened, check_colours, first_image, opened_of
+from .structure import Place, equal, form, places, put
 from .view import View
 from .watch import Watch
 
 PROVEN = 16  # samples that are computed both ways, spread over the data set
+PATIENCE_S = 2.0  # after which fewer samples are enough, but never fewer than AGAIN
 AGAIN = 2  # samples, where the data set looks as it did when it was proven
 FORMS = 32  # structures of samples that are proven
 NOT_THE_SAME = "is not the same twice"
@@ -96,7 +98,7 @@ class OwnDataset:
         openers.install()
         self.dataset = dataset
         self.learnt: Learnt | None = None
-        self.refusal: str | None = None
+        self.refusal: str | None = "was not called yet"
         self.path: str | None = None
         self._functions = functions
         self._view = View(dataset, functions=functions)
@@ -203,14 +205,13 @@ class OwnDataset:
                 raise
             if call.reason is not None or call.image is None:
                 return call.reason or NO_IMAGE
-            image: LazyImage | None = call.image
-            point = call.point
+            image, point = call.image, call.point
             if call.placed is not None:
                 found = list(places(sample, call.placed))
             else:  # no transform: the image itself is in the sample
                 image, found = first_image(sample)
                 if image is not None:
-                    image.check_colours(call)
+                    check_colours(image, call)
         reason: str | None = call.reason
         if reason is not None or image is None or not found:
             return reason or NOT_FOUND
@@ -230,6 +231,12 @@ class OwnDataset:
         Args:
             earlier: an earlier state of the data set, of which that is known: then a few samples are enough.
         """
+        try:
+            self._learn(earlier)
+        except Exception as error:  # noqa: BLE001 - the user's own classes may do anything; the loop meets it again
+            self.refusal = f"cannot be examined ({type(error).__name__}: {error})"
+
+    def _learn(self, earlier: OwnDataset | None) -> None:
         if earlier is not None and type(earlier.dataset) is type(self.dataset):
             self._forms = earlier._forms
             if earlier.refusal is not None:
@@ -257,7 +264,11 @@ class OwnDataset:
         total = len(self.dataset)
         indices = sorted({k * total // samples for k in range(samples)}) if total else []
         reasons: Counter[str] = Counter()
-        for index in indices:
+        until = time.monotonic() + PATIENCE_S
+        for number, index in enumerate(indices):
+            if number >= AGAIN and time.monotonic() > until:
+                indices = indices[:number]
+                break
             try:
                 reason = self._compared(index, watch)
             except Deviation:
@@ -326,17 +337,3 @@ class OwnDataset:
 def same(a: TransformPoint | None, b: TransformPoint | None) -> bool:
     """Whether two points stand for the same transform, or both for none."""
     return a is b if a is None or b is None else a.same(b)
-
-
-def first_image(sample: Any) -> tuple[LazyImage | None, list[Place]]:
-    """An image in a sample that was not decoded, and its places."""
-    image = next((value for value in values(sample) if type(value) is LazyImage), None)
-    return image, [] if image is None else list(places(sample, image))
-
-
-def as_opened(opened: Opened) -> Any:
-    """The image that the transform is given, decoded."""
-    if opened.kind == openers.TENSOR:
-        return opened.real()
-    with opened.real() as image:
-        return image.convert("RGB")
