@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import re
 import shutil
 from collections.abc import Mapping
@@ -12,13 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms as v1
 
 from kernel_monitor import switchable
 from kernel_monitor.errors import BackendUnavailable
+from kernel_monitor.loaders.engines import backends, setting
 
 from .conftest import settle
 from .datasets import RUNNABLE, Case, as_written, equal, write_images
+from .datasets.folder import photos
 
 MEAN = 2.0  # greatest mean difference of an image's pixel values (0 to 255) between the engines
 SEED = 11
@@ -99,3 +104,94 @@ def test_dali_gives_the_same_samples_or_says_why_not(case: Case, folder: Path) -
     assert len(fallbacks) == case.odd, fallbacks
     assert all(re.search(case.reason, fallback.reason) for fallback in fallbacks), fallbacks
     loader.release()
+
+
+class Described(Dataset[Any]):
+    """A sample of several things, one of them drawn."""
+
+    def __init__(self, folder: Path, transform: Any) -> None:
+        self.paths = photos(folder)
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.paths[index]).convert("RGB")
+        noise = random.random()
+        return {"file": self.paths[index].name, "image": self.transform(image), "noise": noise, "rest": torch.rand(2)}
+
+
+CROPPED = v1.Compose([v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.ToTensor()])
+LEFT = v1.Compose([v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor()])
+
+
+@pytest.mark.parametrize(("chain", "cores"), [(CROPPED, 2), (LEFT, 8)], ids=["all in DALI", "the rest in workers"])
+def test_with_workers(folder: Path, monkeypatch: pytest.MonkeyPatch, chain: Any, cores: int) -> None:
+    for module in (setting, backends):
+        monkeypatch.setattr(module, "usable_cores", lambda: cores)
+    loader = switchable(DataLoader(Described(folder, chain), batch_size=4, num_workers=2), seed=SEED)
+    expected = list(loader)
+    loader.switch("dali-cpu")
+    settle(loader)
+    loader.set_epoch(0)
+    found = list(loader)
+    assert loader.decoded() == {"dali-cpu": 24}
+    for one, other in zip(found, expected, strict=True):
+        assert one["file"] == other["file"]
+        assert torch.equal(one["noise"], other["noise"])
+        assert torch.equal(one["rest"], other["rest"])
+        assert float((one["image"] - other["image"]).abs().median()) <= 4 / 255
+    assert len({float(value) for batch in found for value in batch["noise"]}) == 24
+    loader.release()
+
+
+def test_the_engines_pixels_are_compared(folder: Path) -> None:
+    loader = switchable(DataLoader(Described(folder, CROPPED), batch_size=4))
+    parity = loader.parity(8)
+    assert (parity.samples, parity.skipped, parity.parameters_equal) == (8, 0, True)
+    assert parity.mean <= MEAN
+    loader.release()
+
+
+class Worse(Described):
+    """After a while it looks at its pixels."""
+
+    looks = False
+
+    def __getitem__(self, index: int) -> Any:
+        sample = super().__getitem__(index)
+        if self.looks:
+            with Image.open(self.paths[index]) as image:
+                sample["noise"] = float(np.asarray(image).mean())
+        return sample
+
+
+def test_an_engine_is_given_up_where_most_samples_cannot_be_read(folder: Path) -> None:
+    dataset = Worse(folder, CROPPED)
+    loader = switchable(DataLoader(dataset, batch_size=4), seed=SEED)
+    loader.switch("dali-cpu")
+    settle(loader)
+    assert sum(len(batch["file"]) for batch in loader) == 24
+    dataset.looks = True
+    for _ in range(4):
+        assert sum(len(batch["file"]) for batch in loader) == 24
+    assert loader.backend == "torchvision"
+    reason = str(loader.backends["dali-cpu"].reason)
+    assert re.search(r"Worse cannot be read without its own code in \d+ of \d+ samples", reason), reason
+    assert (loader.state()["lost"], loader.state()["doubled"]) == (0, 0)
+    loader.release()
+
+
+def test_nothing_is_called_dry_where_that_is_turned_off(folder: Path) -> None:
+    class Refusing(Described):
+        def __getitem__(self, index: int) -> Any:
+            called.append(index)
+            return super().__getitem__(index)
+
+    called: list[int] = []
+    loader = switchable(DataLoader(Refusing(folder, CROPPED), batch_size=4), dry_run=False)
+    assert called == []
+    assert "dry_run=False" in str(loader.backends["dali-cpu"].reason)
+    assert sum(len(batch["file"]) for batch in loader) == 24
+    assert called == list(range(24))

@@ -47,6 +47,26 @@ beforeEach(() => {
   mount();
 });
 
+describe('a loader that is only watched', () => {
+  it('shows every engine grey, with the reason, and claims nothing of its samples', () => {
+    const reason = 'The data set is iterable-style.';
+    mount(source => {
+      const [first] = source.loaders;
+      const backends = ['dali-cpu', 'synthetic'].map(name => {
+        return { name, available: false, reason, confirm: null, note: null };
+      });
+      source.loaders = [{ ...first!, name: 'stream', backend: 'loader', backends, decoded: {} }];
+    });
+    expect(controls.el.textContent).toContain('Watched stream');
+    for (const name of ['dali-cpu', 'synthetic']) {
+      expect(radio(name).getAttribute('aria-disabled')).toBe('true');
+      expect(radio(name).title).toBe(reason);
+    }
+    expect(radio('dali-cpu').closest<HTMLElement>('[role=radiogroup]')!.hidden).toBe(false);
+    expect(controls.el.textContent).not.toContain('each once');
+  });
+});
+
 describe('what a swap does and does not bring', () => {
   const note = 'DALI decodes and does RandomResizedCrop; RandAugment runs in the loader’s workers.';
 

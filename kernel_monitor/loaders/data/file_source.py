@@ -69,6 +69,9 @@ class FileSource:
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_first": []}
+
     def show(self, dataset: Any) -> None:
         """Take the data set in another state from now on; to be called by the user's thread, see `ask`."""
         if dataset is not self.dataset:

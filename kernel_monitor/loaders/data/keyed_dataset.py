@@ -175,9 +175,7 @@ class KeyedDataset:
 
     def _transformed(self, injected: Injected, row: int, image: Any, start: int = 0) -> Any:
         """Transform an image; what the user's code draws afterwards does not depend on what the transform drew."""
-        if not injected.unknown:
-            return injected.run(image, row, start)
-        with self._streams_of(self.source.dataset).apart():
+        with self._streams_of(self.source.dataset).apart() if injected.unknown else ApartFromTransforms():
             return injected.run(image, row, start)
 
     def _whole(self, slot: Slot, rows: list[int]) -> Fetched:
