@@ -40,7 +40,10 @@ def _end(pool: EnginePool, state: SwitchState, process: int) -> None:
     """Give back everything once the loader is gone; in a forked child there is nothing of ours to give back."""
     if os.getpid() == process:
         state.cancel()
-        pool.release()
+        try:
+            pool.release()
+        except MonitorError:  # collected by a thread that is inside one of its engines: wait until it is outside
+            threading.Thread(target=pool.release, name="kernel-monitor-release", daemon=True).start()
 
 
 class SwitchableLoader(EpochRecords):

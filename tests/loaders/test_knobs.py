@@ -244,14 +244,12 @@ def test_of_quick_changes_the_newest_counts(make: Make, told: list[dict[str, Any
     for threads in (1, 2, 3, 2, 1, 3):
         loader.set(threads=threads)
     assert loader.knobs.threads == 3
-    engine: Any = None
-    for _ in iterator:
-        engine = loader.pool["dali-cpu"].engine
-        if engine._threads == 3 and len(told) >= 1:
-            break
-        time.sleep(0.02)
-    assert engine._threads == 3
-    assert told[-1]["threads"] == 3
+
+    def newest() -> bool:
+        engine: Any = loader.pool["dali-cpu"].engine
+        return engine._threads == 3 and bool(told) and told[-1]["threads"] == 3
+
+    assert eventually(newest)
     rest = list(iterator)
     assert rest
     assert loader.state()["lost"] == 0

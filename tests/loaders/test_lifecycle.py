@@ -23,6 +23,7 @@ from torchvision.transforms import v2
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import listen, live, switchable
 from kernel_monitor.loaders.engines import torch_engine, worker_start
+from kernel_monitor.loaders.loader import _end
 
 from .conftest import Make, augmented, deliver, settle, violent
 
@@ -346,3 +347,15 @@ def test_a_worker_killed_at_any_moment_never_hangs_the_loop(make: Make, seed: in
     killer.join(10)
     assert deliver(loader)[1].tolist() == labels(loader)
     assert loader.state()["lost"] == 0
+
+
+def test_a_loader_that_is_collected_inside_its_own_engine_is_released_when_that_is_left(make: Make) -> None:
+    """Python's collector runs on whichever thread allocates: it may be one that is preparing an engine."""
+    loader = make(num_workers=0)
+    pooled = loader.pool["torchvision"]
+    released = threading.Event()
+    pooled.engine.release = released.set  # type: ignore[method-assign]
+    with pooled.use():
+        _end(loader.pool, loader.switch_state, os.getpid())
+        assert not released.wait(0.1)
+    assert released.wait(10)

@@ -1,6 +1,6 @@
 """Switches, interruptions and resumed states over hand-written data sets, and data sets that nobody wrote by hand.
 
-`SWAPS` says how many swaps are made beside other threads: 100, in `make test-long` 1,000.
+`SWAPS` says how many swaps are made beside other threads: 50, in `make test-long` 1,000.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from .datasets.folder import photos
 from .test_dry_run import is_lazy
 from .test_own_datasets import near
 
-SWAPS = int(os.environ.get("SWAPS", "100"))
-EXAMPLES = 25 if SWAPS == 100 else 250
+SWAPS = int(os.environ.get("SWAPS", "50"))
+EXAMPLES = 250 if SWAPS >= 1000 else 15
 SEED = 11
 SERVED = [case for case in RUNNABLE if case.expect != "grey"]
 ACTIONS = ("dali-cpu", "torchvision", "next", "next", "next", "break", "resume", "prefetch")
