@@ -123,6 +123,9 @@ def main() -> int:
         add("dali-cpu, Photos", plain(Photos), "dali-cpu")
         add("dali-cpu, PhotosAsDict", plain(PhotosAsDict), "dali-cpu")
         try:
+            for one in field.values():  # all workers are started before DALI's threads run
+                for _ in one.batches():
+                    pass
             for one in field.values():
                 epoch(one, lead, options.samples)
             rates: dict[str, list[float]] = {name: [] for name in field}
