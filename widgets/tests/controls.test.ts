@@ -62,6 +62,10 @@ describe('a loader that is only watched', () => {
       expect(radio(name).getAttribute('aria-disabled')).toBe('true');
       expect(radio(name).title).toBe(reason);
     }
+    const lines = [...document.querySelectorAll<HTMLElement>('.km-reason')];
+    expect(
+      lines.filter(el => !el.hidden && el.textContent.includes(reason)).map(el => el.textContent)
+    ).toEqual([`dali-cpu, synthetic: ${reason}`]);
     expect(radio('dali-cpu').closest<HTMLElement>('[role=radiogroup]')!.hidden).toBe(false);
     expect(controls.el.textContent).not.toContain('each once');
   });

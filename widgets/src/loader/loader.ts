@@ -116,7 +116,12 @@ export class LoaderControl {
       this.question.withdraw();
     }
     for (const backend of state.backends) {
-      this.show(this.radios.get(backend.name) ?? this.addRadio(backend.name), backend);
+      // Engines that are grey for one reason share a line.
+      const alike = state.backends.filter(
+        ({ available, reason }) => !available && !backend.available && reason === backend.reason
+      );
+      const names = alike.length > 1 ? alike.map(({ name }) => name) : [backend.name];
+      this.show(this.radios.get(backend.name) ?? this.addRadio(backend.name), backend, names);
     }
     for (const [name, radio] of this.radios) {
       if (!state.backends.some(backend => backend.name === name)) {
@@ -185,13 +190,18 @@ export class LoaderControl {
     return radio;
   }
 
-  private show(radio: Radio, { name, available, reason, confirm, note }: Backend): void {
+  /** @param names - of the engines that share its line of reasons; the first one's has it */
+  private show(
+    radio: Radio,
+    { name, available, reason, confirm, note }: Backend,
+    names: readonly string[]
+  ): void {
     radio.available = available;
     radio.confirm = confirm;
     // Why it cannot be used, or what it leaves to others.
     const said = available ? (note ?? '') : (reason ?? 'Not available.');
-    setText(radio.reason, said === '' ? '' : `${name}: ${said}`);
-    radio.reason.hidden = said === '';
+    setText(radio.reason, said === '' ? '' : `${names.join(', ')}: ${said}`);
+    radio.reason.hidden = said === '' || names[0] !== name;
     setAttribute(radio.el, 'aria-disabled', available ? null : 'true');
     setAttribute(radio.el, 'aria-describedby', said === '' ? null : radio.reason.id);
     setAttribute(radio.el, 'title', said === '' ? null : said);
