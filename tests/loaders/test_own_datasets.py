@@ -195,3 +195,29 @@ def test_nothing_is_called_dry_where_that_is_turned_off(folder: Path) -> None:
     assert "dry_run=False" in str(loader.backends["dali-cpu"].reason)
     assert sum(len(batch["file"]) for batch in loader) == 24
     assert called == list(range(24))
+
+
+class Rarely(Described):
+    """One sample, behind those that are looked at first, has another structure; all draw."""
+
+    def __init__(self, folder: Path, transform: Any) -> None:
+        super().__init__(folder, transform)
+        self.paths = self.paths * 2
+
+    def __getitem__(self, index: int) -> Any:
+        sample = super().__getitem__(index)
+        return {**sample, "rare": random.random()} if index == 41 else sample
+
+
+def test_a_structure_that_is_first_met_in_the_loop_keeps_the_plans_draws(folder: Path) -> None:
+    loader = switchable(DataLoader(Rarely(folder, CROPPED), batch_size=1), seed=SEED)
+    expected = list(loader)
+    loader.switch("dali-cpu")
+    settle(loader)
+    loader.set_epoch(0)
+    found = list(loader)
+    assert loader.decoded() == {"dali-cpu": 48}
+    assert [sorted(batch) for batch in found] == [sorted(batch) for batch in expected]
+    assert [float(batch["noise"]) for batch in found] == [float(batch["noise"]) for batch in expected]
+    assert float(found[41]["rare"]) == float(expected[41]["rare"])
+    loader.release()

@@ -185,7 +185,7 @@ class OwnDataset:
         if len(self._forms) >= FORMS:
             return "gives samples of ever new structures"
         reason = self._compared(index, None)
-        return reason or self.read(index) or found
+        return reason or found  # not read again: what it draws would no longer be the plan's
 
     def read(self, index: int) -> Reading | str:
         """A sample by a dry run, or why that is not possible, without a full stop.
