@@ -254,11 +254,20 @@ class WorkersEngine:
         return answer(slot, fetched)
 
     def release(self) -> None:
+        pids = self.pids
         iterator, self._iterator, self._inner = self._iterator, None, None
         self._sampler.pull = None
         self._sampler.taken.clear()
         self.broken = False
         # Explicitly, because a traceback may still hold a reference to the iterator.
         shutdown = getattr(iterator, "_shutdown_workers", None)
-        if shutdown is not None:
+        if shutdown is None:
+            return
+        try:
             shutdown()
+        except RuntimeError as error:
+            # torch's handler of SIGCHLD raises wherever the main thread is. A worker of another loader is not ours to
+            # hide; one of these was to end anyway, and torch has ended the others before this arrives here.
+            if not any(f"(pid {pid})" in str(error) for pid in pids):
+                raise
+            log.warning("while its workers were ended: %s", error)
