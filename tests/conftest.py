@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 # Threads of torch's operators that wait for each other sleep. They would spin, on cores that other tests have filled:
 # the same operators then take ten times the processor time. Before torch is loaded, and for every process of the tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it would ask the package index for its newest version
 FREE = "gpu"  # the one folder where a test may be skipped, and which is not collected without a GPU
 
 

@@ -57,7 +57,7 @@ class Stage:
     def __init__(self, transforms: list[Any], kind: str, device: int | None, encoded: bool) -> None:
         chain = v1.Compose(transforms)
         self.program: Program = translate(chain, kind)
-        self._unit = np.abs(np.array(scaling(transforms)))[:, None, None]
+        self._unit = np.abs(np.array(scaling(transforms, kind)))[:, None, None]
         self._encoded = encoded
         work = dali_graph.Translated(self.program)
         self._pipeline = work.build(batch_size=1, threads=1, device=device, encoded=encoded)

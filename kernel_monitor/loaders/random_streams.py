@@ -31,7 +31,10 @@ Held = torch.Generator | random.Random | np.random.RandomState | np.random.Gener
 _SEARCHED = 20_000  # objects at most that are searched for generators
 _ELEMENTS = 100  # of each container: a list of a million samples holds no generators
 _LEAVES = (str, bytes, bytearray, int, float, complex, PurePath, types.ModuleType, torch.Tensor, np.ndarray)
-_LIBRARIES = frozenset({"PIL", "builtins", "collections", "functools", "nvidia", "numpy", "torch", "torchvision"})
+_LIBRARIES = frozenset(
+    {"PIL", "albucore", "albumentations", "builtins", "collections", "cv2", "functools", "nvidia", "numpy", "torch"}
+    | {"torchvision"}
+)
 _MIX = 0x9E3779B97F4A7C15  # 2**64 / golden ratio; the seeds of a stream's generators differ by its multiples
 
 

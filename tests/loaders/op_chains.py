@@ -6,8 +6,10 @@ import random
 import warnings
 from typing import Any
 
+import albumentations as A  # noqa: N812 - as everybody imports it
 import numpy as np
 import torch
+from albumentations.pytorch import ToTensorV2
 from torchvision import transforms as v1
 from torchvision.models import ResNet50_Weights
 from torchvision.transforms import InterpolationMode, v2
@@ -219,4 +221,43 @@ HYBRID: dict[str, tuple[Any, int]] = {
     "a preset object of AutoAugment": (Preset(reference(v1.AutoAugment())), 2),
     "timm with a policy": (timm_training("random", v1.RandAugment()), 2),
     "Grayscale to one channel": (v1.Compose([_SQUARE, v1.Grayscale(), v1.ToTensor()]), 1),
+}
+
+
+def _named(*transforms: Any) -> Any:
+    return A.Compose([*transforms, A.Normalize(), ToTensorV2()])
+
+
+_SQUARE3 = A.Resize(64, 72)
+
+# For NumPy arrays, all in DALI.
+OF_ARRAYS: dict[str, Any] = {
+    "ToPILImage": v1.Compose([v1.ToPILImage(), _SQUARE, v1.ToTensor()]),
+    "ToTensor of an array": _floats(_SQUARE),
+    "RandomResizedCrop": _named(A.RandomResizedCrop((48, 40)), A.HorizontalFlip()),
+    "RandomResizedCrop of a part": _named(A.Resize(70, 80), A.RandomResizedCrop((48, 40), scale=(0.2, 0.5))),
+    "Resize": _named(_SQUARE3),
+    "Resize and crop": _named(A.Resize(80, 90), A.RandomCrop(48, 50), A.VerticalFlip(p=0.3)),
+    "SmallestMaxSize": _named(A.SmallestMaxSize(64), A.CenterCrop(56, 56)),
+    "LongestMaxSize": _named(A.LongestMaxSize(90), A.Resize(40, 44)),
+    "CenterCrop": _named(A.CenterCrop(50, 53)),
+    "RandomCrop": _named(A.RandomCrop(48, 50)),
+    "HorizontalFlip": _named(_SQUARE3, A.HorizontalFlip()),
+    "VerticalFlip": _named(_SQUARE3, A.VerticalFlip(), A.HorizontalFlip(p=0.9)),
+    "RandomBrightnessContrast": _named(_SQUARE3, A.RandomBrightnessContrast(p=1.0)),
+    "RandomBrightnessContrast, strong": _named(_SQUARE3, A.RandomBrightnessContrast(0.5, (-0.6, 0.9), p=0.7)),
+    "Normalize by halves": A.Compose([_SQUARE3, A.Normalize(0.5, 0.5), ToTensorV2()]),
+    "Normalize before a flip": A.Compose([_SQUARE3, A.Normalize(), A.HorizontalFlip(), ToTensorV2()]),
+    "ToTensorV2 of pixels": A.Compose([_SQUARE3, A.HorizontalFlip(), ToTensorV2()]),
+    "NoOp": _named(_SQUARE3, A.NoOp()),
+}
+
+# The position from which they run after DALI.
+OF_ARRAYS_HYBRID: dict[str, tuple[Any, int]] = {
+    "Rotate": (_named(_SQUARE3, A.Rotate()), 1),
+    "ShiftScaleRotate, a choice": (_named(_SQUARE3, A.OneOf([A.Affine(scale=(0.8, 1.2)), A.Perspective()], p=0.8)), 1),
+    "CoarseDropout": (_named(_SQUARE3, A.HorizontalFlip(), A.CoarseDropout(p=1.0)), 2),
+    "Resize by area": (_named(A.RandomCrop(56, 56), A.Resize(40, 40, interpolation=3)), 1),
+    "RandomCrop with padding": (_named(A.RandomCrop(90, 90, pad_if_needed=True)), 0),
+    "by chance": (_named(_SQUARE3, A.RandomCrop(40, 44, p=1.0), A.Resize(40, 44, p=0.5)), 2),
 }

@@ -16,12 +16,13 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 
 from kernel_monitor.loaders.parity import Stage
+from kernel_monitor.loaders.transforms import albumentations
 from kernel_monitor.loaders.transforms.catalogue import OPS, TIMM
 from kernel_monitor.loaders.transforms.chain import flatten
 from kernel_monitor.loaders.transforms.draws import sample_keys
 
 from .conftest import draw_photo
-from .op_chains import DIRECT, HYBRID
+from .op_chains import DIRECT, HYBRID, OF_ARRAYS, OF_ARRAYS_HYBRID
 
 PAGE = Path(__file__).parents[2] / "docs" / "transforms.md"
 _EXIF_ORIENTATION = 274
@@ -52,6 +53,19 @@ LIMITS = {
 }
 """When a transform is left to torchvision."""
 
+_LINEAR = "interpolations other than linear; area_for_downscale; p below 1"
+ARRAY_LIMITS = {
+    "Resize": _LINEAR,
+    "SmallestMaxSize": f"{_LINEAR}; several sizes",
+    "LongestMaxSize": f"{_LINEAR}; several sizes",
+    "RandomResizedCrop": _LINEAR,
+    "CenterCrop": "pad_if_needed; p below 1",
+    "RandomCrop": "pad_if_needed; p below 1",
+    "RandomBrightnessContrast": "brightness_by_max=False; ensure_safe_range; after Normalize",
+    "Normalize": "normalization other than standard",
+}
+"""The same for albumentations."""
+
 
 def mixed_photos(root: Path, images: int = 36, seed: int = 4) -> Path:
     """JPEGs of mixed sizes in one class; every third with an EXIF orientation, every fourth gray."""
@@ -80,21 +94,22 @@ class Row:
     worst: float
 
 
-def measured(folder: Path, name: str, chain: Any) -> Row:
+def measured(folder: Path, name: str, chain: Any, kind: str = "pil") -> Row:
     """Compare DALI on the CPU with torchvision on every image of a folder."""
-    stage = Stage(list(flatten(chain)), "pil", None, False)
+    stage = Stage(list(flatten(chain)), kind, None, False)
     means = []
     for index, (path, _) in enumerate(ImageFolder(folder).samples):
         image = default_loader(path)
         keys = sample_keys(1, 0, [index], [0])
-        difference, equal = stage.difference(image, path.encode(), keys, (image.height, image.width))
+        given = np.array(image) if kind == "array" else image
+        difference, equal = stage.difference(given, path.encode(), keys, (image.height, image.width))
         if not equal:
             raise AssertionError(f"{name}: the engines drew different parameters")
         means.append(float(difference.mean()))
     return Row(name, stage.program.rest, float(np.mean(means)), max(means))
 
 
-def page(rows: dict[str, Row]) -> str:
+def page(rows: dict[str, Row], arrays: dict[str, Row]) -> str:
     """The text of the page."""
     lines = [
         "# Transforms",
@@ -131,7 +146,7 @@ def page(rows: dict[str, Row]) -> str:
         "| transform in DALI | after DALI instead | parity |",
         "|---|---|---|",
     ]
-    for name in (*OPS, *TIMM):
+    for name in (*(name for name in OPS if name != "ToPILImage"), *TIMM):
         means = [rows[chain].mean for chain in _chains_of(name)]
         lines.append(f"| `{name}`{' (timm)' if name in TIMM else ''} | {LIMITS.get(name, '')} | {max(means):.2f} |")
     lines += ["", "Transforms of transforms:", ""]
@@ -147,6 +162,27 @@ def page(rows: dict[str, Row]) -> str:
     ]
     for name in (*DIRECT, *HYBRID):
         row = rows[name]
+        how = "DALI" if row.rest is None else f"after DALI from transform {row.rest + 1}"
+        lines.append(f"| {name} | {how} | {row.mean:.2f} | {row.worst:.2f} |")
+    lines += [
+        "",
+        "## NumPy arrays and albumentations",
+        "",
+        "Where a data set of one's own gives its transform an array (of OpenCV, or `np.array(image)`), the chain is",
+        'one of [albumentations](https://albumentations.ai) 2, used as `transform(image=image)["image"]`, or begins with',
+        "`ToPILImage`, `ToTensor` or `ToImage`. A `Compose` that is always applied, without boxes, keypoints and",
+        "additional targets, is read transform by transform. All others, and what people write themselves, run after",
+        "DALI, with their own generators seeded for the sample. Measured on the same images.",
+        "",
+        "| transform in DALI | after DALI instead | parity |",
+        "|---|---|---|",
+    ]
+    for name in ("ToPILImage", *albumentations.OPS):
+        means = [arrays[chain].mean for chain in OF_ARRAYS if chain.replace(",", " ").split()[0] == name]
+        lines.append(f"| `{name}` | {ARRAY_LIMITS.get(name, '')} | {max(means):.2f} |")
+    lines += ["", "| chain | how | mean | worst image |", "|---|---|---|---|"]
+    for name in (*OF_ARRAYS, *OF_ARRAYS_HYBRID):
+        row = arrays[name]
         how = "DALI" if row.rest is None else f"after DALI from transform {row.rest + 1}"
         lines.append(f"| {name} | {how} | {row.mean:.2f} | {row.worst:.2f} |")
     return "\n".join(lines) + "\n"
@@ -165,7 +201,9 @@ def main() -> None:
         root = mixed_photos(Path(folder))
         chains = {**DIRECT, **{name: chain for name, (chain, _) in HYBRID.items()}}
         rows = {name: measured(root, name, chain) for name, chain in chains.items()}
-    PAGE.write_text(page(rows), encoding="utf-8")
+        chains = {**OF_ARRAYS, **{name: chain for name, (chain, _) in OF_ARRAYS_HYBRID.items()}}
+        arrays = {name: measured(root, name, chain, "array") for name, chain in chains.items()}
+    PAGE.write_text(page(rows, arrays), encoding="utf-8")
 
 
 if __name__ == "__main__":

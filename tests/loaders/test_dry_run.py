@@ -27,6 +27,7 @@ from .datasets import RUNNABLE, Case, as_written, write_images
 from .datasets.folder import photos
 
 BY_FILE = (
+    "EXIF orientation",
     "is cut off",
     "4 components",
     "could not be opened",

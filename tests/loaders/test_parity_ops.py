@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from kernel_monitor.loaders.random_streams import ApartFromTransforms
+from kernel_monitor.loaders.transforms import albumentations
 from kernel_monitor.loaders.transforms.catalogue import OPS, TIMM
 from kernel_monitor.loaders.transforms.chain import flatten
 from kernel_monitor.loaders.transforms.translate import scaling, translate
 
 from .conftest import Make, deliver, settle
-from .op_chains import DIRECT, HYBRID
-from .op_table import CONTAINERS, PAGE, Row, mixed_photos, page
+from .op_chains import DIRECT, HYBRID, OF_ARRAYS, OF_ARRAYS_HYBRID
+from .op_table import CONTAINERS, PAGE, Row, measured, mixed_photos, page
 
 BAR = 0.5  # mean absolute difference of 255
 IMAGES = 36
@@ -94,6 +95,15 @@ def test_the_rest_of_a_chain_runs_after_dali_with_the_same_numbers(
     tally[name] = float(each.mean()), loader.decoded()["dali-cpu"]
 
 
+@pytest.mark.parametrize("name", [*OF_ARRAYS, *OF_ARRAYS_HYBRID])
+def test_chains_for_arrays(photos: Path, name: str) -> None:
+    chain, rest = (OF_ARRAYS[name], None) if name in OF_ARRAYS else OF_ARRAYS_HYBRID[name]
+    row = measured(photos, name, chain, "array")
+    assert row.rest == rest
+    assert row.mean <= BAR
+    assert row.worst <= 1.5
+
+
 @pytest.mark.parametrize("name", ["SimCLR without hue", "RandomAffine", "RandomErasing", "AutoAugment", "RandomOrder"])
 def test_the_report_says_what_is_direct_and_that_parameters_are_equal(make: Make, photos: Path, name: str) -> None:
     chain = DIRECT[name] if name in DIRECT else HYBRID[name][0]
@@ -131,8 +141,15 @@ def test_the_page_lists_what_the_code_knows() -> None:
         **{name: Row(name, None, 0.0, 0.0) for name in DIRECT},
         **{name: Row(name, rest, 0.0, 0.0) for name, (_, rest) in HYBRID.items()},
     }
+    arrays = {
+        **{name: Row(name, None, 0.0, 0.0) for name in OF_ARRAYS},
+        **{name: Row(name, rest, 0.0, 0.0) for name, (_, rest) in OF_ARRAYS_HYBRID.items()},
+    }
     figures = re.compile(r"\d+\.\d\d(?= \|)")
-    assert figures.sub("n", text) == figures.sub("n", page(rows)), "python -m tests.loaders.op_table writes it anew"
+    assert figures.sub("n", text) == figures.sub("n", page(rows, arrays)), (
+        "python -m tests.loaders.op_table writes it anew"
+    )
     listed = re.findall(r"^[|-] `(\w+)`", text, flags=re.MULTILINE)
-    assert listed == [*OPS, *TIMM, *CONTAINERS]
+    known = [name for name in OPS if name != "ToPILImage"]
+    assert listed == [*known, *TIMM, *CONTAINERS, "ToPILImage", *albumentations.OPS]
     assert all(float(figure) <= BAR for line in text.splitlines() for figure in figures.findall(line)[:1])

@@ -24,7 +24,7 @@ def photo(tmp_path: Path) -> Path:
 
 
 def test_size_comes_from_the_header(photo: Path) -> None:
-    assert FileTable(1).look(0, str(photo)) == (50, 70, None)
+    assert FileTable(1).look(0, str(photo)) == (50, 70, None, False)
 
 
 @pytest.mark.parametrize("options", [{"progressive": True}, {"subsampling": 2}, {"optimize": True}])
@@ -32,7 +32,7 @@ def test_ordinary_kinds_are_good(tmp_path: Path, options: dict[str, Any]) -> Non
     for mode in ("RGB", "L"):
         path = tmp_path / f"{mode}.jpg"
         Image.new(mode, (33, 21), 77 if mode == "L" else (1, 2, 3)).save(path, **options)
-        assert FileTable(1).look(0, str(path)) == (21, 33, None)
+        assert FileTable(1).look(0, str(path)) == (21, 33, None, False)
 
 
 def test_every_cut_of_a_file_is_refused(photo: Path, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_large_file_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "large.png"
     Image.fromarray(pixels).save(path)
     assert path.stat().st_size > file_check.HEAD
-    assert FileTable(1).look(0, str(path)) == (400, 400, None)
+    assert FileTable(1).look(0, str(path)) == (400, 400, None, False)
     damaged = bytearray(path.read_bytes())
     damaged[-100] ^= 1
     path.write_bytes(damaged)
@@ -169,4 +169,4 @@ def test_a_changed_file_is_looked_at_again(photo: Path) -> None:
     photo.write_bytes(photo.read_bytes()[:-2])
     assert "cut off" in str(table.look(0, str(photo)).reason)
     Image.new("RGB", (9, 8)).save(photo)
-    assert table.look(0, str(photo)) == (8, 9, None)
+    assert table.look(0, str(photo)) == (8, 9, None, False)

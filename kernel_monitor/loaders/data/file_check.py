@@ -7,6 +7,7 @@ equal to Pillow's; everything else is decoded by torchvision's path, with the re
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import time
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from ..dry_run.openers import original_open
 from .image_formats import UNKNOWN, WALKS, NotForDali
 
 HEAD = 65536  # bytes of the first read
@@ -22,6 +24,7 @@ LONGEST = 64 << 20  # bytes; files are read whole, by several threads at once
 PATIENCE = 0.003  # s; a batch whose files take longer to look at is on slow storage and is shared out to threads
 THREADS = 16
 
+ORIENTATION = 0x0112  # tag of EXIF
 _IRREGULAR = "not a regular file"
 
 
@@ -31,6 +34,7 @@ class Facts(NamedTuple):
     height: int  # height, width: pixels; 0 where `reason` is set
     width: int
     reason: str | None  # why DALI must not read it, None where it may
+    turned: bool = False  # whether its EXIF orientation is another than that of its pixels
 
 
 def look_bytes(data: bytes) -> Facts:
@@ -38,10 +42,21 @@ def look_bytes(data: bytes) -> Facts:
     try:
         for magic, walk in WALKS.items():
             if data.startswith(magic):
-                return Facts(*walk(data), None)
+                return Facts(*walk(data), None, turned(data))
     except NotForDali as refusal:
         return Facts(0, 0, str(refusal))
     return Facts(0, 0, UNKNOWN)
+
+
+def turned(data: bytes) -> bool:
+    """Whether an image's EXIF orientation is another than that of its pixels, or cannot be read."""
+    if b"Exif" not in data and b"eXIf" not in data:
+        return False
+    try:
+        with original_open(io.BytesIO(data)) as image:
+            return bool(image.getexif().get(ORIENTATION, 1) != 1)
+    except Exception:  # noqa: BLE001 - whatever Pillow raises at a damaged block; then it is not known
+        return True
 
 
 def _look_file(path: str) -> Facts:
@@ -74,6 +89,7 @@ class FileTable:
         self._seen, self._height, self._width = array("q"), array("I"), array("I")
         self._grow(files)
         self._reasons: dict[int, str] = {}
+        self._turned: set[int] = set()
         self._pool: ThreadPoolExecutor | None = None
 
     def look(self, number: int, path: str) -> Facts:
@@ -88,7 +104,8 @@ class FileTable:
                 return Facts(0, 0, _IRREGULAR)
             seen = hash((path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)) or 1
             if self._seen[number] == seen:
-                return Facts(self._height[number], self._width[number], self._reasons.get(number))
+                reason = self._reasons.get(number)
+                return Facts(self._height[number], self._width[number], reason, number in self._turned)
             facts = _look_file(path)
         except OSError as error:  # not remembered: a network may be back at the next look
             return Facts(0, 0, f"cannot be read: {error.strerror}")
@@ -96,6 +113,7 @@ class FileTable:
             self._reasons.pop(number, None)
         else:
             self._reasons[number] = facts.reason
+        (self._turned.add if facts.turned else self._turned.discard)(number)
         self._height[number], self._width[number], self._seen[number] = facts.height, facts.width, seen
         return facts
 

@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
 
 from ...errors import TransformNotTranslatable
-from ..dry_run.lazy_image import as_opened
+from ..dry_run.opened import as_opened
 from ..dry_run.openers import PIL
 from ..dry_run.own_dataset import PATIENCE_S, OwnDataset, Reading
 from ..random_streams import Streams

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ..transforms.image_by_name import NAME, takes_name
+
 NO_IMAGE = "opens no image file"
 TWO_IMAGES = "opens more than one image"
 OPENED_TWICE = "opens its file twice"
@@ -57,10 +59,12 @@ class Call:
     Attributes:
         path: of the image file opened last; None where none was, or one without a name.
         reason: why it cannot be followed by a dry run, as the end of "The data set …"; None where it can.
+        gave_array: whether it gave an array that was not decoded, which functions written in C do not take.
     """
 
     path: str | None = None
     reason: str | None = None
+    gave_array = False
     _before: Call | None = None
 
     def __enter__(self) -> Call:
@@ -75,9 +79,13 @@ class Call:
         """Note why it cannot be followed. The first reason counts."""
         self.reason = self.reason or reason
 
-    def opened(self, original: Callable[..., Any], kind: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """What an opener of images returns."""
+    def opened(self, opener: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What an opener of images (`openers.Opener`) returns."""
         raise NotImplementedError
+
+    def function(self, original: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What a function of a library returns that may be given an image."""
+        return original(*args, **named)
 
     def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What a transform of the data set returns."""
@@ -101,17 +109,30 @@ class RealCall(Call):
         self._transform = transform
         self.opened_any = False
 
-    def opened(self, original: Callable[..., Any], _kind: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def opened(self, opener: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         self.opened_any = True
         self.path = name_of(args[0]) if args else None
-        return original(*args, **named)
+        return opener.function(*args, **named)
 
     def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         transform = self._transform
-        if transform is None or self._point is None or not point.same(self._point) or len(args) != 1 or named:
+        image = image_of(point, args, named)
+        if transform is None or self._point is None or not point.same(self._point) or image is None:
             return point.transform(*args, **named)
         self._transform = None
-        return transform(args[0])
+        return result_of(point, transform(image))
+
+
+def image_of(point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The image that a transform is given, by itself or by its name; None where it is given anything else."""
+    if takes_name(point.transform):
+        return named[NAME] if not args and named.keys() == {NAME} else None
+    return args[0] if len(args) == 1 and not named else None
+
+
+def result_of(point: TransformPoint, image: Any) -> Any:
+    """What a transform returns whose result is this image."""
+    return {NAME: image} if takes_name(point.transform) else image
 
 
 def current() -> Call | None:

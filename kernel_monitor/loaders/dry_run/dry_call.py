@@ -15,9 +15,13 @@ from .calls import (
     Call,
     Deviation,
     TransformPoint,
+    image_of,
     name_of,
+    result_of,
 )
-from .lazy_image import LAZY, check_colours, lazy_image
+from .lazy_array import decoded
+from .lazy_image import LAZY, answered, check_colours, lazy_image
+from .openers import Opener
 
 
 class DryCall(Call):
@@ -39,21 +43,24 @@ class DryCall(Call):
         self.placed: Placed | None = None
         self.opened_any = False
 
-    def opened(self, original: Callable[..., Any], kind: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def opened(self, opener: Opener, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         path = name_of(args[0]) if args else None
         if self.opened_any:
             self.fail(OPENED_TWICE if path is not None and path == self.path else TWO_IMAGES)
         self.opened_any, self.path = True, path
         if self.reason is None:
             try:
-                image = lazy_image(self, original, kind, args, named)
+                image = lazy_image(self, opener, args, named)
             except OSError:
                 self.fail(UNOPENED)  # its own error comes from the opener itself
             else:
                 if image is not None:
                     self.image = image
                     return image
-        return original(*args, **named)
+        return opener.function(*args, **named)
+
+    def function(self, original: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return answered(self, original, args, named)
 
     def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         given = (*args, *named.values())
@@ -61,16 +68,16 @@ class DryCall(Call):
             self.fail(TWO_TRANSFORMS)
             raise Deviation
         images = [value for value in given if type(value) in LAZY]
-        if images and (len(args) != 1 or named):
+        if images and image_of(point, args, named) is None:
             self.fail(JOINT)
         if images and self.placed is not None:
             self.fail(TWO_TRANSFORMS)
         if images and self.reason is None:
             check_colours(images[0], self)
         if not images or self.reason is not None:
-            return point.transform(*args, **named)
+            return point.transform(*map(decoded, args), **{name: decoded(value) for name, value in named.items()})
         self.image, self.point, self.placed = images[0], point, Placed(self)
-        return self.placed
+        return result_of(point, self.placed)
 
 
 class Placed:

@@ -6,20 +6,22 @@ a stand-in, should the data set have kept one.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import stat
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
-from torchvision.io import ImageReadMode
 
 from .calls import NEW_TRANSFORM, NOT_RGB, PIXELS, Call, current, name_of
-from .openers import PIL, TENSOR, original_open
+from .lazy_array import LazyArray, LazyTensor, decoded, in_transform, then
+from .libraries import COPIES
+from .opened import Opened
+from .openers import ARRAY, AS_FILE, BGR, PIL, RGB, TENSOR, Opener
 from .structure import Place, places, values
 
 _ANSWERED = frozenset(
@@ -29,66 +31,12 @@ _ANSWERED = frozenset(
 """What a dry run answers; all else needs the pixels, or might."""
 
 
-class Header(NamedTuple):
-    """What Pillow knows of an image that it has opened and not decoded."""
-
-    size: tuple[int, int]
-    mode: str
-    format: str | None
-    info: dict[str | tuple[int, int], Any]
-    exif: Image.Exif
-
-
-class Opened:
-    """What was opened: a file, or its content.
-
-    Args:
-        original: the opener.
-        kind: of image that it gives, see `openers`.
-        args: what it was called with.
-        named: the same, by name.
-        path: of the file; None where there is only content.
-        data: the content, where there is no path.
-    """
-
-    def __init__(
-        self,
-        original: Callable[..., Any],
-        kind: str,
-        args: tuple[Any, ...],
-        named: dict[str, Any],
-        path: str | None,
-        data: bytes | None,
-    ) -> None:
-        self.original = original
-        self.kind = kind
-        self.args = args
-        self.named = named
-        self.path = path
-        self.data = data
-        self._header: Header | None = None
-
-    @property
-    def header(self) -> Header:
-        """What the file says of the image, read when it is first asked for."""
-        if self._header is None:
-            given: Any = self.path if self.data is None else io.BytesIO(self.data)
-            with original_open(given) as image:
-                self._header = Header(image.size, image.mode, image.format, image.info, image.getexif())
-        return self._header
-
-    def real(self) -> Any:
-        """The image that was opened."""
-        given = self.args[0] if self.kind != PIL else self.path if self.data is None else io.BytesIO(self.data)
-        return self.original(given, *self.args[1:], **self.named)
-
-
 class LazyImage(Image.Image):
     """See the module's text. An `Image.Image`, so that code that asks for one is content."""
 
     _opened: Opened
     _call: Call
-    _rgb: bool  # whether it was made RGB
+    _colours: str  # see `openers`
 
     def __getattribute__(self, name: str) -> Any:
         own = object.__getattribute__(self, "__dict__")
@@ -97,7 +45,7 @@ class LazyImage(Image.Image):
         if name in ("__class__", "__dict__") or (under_way and name in _ANSWERED and call.reason is None):  # type: ignore[union-attr]
             return object.__getattribute__(self, name)
         if call is not None and under_way:
-            call.fail(NEW_TRANSFORM if _in_transform() else PIXELS)
+            call.fail(NEW_TRANSFORM if in_transform() else PIXELS)
         become(self)
         return getattr(self, name)
 
@@ -118,10 +66,10 @@ class LazyImage(Image.Image):
         if mode != "RGB" or others or named:
             call.fail(NOT_RGB)
             return self.convert(mode, *others, **named)  # it has become the image
-        return made(call, self.__dict__["_opened"], rgb=True)
+        return made(call, self.__dict__["_opened"], RGB)
 
     def copy(self) -> Any:
-        return made(self.__dict__["_call"], self.__dict__["_opened"], rgb=self.__dict__["_rgb"])
+        return made(self.__dict__["_call"], self.__dict__["_opened"], self.__dict__["_colours"])
 
     @property
     def size(self) -> tuple[int, int]:
@@ -137,11 +85,11 @@ class LazyImage(Image.Image):
 
     @property
     def mode(self) -> str:
-        return "RGB" if self.__dict__["_rgb"] else self.__dict__["_opened"].header.mode
+        return "RGB" if self.__dict__["_colours"] == RGB else self.__dict__["_opened"].header.mode
 
     @property
     def format(self) -> str | None:  # type: ignore[override]
-        return None if self.__dict__["_rgb"] else self.__dict__["_opened"].header.format
+        return None if self.__dict__["_colours"] == RGB else self.__dict__["_opened"].header.format
 
     @property
     def info(self) -> dict[str | tuple[int, int], Any]:  # type: ignore[override]
@@ -155,68 +103,82 @@ class LazyImage(Image.Image):
         return self.__dict__["_opened"].path or ""
 
 
-class LazyTensor(torch.Tensor):
-    """The same for what torchvision's decoders give: whatever torch is to do with it is done with the real tensor."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*map(_decoded, args), **{name: _decoded(value) for name, value in (kwargs or {}).items()})
+def _to_rgb(image: Any) -> Any:
+    with image:
+        return image.convert("RGB")
 
 
-def _decoded(value: Any) -> Any:
-    """The real tensor in the place of a lazy one; in lists and tuples, too."""
-    if type(value) in (list, tuple):
-        return type(value)(map(_decoded, value))
-    if type(value) is not LazyTensor:
-        return value
-    own: dict[str, Any] = value.__dict__
-    call: Call = own["_call"]
-    if call is current():
-        call.fail(NEW_TRANSFORM if _in_transform() else PIXELS)
-    if "_real" not in own:
-        own["_real"] = own["_opened"].real()
-    return own["_real"]
+def answered(call: Call, original: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """What a function of a library gives in a dry run that may have been given a lazy image."""
+    image = args[0] if args else None
+    if type(image) in LAZY and call.reason is None:
+        made_of = _made_of(call, original, image, args[1:], named)
+        if made_of is not None:
+            return made_of
+    return original(*map(decoded, args), **{name: decoded(value) for name, value in named.items()})
+
+
+def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple[Any, ...], named: Any) -> Any:
+    """What a function makes of a lazy image, if it only moves or copies pixels; None where it does anything else."""
+    name = original.__name__
+    step = functools.partial(_first, original, others, named)
+    if original in COPIES and not others and named.keys() <= _COPYING and named.get("dtype") in (None, np.uint8):
+        if type(image) is LazyArray:
+            return then(image, step)
+        if type(image) is LazyImage:
+            check_colours(image, call)
+            if call.reason is None:
+                return LazyArray(call, opened_of(image).then(_to_rgb, PIL).then(step, ARRAY), RGB)
+    elif type(image) is LazyArray and name == "fromarray" and not others and not named:
+        check_colours(image, call)
+        if call.reason is None:
+            return made(call, opened_of(image).then(step, PIL), RGB)
+    elif type(image) is LazyArray and name == "cvtColor":
+        if others == _EXCHANGE and not named:
+            return then(image, step, reverses=True)
+        call.fail(NOT_RGB)
+    return None
+
+
+_COPYING = {"dtype", "copy", "order"}
+_EXCHANGE = (4,)  # cv2.COLOR_BGR2RGB, which is COLOR_RGB2BGR
+
+
+def _first(function: Callable[..., Any], others: tuple[Any, ...], named: dict[str, Any], first: Any) -> Any:
+    return function(first, *others, **named)
 
 
 def check_colours(image: Any, call: Call) -> None:
     """End the dry run where what is given to the transform would not be RGB."""
     own = object.__getattribute__(image, "__dict__")
-    if not own["_rgb"] and own["_opened"].header.mode != "RGB":
+    colours = own["_colours"]
+    if colours == BGR or (colours == AS_FILE and own["_opened"].header.mode != "RGB"):
         call.fail(NOT_RGB)
 
 
-def made(call: Call, opened: Opened, *, rgb: bool) -> Any:
+LAZY = (LazyImage, LazyTensor, LazyArray)
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+def made(call: Call, opened: Opened, colours: str) -> Any:
     """A lazy image of this dry run."""
+    if opened.kind == ARRAY:
+        return LazyArray(call, opened, colours)
     is_tensor = opened.kind == TENSOR
     image: Any = torch.Tensor._make_subclass(LazyTensor, _NOTHING) if is_tensor else object.__new__(LazyImage)
-    object.__getattribute__(image, "__dict__").update(_call=call, _opened=opened, _rgb=rgb)
+    object.__getattribute__(image, "__dict__").update(_call=call, _opened=opened, _colours=colours)
     return image
-
-
-LAZY = (LazyImage, LazyTensor)
-_NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 def become(image: LazyImage) -> None:
     """Turn a lazy image that has outlived its dry run into the image that was opened."""
     own = object.__getattribute__(image, "__dict__")
-    opened, rgb = own["_opened"], own["_rgb"]
-    real = opened.real().convert("RGB") if rgb else opened.real()
+    opened, colours = own["_opened"], own["_colours"]
+    real = opened.real().convert("RGB") if colours == RGB else opened.real()
     real.load()  # what is not loaded closes its file when it is gone
     own.clear()
     own.update(real.__dict__)
     object.__setattr__(image, "__class__", type(real))
-
-
-def _in_transform() -> bool:
-    """Whether one of torchvision's transforms looks at the image: one that was not found in the data set."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if module == "torchvision.transforms.transforms" or module.startswith("torchvision.transforms.v2._"):
-            return True
-        frame = frame.f_back if module.startswith(("PIL.", "torch")) else None
-    return False
 
 
 def opened_of(image: Any) -> Opened:
@@ -225,9 +187,7 @@ def opened_of(image: Any) -> Opened:
     return found
 
 
-def lazy_image(
-    call: Call, original: Callable[..., Any], kind: str, args: tuple[Any, ...], named: dict[str, Any]
-) -> Any:
+def lazy_image(call: Call, opener: Opener, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """What an opener returns in a dry run; None where it was called in a way that cannot be followed.
 
     Raises:
@@ -236,28 +196,24 @@ def lazy_image(
     if not args:
         call.fail(PIXELS)
         return None
-    given, others = args[0], (*args[1:], *named.values())
+    given = args[0]
     path: str | None = None
     data: bytes | None = None
     if isinstance(given, str | os.PathLike):
         path = os.fsdecode(given)
-    elif kind == PIL:
+    elif opener.kind == PIL:
         path, data = _content(given)
+    elif isinstance(given, bytes | bytearray):
+        data = bytes(given)
     else:
-        data = given.numpy().tobytes()  # a tensor of encoded bytes
+        data = np.asarray(given).tobytes()  # a tensor or an array of encoded bytes
     if path is not None and not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - once per sample
         raise OSError("not a regular file")
-    opened = Opened(original, kind, args, named, path, data)
-    if kind == PIL:
-        if any(other not in ("r", None) for other in others):
-            call.fail(PIXELS)
-            return None
-        return made(call, opened, rgb=False)
-    modes = [other for other in others if other not in (ImageReadMode.UNCHANGED, "UNCHANGED")]
-    if any(mode not in (ImageReadMode.RGB, "RGB") for mode in modes):
-        call.fail(NOT_RGB)
+    colours = opener.colours(args[1:], named)
+    if colours is None:
+        call.fail(PIXELS if opener.kind == PIL else NOT_RGB)
         return None
-    return made(call, opened, rgb=bool(modes))
+    return made(call, Opened(opener, args, named, path, data), colours)
 
 
 def _content(file: Any) -> tuple[str | None, bytes | None]:
@@ -275,11 +231,3 @@ def first_image(sample: Any) -> tuple[Any, list[Place]]:
     """An image in a sample that was not decoded, and its places."""
     image = next((value for value in values(sample) if type(value) in LAZY), None)
     return image, [] if image is None else list(places(sample, image))
-
-
-def as_opened(opened: Opened) -> Any:
-    """The image that the transform is given, decoded."""
-    if opened.kind == TENSOR:
-        return opened.real()
-    with opened.real() as image:
-        return image.convert("RGB")

@@ -33,7 +33,8 @@ from .calls import (
     TransformPoint,
 )
 from .dry_call import DryCall
-from .lazy_image import Opened, as_opened, check_colours, first_image, opened_of
+from .lazy_image import check_colours, first_image, opened_of
+from .opened import Opened, as_opened
 from .structure import Place, equal, form, places, put
 from .view import View
 from .watch import Watch
@@ -200,9 +201,9 @@ class OwnDataset:
             except Deviation:
                 return call.reason or AFTERWARDS
             except Exception:
-                if call.reason is not None:
-                    return call.reason
-                raise
+                if call.reason is None and not (call.gave_array and call.point is None):
+                    raise
+                return call.reason or PIXELS  # by a function that takes no stand-in for an array
             if call.reason is not None or call.image is None:
                 return call.reason or NO_IMAGE
             image, point = call.image, call.point
@@ -291,6 +292,7 @@ class OwnDataset:
         seed = 0x5EED + index
         injected = None if self.learnt is None else Injected(self.transform)
         theirs = self._seeded(seed, injected, index)
+        openers.install()  # of what the data set has imported by now
         if watch is not None:
             watch.look()
         streams = Streams(self.dataset)

@@ -19,6 +19,7 @@ from torchvision.datasets.vision import StandardTransform
 
 from ..transforms.catalogue import find
 from ..transforms.chain import COMPOSES, held
+from . import libraries
 from .calls import TransformPoint
 from .openers import REPLACED
 
@@ -69,6 +70,8 @@ class View:
         made = value
         if isinstance(value, types.FunctionType | types.BuiltinFunctionType) and value in REPLACED:
             made = REPLACED[value]
+        elif isinstance(value, types.BuiltinFunctionType):
+            made = libraries.replacement(value)
         elif is_transform(value) or (self._functions and depth < DEEPEST and self._callable(value)):
             made = TransformPoint(value)
             self.points.append(made)
@@ -111,7 +114,13 @@ class View:
             return function
         outer = function.__globals__
         others: dict[str, Any] = {}
-        for name in names(function.__code__):
+        used = dict.fromkeys(names(function.__code__))
+        for name in used:
+            if isinstance(outer.get(name), types.ModuleType) and (
+                (module := libraries.seen(outer[name], used)) is not outer[name]
+            ):
+                others[name] = module
+                self._watch(functools.partial(outer.get, name), outer[name])
             if type(outer.get(name)) in (dict, list, set):
                 self.shared.append(outer[name])
             if name in outer and (made := self._replaced(outer[name], depth - 1)) is not outer[name]:

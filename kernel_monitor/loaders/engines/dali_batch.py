@@ -25,7 +25,7 @@ from ...errors import MonitorError
 from ..data.file_check import Facts, FileTable, look_bytes
 from ..data.file_source import Located
 from ..data.keyed_dataset import BadSample, KeyedCollate, KeyedDataset, collate_seed
-from ..dry_run.openers import TENSOR
+from ..dry_run.openers import ARRAY, TENSOR
 from ..dry_run.structure import Place, put
 from ..plan import Fallback, Skipped, Slot
 from ..transforms.inject import as_kind
@@ -100,7 +100,10 @@ class Batches:
             seen = self._files.look_all(list(zip(numbers, paths, strict=True)))
             facts = [fact if file.data is None else _MIXED for file, fact in zip(located, seen, strict=True)]
         for row, file in enumerate(located):
-            facts[row] = facts[row] if file.reason is None else Facts(0, 0, file.reason)
+            if file.reason is not None:
+                facts[row] = Facts(0, 0, file.reason)
+            elif facts[row].turned and file.reading is not None and file.reading.opened.turned:
+                facts[row] = Facts(0, 0, "turned as its EXIF orientation says where the data set opens it")
         good = [row for row, fact in enumerate(facts) if fact.reason is None]
         return Issued(slot, located, paths, facts, good)
 
@@ -219,6 +222,8 @@ class Batches:
             blank: Any = Image.new("RGB", (fact.width, fact.height))
             if self.keyed.source.kind == TENSOR:
                 blank = torch.zeros(3, fact.height, fact.width, dtype=torch.uint8)
+            elif self.keyed.source.kind == ARRAY:
+                blank = np.zeros((fact.height, fact.width, 3), dtype=np.uint8)
             made = None if injected is None else injected.run(blank, row)
             self._example_of, self._example = now, made if isinstance(made, torch.Tensor) else None
         return self._example

@@ -15,6 +15,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
+from . import albumentations
 from .chain import Chain, Op, Refused, interpolation, plain
 from .ops import colour, crop, erase, warp
 from .ops.operation import Coin, Cursor, Gate, Injection, Seeded
@@ -67,7 +68,7 @@ def _timm_crop(chain: Chain, transform: Any) -> None:
     if len(transform.size) != 2 or len(names) > 2:
         raise Refused("its size must be (height, width), its interpolation one of two")
     _random_box(chain, transform)
-    chain.steps.append(crop.Scale(chain.operation, chain.size, None, *names))
+    chain.steps.append(crop.Scale(chain.operation, chain.size, None, names[0], (*names, None)[1]))
 
 
 def _resize(chain: Chain, transform: Any) -> None:
@@ -246,6 +247,15 @@ def _normalize(chain: Chain, transform: Any) -> None:
     chain.normalised = True
 
 
+def _to_pil(chain: Chain, transform: Any) -> None:
+    chain.certain()
+    if transform.mode not in (None, "RGB"):
+        raise Refused(f"its mode is {transform.mode}")
+    if chain.kind == "pil" or not chain.whole:
+        raise Refused("it is given no 8-bit array or tensor")
+    chain.kind = "pil"
+
+
 def _preset(chain: Chain, transform: Any) -> None:
     """What `weights.transforms()` of a classification model does: `Resize` and the others take the same arguments."""
     _resize(chain, v1.Resize(transform.resize_size, transform.interpolation, antialias=transform.antialias))
@@ -272,9 +282,10 @@ OPS: dict[str, Op] = {
     "GaussianBlur": Op(_blur, colour.BlurInjection),
     "RandomErasing": Op(_erasing, _erase_injection),
     "Identity": Op(lambda _chain, _one: None),
-    "ToTensor": Op(_becomes("floats", "pil", others=_TENSOR), scales=True),
+    "ToTensor": Op(_becomes("floats", "pil", "array", others=_TENSOR), scales=True),
+    "ToPILImage": Op(_to_pil),
     "PILToTensor": Op(_becomes("tensor", "pil", others=_TENSOR), scales=True),
-    "ToImage": Op(_becomes("image", "pil", "tensor"), scales=True),
+    "ToImage": Op(_becomes("image", "pil", "tensor", "array"), scales=True),
     "ToPureTensor": Op(_becomes("tensor", "image"), scales=True),
     "ToDtype": Op(_to_dtype, scales=True),
     "ConvertImageDtype": Op(_convert_image_dtype, scales=True),
@@ -304,5 +315,5 @@ def _of_timm(kind: type) -> Op | None:
 
 def find(transform: Any) -> Op | None:
     """Return the entry of a transform's exact class; None for a module that has hooks, and so does more than that."""
-    op = _by_class().get(type(transform)) or _of_timm(type(transform))
+    op = _by_class().get(type(transform)) or _of_timm(type(transform)) or albumentations.find(transform)
     return op if op is not None and plain(transform) else None

@@ -15,6 +15,7 @@ from torch.nn.modules import module as torch_module
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
+from .image_by_name import members
 from .ops.erase import Erase
 from .ops.operation import Cursor, Gate, Injection, Step
 from .program import Program
@@ -65,7 +66,7 @@ def flatten(transform: Any) -> Iterator[Any]:
         elif type(transform) is nn.Sequential:
             inside = transform
         else:
-            inside = held(transform) or None
+            inside = held(transform) or members(transform)
     if inside is not None:
         for inner in inside:
             yield from flatten(inner)
@@ -189,7 +190,9 @@ class Chain:
     """The image's state while a chain is read, and what has piled up."""
 
     def __init__(self, kind: str = "pil") -> None:
-        self.kind = kind  # `pil`, `tensor` (uint8), `image` (uint8 tv_tensors.Image), `floats` (float32)
+        # `pil`, `tensor` (uint8), `image` (uint8 tv_tensors.Image), `array` (uint8, NumPy's), `floats` (float32)
+        # (and, after albumentations' Normalize, `float array`)
+        self.kind = kind
         self.operation = 0  # number of the transform that is being read
         self.gates: tuple[Gate, ...] = ()  # chances that decide whether it is applied
         self.size: tuple[int, int] | None = None  # (height, width), pixels, where it is the same for all images
@@ -209,7 +212,7 @@ class Chain:
     @property
     def whole(self) -> bool:
         """Whether pixels are 8-bit integers, as DALI's are until the scaling."""
-        return self.kind != "floats"
+        return self.kind not in ("floats", "float array")
 
     @property
     def cut(self) -> bool:
@@ -263,7 +266,7 @@ class Chain:
 
     def program(self) -> Program:
         """All of it in DALI; `Refused` where the result is not a tensor of one size."""
-        if self.kind == "pil":
+        if self.kind in ("pil", "array", "float array"):
             raise Refused("Nothing in the transform makes a tensor of the image.")
         if self.size is None:
             raise Refused("No transform gives all images the same size.")

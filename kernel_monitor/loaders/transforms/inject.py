@@ -48,7 +48,7 @@ class Injected:
     @property
     def unknown(self) -> bool:
         """Whether some transform is not known by name, and may draw from any generator."""
-        return any(type(injection) is Seeded for injection in self._injections)
+        return any(isinstance(injection, Seeded) for injection in self._injections)
 
     def drawn(self) -> dict[int, Any]:
         """What the last sample drew, by operation; transforms that were not applied to it are left out."""
@@ -99,5 +99,7 @@ def as_kind(kind: str, image: torch.Tensor) -> Any:
     """A decoded image, uint8[height, width, 3], as `Program.rest_kind` names what the next transform expects."""
     if kind == "pil":
         return Image.fromarray(image.numpy())
+    if kind == "array":
+        return image.numpy().copy()
     planes = image.permute(2, 0, 1)
     return planes if kind == "tensor" else tv_tensors.Image(planes)

@@ -31,8 +31,8 @@ class Program:
     # position in the flattened chain from which the user's own transforms are run on DALI's 8-bit RGB images [height,
     # width, 3]; None where DALI does everything, and gives [3, height, width]
     rest: int | None = None
-    # what the transform at `rest` expects: `pil`, `tensor` (uint8 [3, height, width]) or `image` (that as torchvision's
-    # `tv_tensors.Image`)
+    # what the transform at `rest` expects: `pil`, `tensor` (uint8 [3, height, width]), `image` (that as torchvision's
+    # `tv_tensors.Image`) or `array` (NumPy's, uint8 [height, width, 3])
     rest_kind: str = "pil"
     tail: tuple[Step, ...] = ()  # steps on the scaled result, [3, height, width]
     reason: str | None = None  # why there is a rest, a sentence; None where there is none

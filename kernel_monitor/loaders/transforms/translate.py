@@ -13,8 +13,12 @@ from torchvision.transforms import v2
 from ...errors import TransformNotTranslatable
 from .catalogue import find
 from .chain import APPLY, CHOICE, Chain, Refused, branches, flatten, gates_of, name_of, numbered, plain
+from .image_by_name import takes_name
 from .ops.operation import Gate
 from .program import Program
+
+_OF_ARRAYS = ("ToTensor", "ToPILImage", "ToImage", "Identity")
+"""Torchvision's, that take NumPy arrays."""
 
 
 def translate(transform: Any, kind: str = "pil") -> Program:
@@ -72,6 +76,8 @@ def read(chain: Chain, transform: Any, operation: int) -> None:
             raise Refused("it has hooks or a forward() of its own")
         if op is None:
             raise Refused("it is not among the transforms that this version translates to DALI")
+        if "array" in chain.kind and not takes_name(transform) and type(transform).__name__ not in _OF_ARRAYS:
+            raise Refused("it is given a NumPy array")
         chain.operation = operation
         op.read(chain, transform)
 
@@ -83,9 +89,9 @@ def _read_gated(chain: Chain, transforms: Iterable[tuple[int, Any]], gate: Gate)
     chain.gates = outside
 
 
-def scaling(transforms: list[Any]) -> list[float]:
+def scaling(transforms: list[Any], kind: str = "pil") -> list[float]:
     """What a difference of one pixel value (0 to 255) is in the result of flat transforms, per channel."""
-    chain = Chain()
+    chain = Chain(kind)
     for transform in transforms:
         op = find(transform)
         if op is not None and op.scales:

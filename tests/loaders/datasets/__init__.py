@@ -25,6 +25,7 @@ import importlib.util
 
 from . import (
     archive_files,
+    arrays,
     colours,
     faulty_files,
     inheritance,
@@ -46,6 +47,7 @@ CASES: tuple[Case, ...] = (
     *plain.CASES,
     *tables.CASES,
     *openers.CASES,
+    *arrays.CASES,
     *structures.CASES,
     *transform_places.CASES,
     *archive_files.CASES,

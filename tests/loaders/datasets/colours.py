@@ -233,7 +233,7 @@ CASES = (
         note="Nothing of it needs a pixel: format, info, getexif() and filename are known once the file is open.",
     ),
     Case("transform by the image's shape", _over(ByItsShape), "grey", DIFFERENT),
-    Case("array in between", _over(AsArray, FROM_ARRAY), "grey", PIXELS),
+    Case("array in between", _over(AsArray, FROM_ARRAY), "offered"),
     Case("brightness in the sample", _over(WithItsBrightness), "grey", PIXELS),
     Case("thumbnail", _over(Thumbnail), "grey", PIXELS),
     Case("resize before the transform", _over(Resized), "grey", PIXELS),

@@ -5,7 +5,8 @@ masks/00.png …                  a grey mask of each
 texts/00.txt …                  a sentence about each
 labels.csv                      a row for each: see `write_images`
 captions.json                   {"cat/00.jpg": [three sentences], …}
-odd/                            gray.jpg, cmyk.jpg, cut.jpg (its second half is missing), text.jpg (no image)
+odd/                            gray.jpg, cmyk.jpg, turned.jpg (EXIF orientation 6), cut.jpg (its second half is
+                                missing), text.jpg (no image)
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ def _odd(folder: Path, rng: np.random.Generator) -> None:
     with Image.open(whole) as image:
         image.convert("L").save(folder / "gray.jpg")
         image.convert("CMYK").save(folder / "cmyk.jpg")
+        exif = Image.Exif()
+        exif[0x0112] = 6  # to be turned to the right
+        image.save(folder / "turned.jpg", exif=exif)
     data = whole.read_bytes()
     (folder / "cut.jpg").write_bytes(data[: len(data) // 2])
     (folder / "text.jpg").write_text("<html>404</html>")
@@ -81,8 +85,8 @@ def photos(folder: Path) -> list[Path]:
 
 
 def label_of(path: Path) -> int:
-    """The class of a photo, by its folder."""
-    return CLASSES.index(path.parent.name)
+    """The class of a photo, by its folder; one more for odd images."""
+    return CLASSES.index(path.parent.name) if path.parent.name in CLASSES else len(CLASSES)
 
 
 def fixed(size: int = 32) -> transforms.Compose:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from PIL.Image import open as open_image
 from torch.utils.data import Dataset
-from torchvision import transforms
+from torchcodec import decoders as torchcodec_decoders
 from torchvision.datasets.folder import default_loader
 from torchvision.io import ImageReadMode, decode_image, decode_jpeg, read_file, read_image
 from torchvision.transforms import v2
@@ -22,7 +22,6 @@ from .folder import fixed, label_of, photos
 from .reasons import NOT_RGB, OPENED_TWICE, PIXELS, either
 
 tensors = v2.Compose([v2.Resize((32, 32), antialias=True), v2.ToDtype(torch.float32, scale=True)])
-arrays = transforms.Compose([transforms.ToPILImage(), transforms.Resize((32, 32)), transforms.ToTensor()])
 
 
 class Photos(Dataset[Any]):
@@ -142,63 +141,16 @@ class TorchCodec(Photos):
     """What torchvision's decoders are to be replaced by."""
 
     def read(self, path: Path) -> Any:
-        from torchcodec.decoders import decode_image as decode  # type: ignore[import-not-found]
-
-        return decode(path)
+        return torchcodec_decoders.decode_image(path)
 
 
-class Cv2(Photos):
-    def read(self, path: Path) -> Any:
-        import cv2  # type: ignore[import-not-found]
-
-        image = cv2.imread(str(path))
-        return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
-
-
-class Cv2Bgr(Photos):
-    """The conversion was forgotten; the network learns it."""
+class TorchCodecImportedInside(Photos):
+    """The name is looked up at each sample."""
 
     def read(self, path: Path) -> Any:
-        import cv2
+        from torchcodec.decoders import decode_image as decode
 
-        return cv2.imread(str(path), cv2.IMREAD_COLOR)
-
-
-class Cv2Reversed(Photos):
-    def read(self, path: Path) -> Any:
-        import cv2
-
-        return cv2.imread(str(path))[:, :, ::-1].copy()
-
-
-class Albumentations(Photos):
-    """The transform takes and gives names."""
-
-    def __getitem__(self, index: int) -> Any:
-        path = self.paths[index]
-        image = self.read(path)
-        if self.transform is not None:
-            image = self.transform(image=image)["image"]
-        return image, label_of(path)
-
-    def read(self, path: Path) -> Any:
-        return np.array(Image.open(path).convert("RGB"))
-
-
-class AlbumentationsOfCv2(Albumentations):
-    def read(self, path: Path) -> Any:
-        import cv2
-
-        return cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)
-
-
-def _albumentations() -> Any:
-    import albumentations  # type: ignore[import-not-found]
-    from albumentations.pytorch import ToTensorV2  # type: ignore[import-not-found]
-
-    return albumentations.Compose(
-        [albumentations.Resize(32, 32), albumentations.HorizontalFlip(p=1.0), albumentations.Normalize(), ToTensorV2()]
-    )
+        return decode(path.read_bytes(), mode="RGB")
 
 
 CASES = (
@@ -212,7 +164,8 @@ CASES = (
     Case("read_image in grey", lambda folder: ReadGray(folder, tensors), "grey", NOT_RGB),
     Case("decode_image of bytes", lambda folder: DecodeBytes(folder, tensors), "offered"),
     Case("read_file and decode_jpeg", lambda folder: DecodeJpeg(folder, tensors), "offered"),
-    Case("torchcodec", lambda folder: TorchCodec(folder, tensors), "offered", needs="torchcodec"),
+    Case("torchcodec", lambda folder: TorchCodec(folder, tensors), "offered"),
+    Case("torchcodec, imported inside", lambda folder: TorchCodecImportedInside(folder, tensors), "offered"),
     Case("np.fromfile and decode_image", lambda folder: DecodeFromFile(folder, tensors), "offered"),
     Case(
         "open(path, 'rb')",
@@ -237,29 +190,5 @@ CASES = (
     Case("all within the with", lambda folder: InsideWith(folder, fixed()), "offered"),
     Case(
         "verify, then open again", lambda folder: VerifiedFirst(folder, fixed()), "grey", either(OPENED_TWICE, PIXELS)
-    ),
-    Case(
-        "cv2.imread and cvtColor",
-        lambda folder: Cv2(folder, arrays),
-        "offered",
-        needs="cv2",
-        note="ToPILImage as the first transform is nothing to an image that DALI decodes.",
-    ),
-    Case("cv2.imread as BGR", lambda folder: Cv2Bgr(folder, arrays), "grey", NOT_RGB, needs="cv2"),
-    Case(
-        "cv2.imread, reversed", lambda folder: Cv2Reversed(folder, arrays), "grey", either(PIXELS, NOT_RGB), needs="cv2"
-    ),
-    Case(
-        "albumentations after PIL",
-        lambda folder: Albumentations(folder, _albumentations()),
-        "offered",
-        needs="albumentations",
-        note="np.array(image) is allowed where it is only handed to albumentations.",
-    ),
-    Case(
-        "albumentations after cv2",
-        lambda folder: AlbumentationsOfCv2(folder, _albumentations()),
-        "offered",
-        needs="albumentations",
     ),
 )

@@ -12,6 +12,7 @@ OPENED_TWICE = "opens its file twice"
 UNOPENED = "could not be opened"
 NO_FORMAT = "neither a JPEG"  # in the words of image_formats.py
 CUT_OFF = "is cut off"  # in the words of file_check.py
+TURNED = "EXIF orientation"  # in the words of dali_batch.py
 CMYK = "4 components"  # in those of jpeg.py
 
 # What it does with the image.

@@ -8,6 +8,7 @@ Weights of gray: ITU-R BT.601, as in Pillow's `convert("L")` and torchvision's `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -50,6 +51,41 @@ class Gray(Step):
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         return _matrix(graph, f"matrix{k}", image, graph.fed(f"constant{k}", 1, "FLOAT"))
+
+
+@dataclass(frozen=True)
+class BrightnessContrast(Step):
+    """albumentations' RandomBrightnessContrast: each value times a factor, plus an addend, its fraction cut off.
+
+    The factor is one more than a number of `contrast`, the addend 255 times one of `brightness`.
+    """
+
+    contrast: tuple[float, float]
+    brightness: tuple[float, float]
+    gates: Gates
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        pairs = np.array([pair or (1.0, _HALF) for pair in self.drawn(keys, sizes)]).reshape(-1, 2)
+        return {f"factor{k}": float32(pairs[:, 0]), f"addend{k}": float32(pairs[:, 1] - _HALF)}, sizes
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        numbers = uniforms(keys, self.operation, BRIGHTNESS_DRAWS).tolist()
+        return where_open(self.gates, keys, [brightness(row, self.contrast, self.brightness) for row in numbers])
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        changed = image * graph.fed(f"factor{k}", 0, "FLOAT") + graph.fed(f"addend{k}", 0, "FLOAT")
+        return graph.fn.cast(changed, dtype=graph.types.UINT8)
+
+
+_HALF = 0.499  # DALI rounds; the thousandth leaves whole numbers what they are
+BRIGHTNESS_DRAWS = 3  # the coin, two limits
+
+
+def brightness(numbers: Sequence[float], contrast: Sequence[float], limit: Sequence[float]) -> tuple[float, float]:
+    """The factor and the addend of RandomBrightnessContrast, each of float32, from `BRIGHTNESS_DRAWS` numbers."""
+    factor = 1 + contrast[0] + (contrast[1] - contrast[0]) * numbers[1]
+    addend = (limit[0] + (limit[1] - limit[0]) * numbers[2]) * 255
+    return float(np.float32(factor)), float(np.float32(addend))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _TIE = 1e-3  # source pixels: of two as near, torch takes the right one; float32
 
 
 @dataclass(frozen=True)
-class _Window(Step):
+class Window(Step):
     fill = BLACK
 
     def window(self, keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
@@ -50,7 +50,7 @@ class _Window(Step):
 
 
 @dataclass(frozen=True)
-class RandomBox(_Window):
+class RandomBox(Window):
     """The crop of RandomResizedCrop. `scale` are shares of the area, `ratio` are width / height."""
 
     scale: tuple[float, ...]
@@ -69,7 +69,7 @@ class RandomBox(_Window):
 
 
 @dataclass(frozen=True)
-class CropCenter(_Window):
+class CropCenter(Window):
     """CenterCrop to `size` (height, width) in pixels; smaller images are padded with black."""
 
     size: tuple[int, int]
@@ -80,7 +80,20 @@ class CropCenter(_Window):
 
 
 @dataclass(frozen=True)
-class Padded(_Window):
+class CropMiddle(Window):
+    """albumentations' CenterCrop to `size` (height, width) in pixels."""
+
+    size: tuple[int, int]
+
+    def window(self, _keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
+        for height, width in sizes.tolist():
+            if height < self.size[0] or width < self.size[1]:
+                raise ValueError(f"Crop size {self.size} exceeds image dimensions {(height, width)}")
+        return (sizes - np.array(self.size)) // 2, _all(self.size, sizes)
+
+
+@dataclass(frozen=True)
+class Padded(Window):
     """Pad by `sides` pixels with `fill`."""
 
     sides: Sides
@@ -92,7 +105,7 @@ class Padded(_Window):
 
 
 @dataclass(frozen=True)
-class RandomWindow(_Window):
+class RandomWindow(Window):
     """RandomCrop to `size` (height, width) after padding by `sides`, and as far as needed if `pad_if_needed`."""
 
     size: tuple[int, int]
@@ -126,6 +139,7 @@ class Scale(Step):
     max_size: int | None = None
     interpolation: str = "bilinear"
     other: str | None = None
+    antialias: bool = True
 
     @property
     def _fixed(self) -> bool:
@@ -136,7 +150,7 @@ class Scale(Step):
         if self._fixed:
             after = np.broadcast_to(np.array(self.size, dtype=np.int64), sizes.shape)
         else:
-            new = [resized(h, w, self.size, self.max_size) for h, w in sizes.tolist()]
+            new = [self._target(h, w) for h, w in sizes.tolist()]
             after = np.array(new, dtype=np.int64).reshape(-1, 2)
             fed[f"size{k}"] = float32(after)
         if self.interpolation in NEAREST:
@@ -144,6 +158,9 @@ class Scale(Step):
         if self.other is not None:
             fed[f"second{k}"] = int32(chosen(keys, self.operation, 2))
         return fed, after
+
+    def _target(self, height: int, width: int) -> tuple[int, int]:
+        return resized(height, width, self.size, self.max_size)
 
     def _matrices(self, before: Ints, after: Ints) -> Any:
         """float32[n, 2, 3]: from a target pixel's place to the source's, x first."""
@@ -165,7 +182,19 @@ class Scale(Step):
             first, second = int(kind), int(getattr(graph.types, FILTERS[self.other]))
             number = graph.fed(f"second{k}", 0) * (second - first) + first
             kind = graph.fn.reinterpret(number, dtype=graph.types.INTERP_TYPE)
-        return graph.fn.resize(image, size=size, interp_type=kind, antialias=True, subpixel_scale=False)
+        return graph.fn.resize(image, size=size, interp_type=kind, antialias=self.antialias, subpixel_scale=False)
+
+
+@dataclass(frozen=True)
+class ScaleEdge(Scale):
+    """albumentations' SmallestMaxSize, or LongestMaxSize: that edge gets the length `size` (one number), pixels."""
+
+    longest: bool = False
+
+    def _target(self, height: int, width: int) -> tuple[int, int]:
+        (length,) = self.size or (0,)
+        scale = length / (max if self.longest else min)(height, width)
+        return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def chosen(keys: UInt64s, operation: int, count: int) -> Ints:
