@@ -169,7 +169,7 @@ def page(rows: dict[str, Row], arrays: dict[str, Row]) -> str:
         "## NumPy arrays and albumentations",
         "",
         "Where a data set of one's own gives its transform an array (of OpenCV, or `np.array(image)`), the chain is",
-        'one of [albumentations](https://albumentations.ai) 2, used as `transform(image=image)["image"]`, or begins with',
+        'one of [albumentations](https://albumentations.ai) 2 (`transform(image=image)["image"]`), or begins with',
         "`ToPILImage`, `ToTensor` or `ToImage`. A `Compose` that is always applied, without boxes, keypoints and",
         "additional targets, is read transform by transform. All others, and what people write themselves, run after",
         "DALI, with their own generators seeded for the sample. Measured on the same images.",
