@@ -17,13 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import albumentations
+import cv2
 import numpy as np
 import pytest
 import torch
+from albumentations.pytorch import ToTensorV2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
+from torchcodec import decoders as torchcodec_decoders
 from torchvision import transforms as v1
 from torchvision.io import ImageReadMode, decode_image, read_file, read_image
 from torchvision.transforms import v2
@@ -115,7 +119,14 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
     "bytes": lambda path: Image.open(io.BytesIO(Path(path).read_bytes())).convert("RGB"),
     "read_image": lambda path: read_image(str(path), ImageReadMode.RGB),
     "decode_image": lambda path: decode_image(read_file(str(path)), mode=ImageReadMode.RGB),
+    "torchcodec": torchcodec_decoders.decode_image,
+    "cv2": lambda path: cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB),
+    "cv2 of bytes": lambda path: cv2.imdecode(np.fromfile(path, dtype=np.uint8), cv2.IMREAD_COLOR)[..., ::-1],
+    "array": lambda path: np.array(Image.open(path).convert("RGB")),
+    "cv2 as PIL": lambda path: Image.fromarray(cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)),
 }
+TENSORS = ("read_image", "decode_image", "torchcodec")
+ARRAYS = ("cv2", "cv2 of bytes", "array")
 STRUCTURES: dict[str, Callable[[Any, int, Path], Any]] = {
     "pair": lambda image, label, _: (image, label),
     "dict": lambda image, label, path: {"file": path.name, "image": image, "label": label},
@@ -129,6 +140,12 @@ CHAINS = {
     "jitter": [v2.Resize((16, 16), antialias=True), v2.RandomGrayscale(0.5)],
     "unknown": [v2.Resize((16, 16), antialias=True), lambda image: image],
 }
+OF_ARRAYS = {
+    "crop": [albumentations.RandomResizedCrop((24, 24)), albumentations.HorizontalFlip()],
+    "resize": [albumentations.Resize(20, 28)],
+    "jitter": [albumentations.Resize(16, 16), albumentations.RandomBrightnessContrast(p=0.7)],
+    "unknown": [albumentations.Resize(16, 16), albumentations.InvertImg(p=1.0)],
+}
 QUIRKS = ("none", "other index", "noise", "second image", "pixels", "size", "retry", "cache", "counter", "twice")
 
 
@@ -138,8 +155,11 @@ class Composed(Dataset[Any]):
     def __init__(self, folder: Path, opener: str, structure: str, chain: str, quirk: str, odd: int) -> None:
         self.paths = photos(folder)
         self.open, self.structure, self.quirk, self.odd = OPENERS[opener], STRUCTURES[structure], quirk, odd
-        kind: list[Any] = [] if opener in ("read_image", "decode_image") else [v2.PILToTensor()]
-        self.transform = v1.Compose([*CHAINS[chain], *kind])
+        kind: list[Any] = [] if opener in TENSORS else [v2.PILToTensor()]
+        self.transform: Any = v1.Compose([*CHAINS[chain], *kind])
+        self.named = opener in ARRAYS
+        if self.named:
+            self.transform = albumentations.Compose([*OF_ARRAYS[chain], ToTensorV2()])
         self.seen: dict[int, Any] = {}
         self.count = 0
 
@@ -156,7 +176,7 @@ class Composed(Dataset[Any]):
             except Exception:  # noqa: BLE001 - as people write
                 return self[index + 1]
         elif self.quirk == "cache":
-            image = self.seen[index] = self.seen.get(index) or self.open(path)
+            image = self.seen[index] = self.seen[index] if index in self.seen else self.open(path)
         else:
             image = self.open(path)
         if self.quirk == "counter":
@@ -169,9 +189,11 @@ class Composed(Dataset[Any]):
             label = int(np.asarray(image).max()) % 5
         if self.quirk == "size" and isinstance(image, Image.Image):
             label = image.size[0]
-        picture = self.transform(image)
+        if self.quirk == "size" and self.named:
+            label = image.shape[0]
+        picture = self.transform(image=image)["image"] if self.named else self.transform(image)
         if index == self.odd and self.quirk == "twice":
-            picture = self.transform(image)
+            picture = self.transform(image=image)["image"] if self.named else self.transform(image)
         return self.structure(picture, label, path)
 
 
