@@ -25,6 +25,7 @@ import torch
 from albumentations.pytorch import ToTensorV2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy import asarray
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchcodec import decoders as torchcodec_decoders
@@ -121,7 +122,7 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
     "decode_image": lambda path: decode_image(read_file(str(path)), mode=ImageReadMode.RGB),
     "torchcodec": torchcodec_decoders.decode_image,
     "cv2": lambda path: cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB),
-    "cv2 of bytes": lambda path: cv2.imdecode(np.fromfile(path, dtype=np.uint8), cv2.IMREAD_COLOR)[..., ::-1],
+    "cv2 of bytes": lambda path: asarray(cv2.imdecode(np.fromfile(path, dtype=np.uint8), cv2.IMREAD_COLOR))[..., ::-1],
     "array": lambda path: np.array(Image.open(path).convert("RGB")),
     "cv2 as PIL": lambda path: Image.fromarray(cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)),
 }
