@@ -210,8 +210,9 @@ class SwitchableLoader(EpochRecords):
         Takes effect at a batch boundary, with nothing lost. Of several quick changes the newest counts. If the new
         engine does not start, the old values come back and the status shows why. New workers are forked where the
         DataLoader would fork them; once DALI or CUDA runs in the process they are started in the background by
-        forkserver, which takes some seconds and needs a data set that can be pickled and, in a script,
-        `if __name__ == "__main__":` around what runs.
+        forkserver, which takes some seconds and needs a data set that can be sent to another process (what a notebook
+        defines can, as can lambdas; locks and open files cannot) and, in a script, `if __name__ == "__main__":` around
+        what runs.
 
         Raises:
             MonitorError: a value is out of range, DALI's threads are asked for where DALI cannot run, or new workers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..data.fingerprint import fingerprint
 from ..data.keyed_dataset import GREETING, BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
 from ..data.worker_settings import InheritingInit
 from ..plan import Slot
-from . import worker_start
+from . import by_value, worker_start
 from .engine import Delivery, EngineFailed, Pull, WhenAsked
 
 NAME = "torchvision"
@@ -201,17 +201,21 @@ class WorkersEngine:
     def _build(self) -> DataLoader[Any]:
         wrapped = self._wrapped
         context: Any = wrapped.multiprocessing_context
-        init: Callable[[int], None] = KeyedInit(wrapped.worker_init_fn)
+        keyed: Any = self._keyed
+        collate: Any = KeyedCollate(wrapped.collate_fn)
+        init: Any = KeyedInit(wrapped.worker_init_fn)
         if worker_start.forks(wrapped) and not self.forks:
-            obstacle = worker_start.why_not_sent(self._keyed, wrapped)
-            if obstacle is not None:
-                raise MonitorError(worker_start.sentence(obstacle))
+            way = worker_start.way(self._keyed, wrapped)
+            if way.obstacle is not None:
+                raise MonitorError(worker_start.sentence(way.obstacle))
             context, init = worker_start.without_fork(), InheritingInit(init)
+            if way.by_value:
+                keyed, collate, init = by_value.parts(keyed, collate, init)
         return DataLoader(
-            self._keyed,  # type: ignore[arg-type]
+            keyed,
             batch_sampler=self._sampler,  # type: ignore[arg-type]
             num_workers=self._workers,
-            collate_fn=KeyedCollate(wrapped.collate_fn),  # type: ignore[arg-type]
+            collate_fn=collate,
             pin_memory=wrapped.pin_memory,
             timeout=wrapped.timeout,
             worker_init_fn=init,
