@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -26,7 +27,10 @@ from .engine import Delivery, EngineFailed, Pull, WhenAsked
 NAME = "torchvision"
 PREFETCH = 2  # batches per worker, torch's own default
 CAN_OFFER = hasattr(_MultiProcessingDataLoaderIter, "_try_put_index")  # see `WorkersEngine.offer`
+MOST_SEED = (1 << 63) - 1
 DYING = 1.0  # s in which a worker whose connection broke is seen to have ended
+
+_starts = itertools.count(1)  # of workers in the middle of an epoch, in this process
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +57,7 @@ class InlineEngine(WhenAsked):
     def __init__(self, keyed: KeyedDataset, wrapped: DataLoader[Any]) -> None:
         super().__init__()
         self._keyed = keyed
-        self._collate = KeyedCollate(wrapped.collate_fn)
+        self._collate = KeyedCollate(wrapped.collate_fn, seeded=keyed.source.seeded)
         self._pin = wrapped.pin_memory and torch.accelerator.is_available()
 
     def receive(self) -> Delivery:
@@ -202,7 +206,7 @@ class WorkersEngine:
         wrapped = self._wrapped
         context: Any = wrapped.multiprocessing_context
         keyed: Any = self._keyed
-        collate: Any = KeyedCollate(wrapped.collate_fn)
+        collate: Any = KeyedCollate(wrapped.collate_fn, seeded=keyed.source.seeded)
         init: Any = KeyedInit(wrapped.worker_init_fn)
         if worker_start.forks(wrapped) and not self.forks:
             way = worker_start.way(self._keyed, wrapped)
@@ -220,10 +224,18 @@ class WorkersEngine:
             timeout=wrapped.timeout,
             worker_init_fn=init,
             multiprocessing_context=context,
-            generator=self.generator or torch.Generator(),
+            generator=self._seeding(),
             prefetch_factor=self._prefetch,
             persistent_workers=True,
         )
+
+    def _seeding(self) -> torch.Generator:
+        """The generator that torch seeds new workers from."""
+        if self._keyed.source.seeded:
+            return self.generator or torch.Generator()
+        # What the workers draw depends on it. Further ones in the same epoch must not draw the same again.
+        generator, self.generator = self.generator, None
+        return generator or torch.Generator().manual_seed((torch.initial_seed() + next(_starts)) & MOST_SEED)
 
     def _alive(self) -> bool:
         """Whether all workers live: a notebook's interrupt reaches them too, and ends them."""
