@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 import threading
@@ -145,6 +146,30 @@ def test_a_tensor_is_shared_and_not_copied() -> None:
     _, (_, data) = Sent(loader._keyed).__reduce__()
     assert dataset.features.is_shared()
     assert len(data) < 100_000
+
+
+def test_a_mapped_file_is_mapped_again(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "features", np.float32, "w+", shape=(12, 3))
+    mapped[:] = np.arange(36).reshape(12, 3)
+    dataset, _, _ = local(features=mapped)
+    loader = loader_of(dataset)
+    assert worker_start.way(loader._keyed, loader._wrapped).by_value
+    _, (_, data) = Sent(loader._keyed.source.dataset).__reduce__()
+    (received,), _ = pickle.loads(data)  # noqa: S301 - our own
+    assert type(received.features) is np.memmap
+    assert np.array_equal(received.features, mapped)
+    mapped[5] = 1
+    assert np.array_equal(received.features, mapped)
+
+
+def test_arrays_of_which_each_worker_would_get_a_copy_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, _, _ = local(features=np.zeros(1_000_000))
+    loader = loader_of(dataset)
+    assert worker_start.way(loader._keyed, loader._wrapped).by_value
+    monkeypatch.setattr(worker_start, "MOST_COPIED", 7_999_999)
+    worker_start.note_dali()
+    with pytest.raises(MonitorError, match=r"each would get a copy of 0\.0 GB of NumPy arrays; keep them in a torch"):
+        loader.set(workers=2)
 
 
 def test_what_cannot_be_sent_is_refused_with_a_sentence() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 import itertools
+import mmap
 import operator
 import os
 import pickle
@@ -61,6 +62,10 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
         for generator, module, name in _OF_PROCESS:
             if value is generator:
                 return getattr, (module, name)
+        if is_mapped(value):
+            order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
+            mode = "r+" if value.mode == "w+" else value.mode  # w+ would make the file anew
+            return np.memmap, (value.filename, value.dtype, mode, value.offset, value.shape, order)
         if not isinstance(value, FunctionType | type):
             return super().reducer_override(value)
         if isinstance(value, FunctionType) and value in REPLACED:
@@ -157,6 +162,14 @@ def parts(keyed: Any, collate: Callable[[Fetched], Fetched], init: Callable[[int
     """The three things that a DataLoader sends to its workers, in a form in which they can be sent by value."""
     sent = Sent(keyed, Returning(collate), init)
     return Part(sent, 0), Part(sent, 1), Part(sent, 2)
+
+
+def is_mapped(value: Any) -> bool:
+    """Whether a value is a whole file that NumPy maps into memory, which another process can map as well."""
+    # Of a part of it NumPy does not say where in the file it begins. What is written in mode "c" is in no file.
+    if type(value) is not np.memmap or value.filename is None or value.mode not in ("r", "r+", "w+"):
+        return False
+    return isinstance(value.base, mmap.mmap)
 
 
 def _received(key: str, data: bytes) -> Any:

@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader
 
 from ..data.keyed_dataset import KeyedDataset
 from . import main_guard
-from .by_value import ValuePickler
+from .by_value import ValuePickler, is_mapped
 
 TRIED = 100  # elements of a list that are pickled to see whether all can be
+MOST_COPIED = 1 << 30  # bytes, for each worker
 NOT_FORKED = "new workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise"
 
 _dali_runs = threading.Event()  # set once a DALI pipeline was built in this process
@@ -95,12 +96,18 @@ def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
     sent = keyed, wrapped.collate_fn, wrapped.worker_init_fn
     if _goes_plainly(sent):
         return Way(None)
+    trial = _ValueTrial(io.BytesIO())
     try:
-        _pickled(_ValueTrial, sent)
+        trial.dump(sent)
     except Exception as error:  # noqa: BLE001 - as above
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return Way(
             f"{NOT_FORKED}: {cause}; define what the data set uses in a module, or set workers before the first switch."
+        )
+    if trial.copied > MOST_COPIED:
+        return Way(
+            f"{NOT_FORKED}, because each would get a copy of {trial.copied / 1e9:.1f} GB of NumPy arrays; keep them in "
+            "a torch.Tensor or a np.memmap, which are shared, or set workers before the first switch."
         )
     return Way(None, by_value=True)
 
@@ -141,11 +148,25 @@ class _Trial(_Shortened, ForkingPickler):
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, torch.Generator):
             raise pickle.PicklingError("torch sends its state in shared memory that is gone before it arrives")
+        if is_mapped(value):
+            raise pickle.PicklingError("NumPy would send the whole file")
         return super().persistent_id(value)
 
 
 class _ValueTrial(_Shortened, ValuePickler):
-    pass
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._arrays: dict[int, Any] = {}
+
+    @property
+    def copied(self) -> int:
+        """Bytes of arrays that each worker gets a copy of; a forked one shares them."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            self._arrays[id(value)] = value
+        return super().persistent_id(value)
 
 
 def sentence(words: str) -> str:
