@@ -16,15 +16,18 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
 
 from kernel_monitor import switchable
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.loaders.engines import worker_start
+from kernel_monitor.loaders.engines import backends, setting, worker_start
 from kernel_monitor.loaders.engines.by_value import Sent
 
+from .conftest import settle
 from .datasets import RUNNABLE, Case, as_written, equal, write_images
+from .datasets.folder import photos
 from .test_scripts import run
 
 SEED = 7
@@ -135,6 +138,35 @@ def test_a_sample_that_cannot_be_sent_back_is_an_error_and_no_endless_wait() -> 
     dataset.odd = 5
     with pytest.raises(TypeError, match=r"(?s)while a worker's batch was sent back.*cannot pickle '_thread.lock'"):
         list(loader)
+    loader.release()
+
+
+def test_the_rest_of_a_chain_in_workers_beside_dali(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (setting, backends):
+        monkeypatch.setattr(module, "usable_cores", lambda: 8)
+    paths = photos(write_images(tmp_path))
+
+    class Local(Dataset[Any]):
+        def __init__(self) -> None:
+            self.transform = v1.Compose([v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor()])
+
+        def __len__(self) -> int:
+            return len(paths)
+
+        def __getitem__(self, index: int) -> Any:
+            with Image.open(paths[index]) as image:
+                return self.transform(image.convert("RGB")), randint(0, 10**9)
+
+    loader = switchable(DataLoader(Local(), 4, num_workers=1), seed=SEED)
+    expected = list(loader)
+    loader.switch("dali-cpu")
+    settle(loader)
+    loader.set_epoch(0)
+    found = list(loader)
+    assert loader.decoded() == {"dali-cpu": 24}
+    assert [numbers.tolist() for _, numbers in found] == [numbers.tolist() for _, numbers in expected]
+    for (one, _), (other, _) in zip(found, expected, strict=True):
+        assert float((one - other).abs().mean()) * 255 < 6
     loader.release()
 
 

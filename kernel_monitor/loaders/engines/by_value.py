@@ -105,7 +105,10 @@ class Sent:
         # memory would be gone before the worker has it.
         self._pickler = pickler = ValuePickler(file, self._number)
         pickler.dump((self._parts, pickler.by_value))  # the second is complete once the first is written
-        return _received, (self._key, file.getvalue())
+        data = file.getvalue()
+        file.seek(0)
+        file.truncate()  # the pickler keeps it, too
+        return _received, (self._key, data)
 
     def _number(self, value: Any) -> int:
         if id(value) not in self._known:

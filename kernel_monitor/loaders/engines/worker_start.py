@@ -101,9 +101,7 @@ def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
         trial.dump(sent)
     except Exception as error:  # noqa: BLE001 - as above
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return Way(
-            f"{NOT_FORKED}: {cause}; define what the data set uses in a module, or set workers before the first switch."
-        )
+        return Way(f"{NOT_FORKED}: {cause}; make that when it is first needed, or set workers before the first switch.")
     if trial.copied > MOST_COPIED:
         return Way(
             f"{NOT_FORKED}, because each would get a copy of {trial.copied / 1e9:.1f} GB of NumPy arrays; keep them in "
