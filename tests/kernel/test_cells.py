@@ -11,7 +11,7 @@ from .kernels import Page, SharedKernel
 NEWEST_ONLY = True
 
 IMPORTS = """
-import collections, dataclasses, enum, gc, os, random, sys, tempfile, time
+import collections, dataclasses, enum, functools, gc, os, random, sys, tempfile, time, typing
 from random import randint
 from pathlib import Path
 import numpy as np, psutil, torch
@@ -78,7 +78,10 @@ transform = v2.ToImage()  # the name of an attribute, and another transform
 def kind_of(index):
     return named(index)
 
-def named(index):
+Index = typing.NewType("Index", int)
+
+@functools.lru_cache
+def named(index: Index):
     return Kind(index % 2)
 
 def adder(amount):
@@ -118,9 +121,13 @@ class Counting(Photos):
         super().__init__(folder)
         self.generator = random.Random(5)
 
+    @functools.cached_property
+    def shown(self):
+        return list(range(len(self)))[::-1]
+
     def __getitem__(self, index):
         cache[index] = cache.get(index, 0) + 1
-        sample = super().__getitem__(index)
+        sample = super().__getitem__(self.shown[index])
         sample.counted = cache[index]
         sample.drawn += (self.generator.random(),)
         return sample

@@ -6,6 +6,7 @@ shared memory. What a worker returns names such a class by its number, so that h
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import itertools
@@ -19,7 +20,7 @@ import weakref
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from types import FunctionType
-from typing import Any
+from typing import Any, NewType, ParamSpec
 
 import cloudpickle
 import numpy as np
@@ -66,6 +67,11 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
             order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
             mode = "r+" if value.mode == "w+" else value.mode  # w+ would make the file anew
             return np.memmap, (value.filename, value.dtype, mode, value.offset, value.shape, order)
+        if type(value) is functools.cached_property:  # before Python 3.12 it holds a lock
+            return _cached_property, (value.func, value.attrname)
+        described = _DESCRIBED.get(type(value))
+        if described is not None and not (_found(value) and self._importable(value)):
+            return described(value)
         if not isinstance(value, FunctionType | type):
             return super().reducer_override(value)
         if isinstance(value, FunctionType) and value in REPLACED:
@@ -75,14 +81,14 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
         reduced = super().reducer_override(value)
         if isinstance(reduced, tuple):
             self.by_value[self._number(value)] = value
-            if isinstance(value, FunctionType) and self._importable(value):
+            if isinstance(value, FunctionType) and self._importable(value, value.__globals__):
                 return _in_its_module(value, reduced)
         return reduced
 
-    def _importable(self, function: FunctionType) -> bool:
-        """Whether the module that a function belongs to exists in a new process as well."""
-        module = sys.modules.get(function.__module__ or "")
-        if module is None or vars(module) is not function.__globals__:
+    def _importable(self, value: Any, names: dict[str, Any] | None = None) -> bool:
+        """Whether the module of a value, if `names` are its globals, exists in a new process as well."""
+        module = sys.modules.get(value.__module__ or "")
+        if module is None or (names is not None and vars(module) is not names):
             return False
         return self._has_script if module.__name__ == "__main__" else getattr(module, "__spec__", None) is not None
 
@@ -194,11 +200,29 @@ def _known(key: str, number: int) -> Any:
 
 
 def _found(value: Any) -> bool:
-    """Whether a class or function is what `__main__` has under its name."""
-    there: Any = sys.modules["__main__"]
-    for name in value.__qualname__.split("."):
+    """Whether a class or function is what its module has under its name."""
+    there: Any = sys.modules.get(value.__module__ or "")
+    for name in getattr(value, "__qualname__", value.__name__).split("."):
         there = getattr(there, name, None)
     return there is value
+
+
+def _cached(function: Any, parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _cached_property(function: Any, name: str | None) -> Any:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+_DESCRIBED: dict[Any, Callable[[Any], Any]] = {
+    functools._lru_cache_wrapper: lambda value: (_cached, (value.__wrapped__, value.cache_parameters())),
+    NewType: lambda value: (NewType, (value.__name__, value.__supertype__)),
+    ParamSpec: lambda value: (ParamSpec, (value.__name__,)),
+}
+"""What stands in a module like a function or a class, and is otherwise sent by its name only."""
 
 
 def _in_its_module(function: FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
