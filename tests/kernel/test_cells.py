@@ -193,7 +193,7 @@ flat = [sample for batch in sent for sample in batch]
     assert page.value("equal(sent, forked)")
     assert "changes its own attributes" in page.value("grey")
     assert page.value("equal(counted_again, counted)")
-    assert page.value("len(counts) == 1 and min(counts) > 1")  # the workers keep what a cell's function caches
+    assert page.value("min(counts) > 1")  # the workers keep what a cell's function caches
     assert page.value("all(type(sample) is Sample and type(sample.pair) is Pair for sample in flat)")
     assert page.value("all(sample.kind is Kind(k % 2) for k, sample in enumerate(flat))")
     # DALI's samples are the same but for the images, whose pixels it may round otherwise.

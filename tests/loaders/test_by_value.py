@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import re
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -201,6 +202,15 @@ def test_arrays_of_which_each_worker_would_get_a_copy_are_limited(monkeypatch: p
     monkeypatch.setattr(worker_start, "MOST_COPIED", 7_999_999)
     worker_start.note_dali()
     with pytest.raises(MonitorError, match=r"each would get a copy of 0\.0 GB of NumPy arrays; keep them in a torch"):
+        loader.set(workers=2)
+
+
+def test_without_cloudpickle_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, _, _ = local()
+    loader = loader_of(dataset)
+    worker_start.note_dali()
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(MonitorError, match=r"because cloudpickle is missing.*pip install cloudpickle"):
         loader.set(workers=2)
 
 

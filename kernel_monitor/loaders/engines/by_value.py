@@ -10,7 +10,6 @@ import functools
 import importlib
 import io
 import itertools
-import mmap
 import operator
 import os
 import pickle
@@ -30,6 +29,7 @@ from torch._utils import ExceptionWrapper
 from ..data.keyed_dataset import Fetched
 from ..dry_run.openers import REPLACED
 from .main_guard import imported_again
+from .trial_pickler import Shortened, is_mapped
 
 _OF_PROCESS = (
     (random._inst, random, "_inst"),
@@ -91,6 +91,24 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
         if module is None or (names is not None and vars(module) is not names):
             return False
         return self._has_script if module.__name__ == "__main__" else getattr(module, "__spec__", None) is not None
+
+
+class ValueTrial(Shortened, ValuePickler):
+    """Raises for what cannot be sent by value."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._arrays: dict[int, Any] = {}
+
+    @property
+    def copied(self) -> int:
+        """Bytes of arrays that each worker gets a copy of; a forked one shares them."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            self._arrays[id(value)] = value
+        return super().persistent_id(value)
 
 
 class Sent:
@@ -171,14 +189,6 @@ def parts(keyed: Any, collate: Callable[[Fetched], Fetched], init: Callable[[int
     """The three things that a DataLoader sends to its workers, in a form in which they can be sent by value."""
     sent = Sent(keyed, Returning(collate), init)
     return Part(sent, 0), Part(sent, 1), Part(sent, 2)
-
-
-def is_mapped(value: Any) -> bool:
-    """Whether a value is a whole file that NumPy maps into memory, which another process can map as well."""
-    # Of a part of it NumPy does not say where in the file it begins. What is written in mode "c" is in no file.
-    if type(value) is not np.memmap or value.filename is None or value.mode not in ("r", "r+", "w+"):
-        return False
-    return isinstance(value.base, mmap.mmap)
 
 
 def _received(key: str, data: bytes) -> Any:

@@ -21,7 +21,7 @@ from ..data.fingerprint import fingerprint
 from ..data.keyed_dataset import GREETING, BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
 from ..data.worker_settings import InheritingInit
 from ..plan import Slot
-from . import by_value, worker_start
+from . import worker_start
 from .engine import Delivery, EngineFailed, Pull, WhenAsked
 
 NAME = "torchvision"
@@ -214,6 +214,8 @@ class WorkersEngine:
                 raise MonitorError(worker_start.sentence(way.obstacle))
             context, init = worker_start.without_fork(), InheritingInit(init)
             if way.by_value:
+                from . import by_value  # cloudpickle may be missing
+
                 keyed, collate, init = by_value.parts(keyed, collate, init)
         return DataLoader(
             keyed,

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import multiprocessing
-import pickle
 import threading
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from ..data.keyed_dataset import KeyedDataset
 from . import main_guard
-from .by_value import ValuePickler, is_mapped
+from .trial_pickler import Trial, pickled
 
-TRIED = 100  # elements of a list that are pickled to see whether all can be
 MOST_COPIED = 1 << 30  # bytes, for each worker
 NOT_FORKED = "new workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise"
 
@@ -96,7 +93,14 @@ def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
     sent = keyed, wrapped.collate_fn, wrapped.worker_init_fn
     if _goes_plainly(sent):
         return Way(None)
-    trial = _ValueTrial(io.BytesIO())
+    if importlib.util.find_spec("cloudpickle") is None:  # of the extra `torch`
+        return Way(
+            f"{NOT_FORKED}, because cloudpickle is missing, which sends what is defined in a notebook; pip install "
+            "cloudpickle, or set workers before the first switch."
+        )
+    from .by_value import ValueTrial
+
+    trial = ValueTrial(io.BytesIO())
     try:
         trial.dump(sent)
     except Exception as error:  # noqa: BLE001 - as above
@@ -118,53 +122,11 @@ def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
 def _goes_plainly(sent: Any) -> bool:
     """Whether multiprocessing can send something by itself."""
     try:
-        data = _pickled(_Trial, sent)
+        data = pickled(Trial, sent)
     except Exception:  # noqa: BLE001 - of a lambda, a closure; whatever the user's own classes raise
         return False
     # A notebook's own classes would be sent by name, and a new process has no notebook to find them in.
     return b"__main__" not in data or main_guard.imported_again() is not None
-
-
-def _pickled(pickler: Any, value: Any) -> bytes:
-    sink = io.BytesIO()
-    pickler(sink).dump(value)
-    return sink.getvalue()
-
-
-class _Shortened:
-    """For picklers that find out what cannot be pickled, without the time and memory that a million samples take."""
-
-    def persistent_id(self, value: Any) -> Any:
-        if type(value) is list and len(value) > TRIED:
-            return _pickled(type(self), value[:TRIED])
-        # ForkingPickler would move a tensor's memory to where other processes have it, too.
-        numbers = isinstance(value, torch.Tensor) or (type(value) is np.ndarray and not value.dtype.hasobject)
-        return "numbers" if numbers else None
-
-
-class _Trial(_Shortened, ForkingPickler):
-    def persistent_id(self, value: Any) -> Any:
-        if isinstance(value, torch.Generator):
-            raise pickle.PicklingError("torch sends its state in shared memory that is gone before it arrives")
-        if is_mapped(value):
-            raise pickle.PicklingError("NumPy would send the whole file")
-        return super().persistent_id(value)
-
-
-class _ValueTrial(_Shortened, ValuePickler):
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self._arrays: dict[int, Any] = {}
-
-    @property
-    def copied(self) -> int:
-        """Bytes of arrays that each worker gets a copy of; a forked one shares them."""
-        return sum(array.nbytes for array in self._arrays.values())
-
-    def persistent_id(self, value: Any) -> Any:
-        if type(value) is np.ndarray:
-            self._arrays[id(value)] = value
-        return super().persistent_id(value)
 
 
 def sentence(words: str) -> str:
