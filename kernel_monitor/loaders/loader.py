@@ -35,6 +35,8 @@ from .switching.epoch import EpochIterator
 from .switching.preparation import Preparation
 from .switching.switch import Click, Switch, SwitchState
 
+DRAWS_ANEW = "The order goes on from the state; what the data set draws is not repeated (seeded=False)."
+
 
 def _end(pool: EnginePool, state: SwitchState, process: int) -> None:
     """Give back everything once the loader is gone; in a forked child there is nothing of ours to give back."""
@@ -210,8 +212,9 @@ class SwitchableLoader(EpochRecords):
         Takes effect at a batch boundary, with nothing lost. Of several quick changes the newest counts. If the new
         engine does not start, the old values come back and the status shows why. New workers are forked where the
         DataLoader would fork them; once DALI or CUDA runs in the process they are started in the background by
-        forkserver, which takes some seconds and needs a data set that can be pickled and, in a script,
-        `if __name__ == "__main__":` around what runs.
+        forkserver, which takes some seconds and needs a data set that can be sent to another process (what a notebook
+        defines can, as can lambdas; locks and open files cannot) and, in a script, `if __name__ == "__main__":` around
+        what runs.
 
         Raises:
             MonitorError: a value is out of range, DALI's threads are asked for where DALI cannot run, or new workers
@@ -260,7 +263,8 @@ class SwitchableLoader(EpochRecords):
         """Let the next iteration go on from a state: it delivers exactly the batches that were not delivered then.
 
         The samplers draw their order again, from the generators' states of then; the process's own generators and the
-        engine in use stay. A state from between two epochs starts the next epoch. An empty state forgets a loaded one.
+        engine in use stay. What a data set draws with `seeded=False` is not repeated, which the status says. A state
+        from between two epochs starts the next epoch. An empty state forgets a loaded one.
 
         Raises:
             MonitorError: it is no state, or of a loader with another data set length or batch size. Whether the sampler
@@ -269,6 +273,8 @@ class SwitchableLoader(EpochRecords):
         with self.turn:
             self._settle()
             self._orders.load(state)
+            if state and not self._keyed.source.seeded:
+                self.switch_state.add_notice(DRAWS_ANEW)
 
     def parity(self, n: int = 64) -> Parity:
         """Compare the pixels of `torchvision` with DALI's on n samples spread over the data set.

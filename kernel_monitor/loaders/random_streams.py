@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .global_names import global_names
 from .order_generators import Defaults
 
 SAMPLE, TARGET, COLLATE = -1, -2, -3
@@ -132,10 +133,10 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
     yield from (function.__kwdefaults__ or {}).values()
     if _library(function.__module__):
         return
-    for name in function.__code__.co_names:
+    for name in global_names(function.__code__):
         value = function.__globals__.get(name)
         # Of functions, those of the same module: a chain of calls through libraries would not end.
-        if not isinstance(value, types.FunctionType) or value.__globals__ is function.__globals__:
+        if not isinstance(value, types.FunctionType) or value.__module__ == function.__module__:
             yield value
 
 
@@ -145,7 +146,9 @@ def _of_object(value: Any) -> Iterator[Any]:
         for name in getattr(kind, "__slots__", ()):
             yield getattr(value, name, None)
         if not _library(kind.__module__):
-            yield from [value for value in vars(kind).values() if isinstance(value, types.FunctionType | Held)]
+            # By name: a class that was sent to another process by value has its members in another order.
+            members = [value for _, value in sorted(vars(kind).items())]
+            yield from [value for value in members if isinstance(value, types.FunctionType | Held)]
 
 
 def _library(module: str | None) -> bool:

@@ -2,7 +2,8 @@
 
 A state does not hold the order but what it was drawn from. To resume, the order is drawn again from the generators'
 states of then, no sample is computed, and a digest shows whether it came out as before. The process's own generators
-stay as the training has left them.
+stay as the training has left them. So what a data set draws for its samples is repeated where the plan seeds it, and
+with `switchable(seeded=False)` it is not.
 """
 
 from __future__ import annotations

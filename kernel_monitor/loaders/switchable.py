@@ -20,6 +20,7 @@ from ..text import given
 from . import events
 from .data.file_source import FileSource
 from .data.keyed_dataset import KeyedDataset
+from .data.layouts import parts
 from .engines.setting import setting
 from .fixed_loader import FixedLoader, why_fixed
 from .loader import SwitchableLoader
@@ -42,6 +43,7 @@ def switchable(
     on_error: str = "raise",
     shard: bool = True,
     dry_run: bool = True,
+    seeded: bool = True,
 ) -> SwitchableLoader:
     """Wrap a DataLoader so that its engine can be swapped in the middle of an epoch.
 
@@ -65,6 +67,10 @@ def switchable(
             `loader.skipped()` lists what was left out and why. Errors of your own code are raised in any case.
         dry_run: whether a data set's own `__getitem__` may be called with an image that is not decoded, to find out
             what it does; False: its samples are only computed as it does, by `torchvision`.
+        seeded: whether the random numbers that a data set's own `__getitem__` or `__getitems__`, its transforms and the
+            collate function draw are the plan's; False: they are drawn as in the DataLoader itself, from generators
+            that nobody seeds or restores. DALI's engines are then grey. For data sets that torchvision or `image_file`
+            describe there is no such choice.
         shard: whether, in a process group of several ranks, each rank gets its share of what a plain shuffled or
             sequential sampler draws, as from a DistributedSampler. False: no rank's samples depend on its rank, for
             ranks that work on one batch together. See docs/interface.md. The group may be initialised later.
@@ -90,7 +96,9 @@ def switchable(
         return cast("SwitchableLoader", FixedLoader(loader, name, reason))
     loader = copy.copy(loader)  # only ours may get another sampler
     vars(loader).pop("_iterator", None)  # workers that the user's keeps
-    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run), on_error)
+    if not seeded:
+        _check_opaque(loader.dataset)
+    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run, seeded=seeded), on_error)
     made = SwitchableLoader(setting(keyed, loader, _device(device), dali), name, seed, shard=shard)
     with _lock:
         _live[made.id] = made  # complete: other threads may use it at once
@@ -123,6 +131,16 @@ def _check(loader: Any) -> None:
         raise NotSwitchable(
             f"switchable() takes a torch.utils.data.DataLoader, not {type(loader).__name__}; "
             "wrap your data set in a DataLoader first."
+        )
+
+
+def _check_opaque(dataset: Any) -> None:
+    """Raise MonitorError if not all samples are computed by a `__getitem__` of somebody's own."""
+    known = [part for part, layout in parts(dataset) if layout is not None]
+    if known:
+        raise MonitorError(
+            "switchable(seeded=False) is for data sets whose own __getitem__ computes the samples; those of "
+            f"{type(known[0]).__name__} are transformed with the plan's random numbers on every engine. Leave it out."
         )
 
 

@@ -74,12 +74,12 @@ print(sizes(loader), loader.backend)
 """
 
 
-def run(folder: Path, body: str, *, guarded: bool) -> tuple[list[str], list[str]]:
-    """Run a script over 40 images; returns what it printed, and under which names it ran."""
+def run(folder: Path, body: str, *, guarded: bool, head: str = "") -> tuple[list[str], list[str]]:
+    """Run a script over 40 images, `head` above its guard; returns what it printed, and under which names it ran."""
     make_folder(folder / "images", 40)
     if guarded:
         body = "if __name__ == '__main__':" + body.replace("\n", "\n    ")
-    (folder / "train.py").write_text(HEAD + body)
+    (folder / "train.py").write_text(HEAD + head + body)
     done = subprocess.run(
         [sys.executable, "train.py"], capture_output=True, text=True, timeout=300, check=False, cwd=folder
     )

@@ -49,15 +49,17 @@ class FileSource:
     Args:
         dataset: the user's.
         dry_run: whether data sets with a `__getitem__` of their own may be called to find out what it does.
+        seeded: whether what their `__getitem__` draws comes from the plan; False: as in a plain DataLoader.
 
     Raises:
         NotSwitchable: it has an `image_file` and no transform.
     """
 
-    def __init__(self, dataset: Any, *, dry_run: bool = True) -> None:
+    def __init__(self, dataset: Any, *, dry_run: bool = True, seeded: bool = True) -> None:
         check(dataset)
         self.dataset = dataset
         self.dry_run = dry_run
+        self.seeded = seeded
         self.gives_batches = gives_batches(dataset)
         self._owns: list[OwnDataset] = []  # the parts with a `__getitem__` of their own
         self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
@@ -196,6 +198,8 @@ class FileSource:
                     continue
                 if hasattr(part, "__getitems__"):
                     own.refusal = "has a __getitems__ of its own"
+                elif not self.seeded:
+                    own.refusal = "draws as in a plain DataLoader (seeded=False)"
                 elif not self.dry_run:
                     own.refusal = "is not to be called dry (dry_run=False)"
                 else:

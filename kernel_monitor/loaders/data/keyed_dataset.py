@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -182,14 +182,15 @@ class KeyedDataset:
         """The samples of a data set that gives whole batches."""
         self._renew(slot.epoch)
         seed = stream_seeds(sample_keys(slot.seed, slot.epoch, [slot.number], [0]), SAMPLE)[0]
-        self._streams_of(self.source.dataset).seed(seed)
+        if self.source.seeded:
+            self._streams_of(self.source.dataset).seed(seed)
         samples = self.source.dataset.__getitems__([slot.indices[row] for row in rows])
         return Fetched(_pack([slot.indices[row] for row in rows]), samples, None, {}, collate_seed(slot))
 
     def _found(self, slot: Slot, row: int) -> Located:
         """A sample of the data set; with the generators seeded if the user's own code locates or opens it."""
         self._renew(slot.epoch)
-        if self._asks_user:
+        if self._asks_user and self.source.seeded:
             self._seed(self.source.dataset, slot, row, SAMPLE)
         return self.source.locate(slot.indices[row])
 
@@ -212,8 +213,11 @@ class KeyedDataset:
     def apart(self, collate: Callable[[list[Any]], Any] | None = None) -> AbstractContextManager[None]:
         """Leave the generators of the process of the training as they were, around whatever computes samples there.
 
-        `collate` is the user's collate function, where that is called, too.
+        `collate` is the user's collate function, where that is called, too. What is not seeded draws as in a plain
+        DataLoader: from the generators that the training draws from.
         """
+        if not self.source.seeded:
+            return nullcontext()
         self._watch()
         if not self._draws and (collate is None or collate is default_collate):
             return ApartFromTransforms()
@@ -282,10 +286,14 @@ class KeyedDataset:
 
 
 class KeyedCollate:
-    """The user's collate function, applied where the samples were computed, with the batch's random numbers."""
+    """The user's collate function, applied where the samples were computed.
 
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+    It draws the batch's random numbers; if not `seeded`, what comes next in the process.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any], *, seeded: bool = True) -> None:
         self.collate = collate
+        self._seeded = seeded
         self._streams: Streams | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -303,7 +311,7 @@ class KeyedCollate:
 
     def batch(self, samples: Any, seed: int) -> Any:
         """What the function makes of some samples, as the data set gives them; `seed` is from `collate_seed`."""
-        if self.collate is not default_collate:
+        if self._seeded and self.collate is not default_collate:
             if self._streams is None:
                 self._streams = Streams(self.collate)
             self._streams.seed(seed)

@@ -6,9 +6,9 @@ one of these modules in the place of theirs among the globals of the data set's 
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -33,20 +33,27 @@ class LibraryView(types.ModuleType):
         return getattr(self.__dict__["_module"], name)
 
 
-def seen(module: types.ModuleType, names: Collection[str]) -> types.ModuleType:
-    """What stands for a module in a function that uses these names; the module itself where that does as well."""
+def seen(module: types.ModuleType, code: types.CodeType) -> types.ModuleType:
+    """What stands for a module in a function of this code; the module itself where that does as well."""
     if module is np:
-        return _numpy() if any(function.__name__ in names for function in COPIES) else module
+        return _numpy() if _copies(code) else module
     return _opencv(module) if module is sys.modules.get("cv2") else module
+
+
+@functools.lru_cache(maxsize=4096)
+def _copies(code: types.CodeType) -> bool:
+    """Whether code names one of `COPIES`."""
+    inside = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return any(function.__name__ in code.co_names for function in COPIES) or any(map(_copies, inside))
 
 
 def replacement(function: Any) -> Any:
     """What stands for a function that was imported by its name; the function itself for all others."""
     name = getattr(function, "__name__", "")
-    for module in (np, sys.modules.get("cv2")):
-        if module is not None and getattr(module, name, None) is function:
-            return getattr(seen(module, (name,)), name)
-    return function
+    cv2 = sys.modules.get("cv2")
+    if cv2 is not None and getattr(cv2, name, None) is function:
+        return getattr(_opencv(cv2), name)
+    return getattr(_numpy(), name) if function in COPIES else function
 
 
 def _numpy() -> types.ModuleType:

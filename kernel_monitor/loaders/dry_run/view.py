@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 from torchvision.datasets.vision import StandardTransform
 
+from ..global_names import global_names
 from ..transforms.catalogue import find
 from ..transforms.chain import COMPOSES, held
 from . import libraries
@@ -114,10 +115,9 @@ class View:
             return function
         outer = function.__globals__
         others: dict[str, Any] = {}
-        used = dict.fromkeys(names(function.__code__))
-        for name in used:
+        for name in global_names(function.__code__):
             if isinstance(outer.get(name), types.ModuleType) and (
-                (module := libraries.seen(outer[name], used)) is not outer[name]
+                (module := libraries.seen(outer[name], function.__code__)) is not outer[name]
             ):
                 others[name] = module
                 self._watch(functools.partial(outer.get, name), outer[name])
@@ -181,10 +181,13 @@ class View:
         return member
 
     def _members(self, kind: type) -> Iterator[tuple[str, Any]]:
-        """The members of a class that people wrote, each once: those that attribute look-up finds."""
+        """The members of a class that people wrote, each once: those that attribute look-up finds.
+
+        By name: a class that was sent to another process by value has them in another order.
+        """
         seen: set[str] = set()
         for base in kind.__mro__:
-            for name, member in list(vars(base).items()):
+            for name, member in sorted(vars(base).items()):
                 if name not in seen and not self._library(base.__module__):
                     yield name, member
                 seen.add(name)
@@ -243,14 +246,6 @@ class _Attribute:
 
     def __delete__(self, instance: Any) -> None:
         del instance.__dict__[self._name]
-
-
-def names(code: types.CodeType) -> Iterator[str]:
-    """The global names that compiled code may look up, that of functions inside it included."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from names(constant)
 
 
 def _of_property(getter: Callable[[Any], Any]) -> Callable[[Any], Any]:

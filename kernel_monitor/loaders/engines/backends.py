@@ -31,6 +31,9 @@ from .worker_start import sentence, why_not_sent
 DALI_BATCH = 64  # samples, if the wrapped loader has no batch size; the pipeline grows
 
 
+UNSEEDED = "What the data set draws is not seeded (seeded=False), so that DALI could not give the same samples."
+
+
 class Backend(NamedTuple):
     """Whether a backend can run here."""
 
@@ -86,6 +89,8 @@ def _no_dali(setting: Setting) -> str | None:
         found = False
     if not found:
         return "DALI is not installed; pip install 'kernel-monitor[dali]'."
+    if not setting.keyed.source.seeded:
+        return UNSEEDED
     if setting.own is not None:  # it opens and transforms the files by itself
         return None
     return setting.keyed.source.obstacle or setting.refusal

@@ -22,6 +22,7 @@ def imported_again() -> Path | None:
 
     In a notebook and with `python -c` there is none.
     """
+    vars(sys.modules["__main__"]).setdefault("__spec__", None)  # multiprocessing reads it, and %reset deletes it
     data = spawn.get_preparation_data("")  # what multiprocessing would send to the process
     name, path = data.get("init_main_from_name"), data.get("init_main_from_path")
     if name is not None:  # python -m; that of a package, or of a folder, is never imported again

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -26,7 +27,10 @@ from .engine import Delivery, EngineFailed, Pull, WhenAsked
 NAME = "torchvision"
 PREFETCH = 2  # batches per worker, torch's own default
 CAN_OFFER = hasattr(_MultiProcessingDataLoaderIter, "_try_put_index")  # see `WorkersEngine.offer`
+MOST_SEED = (1 << 63) - 1
 DYING = 1.0  # s in which a worker whose connection broke is seen to have ended
+
+_starts = itertools.count(1)  # of workers in the middle of an epoch, in this process
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +57,7 @@ class InlineEngine(WhenAsked):
     def __init__(self, keyed: KeyedDataset, wrapped: DataLoader[Any]) -> None:
         super().__init__()
         self._keyed = keyed
-        self._collate = KeyedCollate(wrapped.collate_fn)
+        self._collate = KeyedCollate(wrapped.collate_fn, seeded=keyed.source.seeded)
         self._pin = wrapped.pin_memory and torch.accelerator.is_available()
 
     def receive(self) -> Delivery:
@@ -201,25 +205,39 @@ class WorkersEngine:
     def _build(self) -> DataLoader[Any]:
         wrapped = self._wrapped
         context: Any = wrapped.multiprocessing_context
-        init: Callable[[int], None] = KeyedInit(wrapped.worker_init_fn)
+        keyed: Any = self._keyed
+        collate: Any = KeyedCollate(wrapped.collate_fn, seeded=keyed.source.seeded)
+        init: Any = KeyedInit(wrapped.worker_init_fn)
         if worker_start.forks(wrapped) and not self.forks:
-            obstacle = worker_start.why_not_sent(self._keyed, wrapped)
-            if obstacle is not None:
-                raise MonitorError(worker_start.sentence(obstacle))
+            way = worker_start.way(self._keyed, wrapped)
+            if way.obstacle is not None:
+                raise MonitorError(worker_start.sentence(way.obstacle))
             context, init = worker_start.without_fork(), InheritingInit(init)
+            if way.by_value:
+                from . import by_value  # cloudpickle may be missing
+
+                keyed, collate, init = by_value.parts(keyed, collate, init)
         return DataLoader(
-            self._keyed,  # type: ignore[arg-type]
+            keyed,
             batch_sampler=self._sampler,  # type: ignore[arg-type]
             num_workers=self._workers,
-            collate_fn=KeyedCollate(wrapped.collate_fn),  # type: ignore[arg-type]
+            collate_fn=collate,
             pin_memory=wrapped.pin_memory,
             timeout=wrapped.timeout,
             worker_init_fn=init,
             multiprocessing_context=context,
-            generator=self.generator or torch.Generator(),
+            generator=self._seeding(),
             prefetch_factor=self._prefetch,
             persistent_workers=True,
         )
+
+    def _seeding(self) -> torch.Generator:
+        """The generator that torch seeds new workers from."""
+        if self._keyed.source.seeded:
+            return self.generator or torch.Generator()
+        # What the workers draw depends on it. Further ones in the same epoch must not draw the same again.
+        generator, self.generator = self.generator, None
+        return generator or torch.Generator().manual_seed((torch.initial_seed() + next(_starts)) & MOST_SEED)
 
     def _alive(self) -> bool:
         """Whether all workers live: a notebook's interrupt reaches them too, and ends them."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import multiprocessing
 import threading
-from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from ..data.keyed_dataset import KeyedDataset
 from . import main_guard
+from .trial_pickler import Trial, pickled
 
-TRIED = 100  # elements of a list that are pickled to see whether all can be
+MOST_COPIED = 1 << 30  # bytes, for each worker
 NOT_FORKED = "new workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise"
 
 _dali_runs = threading.Event()  # set once a DALI pipeline was built in this process
@@ -69,51 +69,64 @@ def _start_server(context: Any) -> None:
         context.set_forkserver_preload(wanted)
 
 
-def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
-    """Why workers cannot be started without a fork, with the remedy; None if they can.
+class Way(NamedTuple):
+    """How a data set is sent to workers that are not forked."""
 
-    To be checked before any such worker is started where the user's own DataLoader would fork: a process that is not
+    obstacle: str | None  # why it cannot be, with the remedy; None if it can
+    by_value: bool = False  # whether it has to be, see `by_value`; else as multiprocessing sends it
+
+
+def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
+    """How workers are started without a fork.
+
+    To be asked before any such worker is started where the user's own DataLoader would fork: a process that is not
     forked imports the user's script. Of the data set's long lists only the beginning is pickled.
     """
     script = main_guard.unguarded()
     if script is not None and not script.is_file():
-        return f"{NOT_FORKED}, because {script.name} is no file that they could import; run a script from a file."
+        return Way(f"{NOT_FORKED}, because {script.name} is no file that they could import; run a script from a file.")
     if script is not None:
-        return (
+        return Way(
             f"{NOT_FORKED}, because {script.name} would then run once more in each: put what it runs under "
             'if __name__ == "__main__":, or set workers before the first switch.'
         )
+    sent = keyed, wrapped.collate_fn, wrapped.worker_init_fn
+    if _goes_plainly(sent):
+        return Way(None)
+    if importlib.util.find_spec("cloudpickle") is None:  # of the extra `torch`
+        return Way(
+            f"{NOT_FORKED}, because cloudpickle is missing, which sends what is defined in a notebook; pip install "
+            "cloudpickle, or set workers before the first switch."
+        )
+    from .by_value import ValueTrial
+
+    trial = ValueTrial(io.BytesIO())
     try:
-        sent = _TrialPickler.bytes_of((keyed, wrapped.collate_fn, wrapped.worker_init_fn))
-    except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+        trial.dump(sent)
+    except Exception as error:  # noqa: BLE001 - as above
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return (
-            f"{NOT_FORKED}: {cause}; define what the data set uses in a module, or set workers before the first switch."
+        return Way(f"{NOT_FORKED}: {cause}; make that when it is first needed, or set workers before the first switch.")
+    if trial.copied > MOST_COPIED:
+        return Way(
+            f"{NOT_FORKED}, because each would get a copy of {trial.copied / 1e9:.1f} GB of NumPy arrays; keep them in "
+            "a torch.Tensor or a np.memmap, which are shared, or set workers before the first switch."
         )
-    # A notebook's own classes are sent by name, and a new process has no notebook to find them in.
-    if b"__main__" in sent and main_guard.imported_again() is None:
-        return (
-            f"{NOT_FORKED}, because the data set uses what is defined in the notebook; move it to a module, or set "
-            "workers before the first switch."
-        )
-    return None
+    return Way(None, by_value=True)
 
 
-class _TrialPickler(ForkingPickler):
-    """Finds out what cannot be pickled, without the time and memory that a million samples would take."""
+def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
+    """Why workers cannot be started without a fork, with the remedy; None if they can."""
+    return way(keyed, wrapped).obstacle
 
-    @classmethod
-    def bytes_of(cls, value: Any) -> bytes:
-        sink = io.BytesIO()
-        cls(sink).dump(value)
-        return sink.getvalue()
 
-    def persistent_id(self, value: Any) -> Any:
-        if type(value) is list and len(value) > TRIED:
-            return self.bytes_of(value[:TRIED])
-        # ForkingPickler would move a tensor's memory to where other processes have it, too.
-        numbers = isinstance(value, torch.Tensor) or (type(value) is np.ndarray and not value.dtype.hasobject)
-        return "numbers" if numbers else None
+def _goes_plainly(sent: Any) -> bool:
+    """Whether multiprocessing can send something by itself."""
+    try:
+        data = pickled(Trial, sent)
+    except Exception:  # noqa: BLE001 - of a lambda, a closure; whatever the user's own classes raise
+        return False
+    # A notebook's own classes would be sent by name, and a new process has no notebook to find them in.
+    return b"__main__" not in data or main_guard.imported_again() is not None
 
 
 def sentence(words: str) -> str:

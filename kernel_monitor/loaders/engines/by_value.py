@@ -1,0 +1,255 @@
+"""Sends workers what they cannot import: classes and functions of a notebook's cells, lambdas, closures.
+
+cloudpickle describes these by what they consist of; all else is sent as multiprocessing sends it, tensors by their
+shared memory. What a worker returns names such a class by its number, so that here it is the notebook's own class.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import itertools
+import operator
+import os
+import pickle
+import random
+import sys
+import weakref
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from types import FunctionType
+from typing import Any, NewType, ParamSpec
+
+import cloudpickle
+import numpy as np
+import torch
+from torch._utils import ExceptionWrapper
+
+from ..data.keyed_dataset import Fetched
+from ..dry_run.openers import REPLACED
+from .main_guard import imported_again
+from .trial_pickler import Shortened, is_mapped
+
+_OF_PROCESS = (
+    (random._inst, random, "_inst"),
+    (np.random.mtrand._rand, np.random.mtrand, "_rand"),
+    (torch.default_generator, torch, "default_generator"),
+)
+"""The process's own generators, which `from random import randint` refers to: never sent as copies of themselves."""
+
+_numbers = itertools.count()
+_sent: weakref.WeakValueDictionary[str, Sent] = weakref.WeakValueDictionary()
+_here: tuple[str, dict[int, int], list[Any]] = ("", {}, [])
+"""In a worker: the key of what it was sent, and the numbers of its classes and functions by their ids, and these."""
+
+
+class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Pickles classes and functions that a new process could not import by value, all else as multiprocessing does.
+
+    Attributes:
+        by_value: those classes and functions, by number.
+    """
+
+    def __init__(self, file: io.BytesIO, number: Callable[[Any], int] | None = None) -> None:
+        # Before the base class is set up, which reads it once.
+        self.dispatch_table = {**ForkingPickler(file).dispatch_table, **cloudpickle.Pickler.dispatch_table}
+        super().__init__(file)
+        self.by_value: dict[int, Any] = {}
+        self._number = number or id
+        self._has_script = imported_again() is not None
+
+    def reducer_override(self, value: Any) -> Any:
+        for generator, module, name in _OF_PROCESS:
+            if value is generator:
+                return getattr, (module, name)
+        if is_mapped(value):
+            order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
+            mode = "r+" if value.mode == "w+" else value.mode  # w+ would make the file anew
+            return np.memmap, (value.filename, value.dtype, mode, value.offset, value.shape, order)
+        if type(value) is functools.cached_property:  # before Python 3.12 it holds a lock
+            return _cached_property, (value.func, value.attrname)
+        described = _DESCRIBED.get(type(value))
+        if described is not None and not (_found(value) and self._importable(value)):
+            return described(value)
+        if not isinstance(value, FunctionType | type):
+            return super().reducer_override(value)
+        if isinstance(value, FunctionType) and value in REPLACED:
+            return getattr, (sys.modules[value.__module__], value.__name__)
+        if value.__module__ == "__main__" and self._has_script and _found(value):
+            return NotImplemented  # by its name
+        reduced = super().reducer_override(value)
+        if isinstance(reduced, tuple):
+            self.by_value[self._number(value)] = value
+            if isinstance(value, FunctionType) and self._importable(value, value.__globals__):
+                return _in_its_module(value, reduced)
+        return reduced
+
+    def _importable(self, value: Any, names: dict[str, Any] | None = None) -> bool:
+        """Whether the module of a value, if `names` are its globals, exists in a new process as well."""
+        module = sys.modules.get(value.__module__ or "")
+        if module is None or (names is not None and vars(module) is not names):
+            return False
+        return self._has_script if module.__name__ == "__main__" else getattr(module, "__spec__", None) is not None
+
+
+class ValueTrial(Shortened, ValuePickler):
+    """Raises for what cannot be sent by value."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._arrays: dict[int, Any] = {}
+
+    @property
+    def copied(self) -> int:
+        """Bytes of arrays that each worker gets a copy of; a forked one shares them."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            self._arrays[id(value)] = value
+        return super().persistent_id(value)
+
+
+class Sent:
+    """What is sent to workers together, in one piece, so that what its parts share is shared there, too."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+        self._key = f"{os.getpid()}-{next(_numbers)}"
+        self._known: dict[int, int] = {}  # numbers of classes and functions, by id
+        self.objects: list[Any] = []  # by number
+        self._pickler: ValuePickler | None = None
+        _sent[self._key] = self
+
+    def __reduce__(self) -> Any:
+        # Anew for each worker: shared memory is handed to one process.
+        file = io.BytesIO()
+        # Kept, because it holds what was made to be sent, such as the tensor with a generator's state, whose shared
+        # memory would be gone before the worker has it.
+        self._pickler = pickler = ValuePickler(file, self._number)
+        pickler.dump((self._parts, pickler.by_value))  # the second is complete once the first is written
+        data = file.getvalue()
+        file.seek(0)
+        file.truncate()  # the pickler keeps it, too
+        return _received, (self._key, data)
+
+    def _number(self, value: Any) -> int:
+        if id(value) not in self._known:
+            self._known[id(value)] = len(self.objects)
+            self.objects.append(value)
+        return self._known[id(value)]
+
+
+class Part:
+    """Stands for one part of what is sent; in the worker it is the part itself."""
+
+    def __init__(self, sent: Sent, number: int) -> None:
+        self._sent = sent
+        self._number = number
+
+    def __reduce__(self) -> Any:
+        return operator.getitem, (self._sent, self._number)
+
+
+class Returning:
+    """A collate function in a worker whose result comes back with the classes that it was sent for."""
+
+    def __init__(self, collate: Callable[[Fetched], Fetched]) -> None:
+        self._collate = collate
+
+    def __call__(self, fetched: Fetched) -> Returned:
+        computed = self._collate(fetched)
+        try:
+            return Returned(computed)
+        except Exception:  # noqa: BLE001 - raised in the user's loop; torch's queue would print it, and the loop wait
+            failure = ExceptionWrapper(where="while a worker's batch was sent back")
+            return Returned(computed._replace(content=None, failure=failure))
+
+
+class Returned:
+    """What a worker computed; where it arrives it is that itself."""
+
+    def __init__(self, fetched: Fetched) -> None:
+        file = io.BytesIO()
+        _ReturnPickler(file).dump(fetched)
+        self._data = file.getvalue()
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (self._data,)
+
+
+class _ReturnPickler(ForkingPickler):
+    def reducer_override(self, value: Any) -> Any:
+        key, numbers, _ = _here
+        return (_known, (key, numbers[id(value)])) if id(value) in numbers else NotImplemented
+
+
+def parts(keyed: Any, collate: Callable[[Fetched], Fetched], init: Callable[[int], None]) -> tuple[Any, Any, Any]:
+    """The three things that a DataLoader sends to its workers, in a form in which they can be sent by value."""
+    sent = Sent(keyed, Returning(collate), init)
+    return Part(sent, 0), Part(sent, 1), Part(sent, 2)
+
+
+def _received(key: str, data: bytes) -> Any:
+    """In the worker: the parts."""
+    global _here  # noqa: PLW0603 - a worker is sent one data set
+    sent, objects = pickle.loads(data)  # noqa: S301 - from the process that started this one
+    _here = key, {id(value): number for number, value in objects.items()}, list(objects.values())
+    # For what is pickled past `_ReturnPickler`, by the user's own code: the notebook has these names there, too.
+    main = vars(sys.modules["__main__"])
+    for value in objects.values():
+        if value.__module__ == "__main__" and value.__qualname__.isidentifier():
+            main.setdefault(value.__name__, value)
+    return sent
+
+
+def _known(key: str, number: int) -> Any:
+    """In the process of the training: what was sent under a number."""
+    return _sent[key].objects[number]
+
+
+def _found(value: Any) -> bool:
+    """Whether a class or function is what its module has under its name."""
+    there: Any = sys.modules.get(value.__module__ or "")
+    for name in getattr(value, "__qualname__", value.__name__).split("."):
+        there = getattr(there, name, None)
+    return there is value
+
+
+def _cached(function: Any, parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _cached_property(function: Any, name: str | None) -> Any:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+_DESCRIBED: dict[Any, Callable[[Any], Any]] = {
+    functools._lru_cache_wrapper: lambda value: (_cached, (value.__wrapped__, value.cache_parameters())),
+    NewType: lambda value: (NewType, (value.__name__, value.__supertype__)),
+    ParamSpec: lambda value: (ParamSpec, (value.__name__,)),
+}
+"""What stands in a module like a function or a class, and is otherwise sent by its name only."""
+
+
+def _in_its_module(function: FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A function's description by cloudpickle, but with its module's own globals instead of copies of some."""
+    make, (code, _, *given), (attributes, slots), *others = reduced
+    return make, (code, _Globals(function.__module__), *given), (attributes, {**slots, "__globals__": {}}), *others
+
+
+class _Globals:
+    """Stands for a module's globals; in the worker it is these."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __reduce__(self) -> Any:
+        return _globals, (self._module,)
+
+
+def _globals(module: str) -> dict[str, Any]:
+    return vars(importlib.import_module(module))
