@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from ..dry_run.openers import original_open
+from PIL import Image
+
 from .image_formats import UNKNOWN, WALKS, NotForDali
 
 HEAD = 65536  # bytes of the first read
@@ -53,7 +54,7 @@ def turned(data: bytes) -> bool:
     if b"Exif" not in data and b"eXIf" not in data:
         return False
     try:
-        with original_open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data)) as image:
             return bool(image.getexif().get(ORIENTATION, 1) != 1)
     except Exception:  # noqa: BLE001 - whatever Pillow raises at a damaged block; then it is not known
         return True
