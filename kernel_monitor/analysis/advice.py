@@ -115,10 +115,13 @@ def cores(decision: Decision) -> Advice:
     if needed <= decision.cores:
         text += " They are enough by this estimate: look at what else runs on them."
         return say(decision, text, Point("cores", "more", "against"))
+    lacking = math.ceil(needed - decision.cores - 1e-9)
+    text += f" {lacking:,} more core{' would' if lacking == 1 else 's would'} end the wait:"
     if needed <= MOST_CORES:
-        text += " Take a machine with more cores for each GPU, or put CPU machines beside this one."
-        return say(decision, text, more)
-    return say(decision, f"{text} No one machine has so many: put CPU machines beside this one.", more)
+        beside = "a machine with more of them for each GPU, or a CPU machine beside this one, by the engine ray"
+    else:
+        beside = "no one machine has so many, so CPU machines beside this one, by the engine ray"
+    return say(decision, f"{text} {beside}. More than that would only wait for the GPU.", more)
 
 
 def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, ...]:

@@ -164,7 +164,7 @@ NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "ava
         ({"states": knobs(None, "loader"), "busy": 99.0}, "Wrap the DataLoader with switchable(loader)"),
         ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 320.0}, "About 8 cores feed this loop"),
         ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 120.0}, "They are enough by this estimate"),
-        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 399.0, "wait": 0.0985}, "put CPU machines"),
+        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 399.0, "wait": 0.0985}, "CPU machines beside"),
     ],
 )
 def test_the_advice_follows_the_decision_order(more: dict[str, Any], words: str) -> None:
@@ -175,7 +175,9 @@ def test_the_advice_follows_the_decision_order(more: dict[str, Any], words: str)
 def test_more_cores_than_one_machine_has_are_put_beside_it() -> None:
     found, _ = fed(states=knobs(4, backends=NO_DALI), busy=99.0, workers=399.0, wait=0.0985)
     assert found.cores_needed > MOST_CORES
-    assert "No one machine has so many" in found.advice
+    assert "no one machine has so many" in found.advice
+    lacking = math.ceil(found.cores_needed - found.cores)
+    assert f"{lacking:,} more cores would end the wait" in found.advice
 
 
 def test_there_is_nothing_to_feed_without_deliveries_or_with_replayed_ones() -> None:
