@@ -138,7 +138,9 @@ def test_workers_that_cannot_be_replaced(folder: Path) -> None:
     assert sizes(iterator) == {64}
     assert loader.backend == "dali-cpu"
     assert loader.clicks[-1].outcome == "failed"
-    assert "nor started otherwise: this data set stays here; define what the data set uses" in loader.state()["status"]
+    assert (
+        "nor started otherwise: this data set stays here; make that when it is first needed" in loader.state()["status"]
+    )
     loader.release()
 
     loader = switchable(DataLoader(data, BATCH, num_workers=1))

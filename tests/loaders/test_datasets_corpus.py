@@ -7,13 +7,14 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -23,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from kernel_monitor.loaders.data.file_check import look_bytes
 
-from .datasets import CASES, RUNNABLE, Case, as_written, equal, reasons, write_images
+from .datasets import CASES, RUNNABLE, Case, arrays, as_written, equal, reasons, write_images
 from .datasets.folder import photos
 
 KNOWN = {value for name, value in vars(reasons).items() if name.isupper()}
@@ -64,7 +65,7 @@ class Decodes(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func.namespace == "image" and func.__name__.startswith("decode")
+        self.count += func.namespace in ("image", "torchcodec_ns") and func.__name__.startswith("decode")
         return func(*args, **(kwargs or {}))
 
 
@@ -73,8 +74,12 @@ def opened() -> Iterator[Callable[[], int]]:
     """How many images have been opened, whichever name the opener goes by."""
     kind = ImageFile.ImageFile
     spying = patch.object(kind, "__init__", autospec=True, side_effect=kind.__init__)
-    with spying as spy, Decodes() as decodes:
-        yield lambda: spy.call_count + decodes.count
+    with spying as spy, Decodes() as decodes, ExitStack() as patches:
+        opencv = [
+            patches.enter_context(patch.object(module, name, side_effect=getattr(module, name)))
+            for module, name in ((cv2, "imread"), (cv2, "imdecode"), (arrays, "imread"))
+        ]
+        yield lambda: spy.call_count + decodes.count + sum(one.call_count for one in opencv)
 
 
 def epoch(case: Case, dataset: Any, seed: int) -> tuple[list[Any], Counting]:

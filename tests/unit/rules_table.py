@@ -39,8 +39,8 @@ threads, batches and cores is made from the same decision as this and as the ver
 3. The cores are busy: switch to the engine that was measured, or else is predicted, to be faster. Of those that are
    neither known to be faster nor known not to be, *Diagnose* says which.
 4. No other engine is faster: more cores, in a machine with more of them for each GPU or in a CPU machine beside it, by
-   the engine `ray`. Cores needed = CPU seconds per image × images/s of a loop that never waits: more than that only wait
-   for the GPU.
+   the engine `ray`. Cores needed = CPU seconds per image × images/s of a loop that never waits: more than that only
+   wait for the GPU.
 5. More than one machine has (128): CPU machines beside it.
 
 Cost per step is the price per hour / 3600 × seconds per step; per epoch, that of as many samples as a whole epoch of

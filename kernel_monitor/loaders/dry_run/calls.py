@@ -9,7 +9,7 @@ from typing import Any
 
 from ..transforms.image_by_name import NAME, takes_name
 
-NO_IMAGE = "opens no image file"
+NO_IMAGE = "opens no image file by a function that is known"
 TWO_IMAGES = "opens more than one image"
 OPENED_TWICE = "opens its file twice"
 UNOPENED = "could not be opened"

@@ -22,7 +22,6 @@ _ON_ITS_SIDE = (5, 6, 7, 8)  # orientations that exchange width and height
 _ALL, _BACKWARDS = slice(None), slice(None, None, -1)
 _REVERSED = ((_ALL, _ALL, _BACKWARDS), (..., _BACKWARDS))
 _PACKAGE = __name__.rpartition(".")[0]
-_TRANSFORMS = ("torchvision.transforms.v2._", "albumentations.")
 
 
 class LazyTensor(torch.Tensor):
@@ -133,7 +132,7 @@ def in_transform() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if module == "torchvision.transforms.transforms" or module.startswith(_TRANSFORMS):
+        if module == "torchvision.transforms.transforms" or module.startswith("torchvision.transforms.v2._"):
             return True
         frame = frame.f_back if module.startswith(("PIL.", "torch", "numpy.", _PACKAGE)) else None
     return False
