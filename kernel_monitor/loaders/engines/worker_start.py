@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 import threading
+from itertools import islice
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -12,11 +13,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from ...integrations import ray_cluster
 from ..data.keyed_dataset import KeyedDataset
 from . import main_guard
 
 TRIED = 100  # elements of a list that are pickled to see whether all can be
-NOT_FORKED = "new workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise"
+NOT_FORKED = "new workers cannot be forked, because DALI, Ray or CUDA runs in this process, nor started otherwise"
 
 _dali_runs = threading.Event()  # set once a DALI pipeline was built in this process
 
@@ -32,8 +34,11 @@ def dali_runs() -> bool:
 
 
 def fork_is_safe() -> bool:
-    """Whether the process has neither DALI's threads nor a CUDA context, which do not survive a fork."""
-    return not dali_runs() and not torch.cuda.is_initialized()
+    """Whether the process has no threads of DALI or Ray and no CUDA context, which do not survive a fork.
+
+    Ray runs here only where the user has joined a cluster; the engine `ray` does so in a process of its own.
+    """
+    return not dali_runs() and not torch.cuda.is_initialized() and ray_cluster.joined() is None
 
 
 def forks(wrapped: DataLoader[Any]) -> bool:
@@ -99,21 +104,42 @@ def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
     return None
 
 
-class _TrialPickler(ForkingPickler):
-    """Finds out what cannot be pickled, without the time and memory that a million samples would take."""
+def why_not_by_value(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
+    """Why a data set cannot be sent to another machine, together with what the notebook defines; None if it can."""
+    import cloudpickle
+
+    class ByValue(_Trial, cloudpickle.Pickler):  # type: ignore[misc]
+        pass
+
+    try:
+        ByValue.bytes_of((keyed, wrapped.collate_fn, wrapped.worker_init_fn))
+    except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+        return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return None
+
+
+class _Trial:
+    """Of a pickler: finds out what cannot be pickled, without the time and memory that a million samples would take."""
 
     @classmethod
     def bytes_of(cls, value: Any) -> bytes:
         sink = io.BytesIO()
-        cls(sink).dump(value)
+        pickler: Any = cls(sink)  # type: ignore[call-arg]
+        pickler.dump(value)
         return sink.getvalue()
 
     def persistent_id(self, value: Any) -> Any:
         if type(value) is list and len(value) > TRIED:
             return self.bytes_of(value[:TRIED])
+        if type(value) is dict and len(value) > TRIED:
+            return self.bytes_of(list(islice(value.items(), TRIED)))
         # ForkingPickler would move a tensor's memory to where other processes have it, too.
         numbers = isinstance(value, torch.Tensor) or (type(value) is np.ndarray and not value.dtype.hasobject)
         return "numbers" if numbers else None
+
+
+class _TrialPickler(_Trial, ForkingPickler):
+    pass
 
 
 def sentence(words: str) -> str:
