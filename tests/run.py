@@ -29,11 +29,11 @@ from .conftest import FREE, has_gpu
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 # A folder that is missing is a failure: its tests would be gone and nobody would notice.
-FOLDERS = ("unit", "truth", "record", "wire", "loaders", "packaging", "kernel", "notebooks", "browser")
+FOLDERS = ("unit", "truth", "record", "wire", "loaders", "remote", "packaging", "kernel", "notebooks", "browser")
 PAGE = "widgets (vitest)"
 LIMIT_S = 1800.0
 ALONE = "alone"
-LONGEST_FIRST = ("browser", "loaders", "unit", "kernel", "packaging", "notebooks", "record")
+LONGEST_FIRST = ("browser", "loaders", "unit", "kernel", "remote", "packaging", "notebooks", "record")
 """So that no lane is left with a long folder when the others have finished."""
 LANES = int(os.environ.get("TEST_LANES", "4"))
 PRINTING = threading.Lock()

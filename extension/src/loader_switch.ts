@@ -4,7 +4,7 @@ import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
 import type { KernelSource, LoaderState } from '@kernel-monitor/widgets';
 
 /** Every backend there is (kernel_monitor/loaders/engines/backends.py). */
-export const BACKENDS = ['torchvision', 'dali-cpu', 'dali-gpu', 'synthetic'] as const;
+export const BACKENDS = ['torchvision', 'dali-cpu', 'dali-gpu', 'synthetic', 'ray'] as const;
 
 /** @returns null where no loader has the backend, else whether one could switch to it now */
 export function canSwitch(source: KernelSource, backend: string): boolean | null {
@@ -29,7 +29,10 @@ export async function switchLoader(source: KernelSource, backend: string): Promi
     const { button } = await showDialog({
       title: `Switch to ${backend}?`,
       body: confirm,
-      buttons: [Dialog.cancelButton(), Dialog.okButton({ label: 'Replay' })],
+      buttons: [
+        Dialog.cancelButton(),
+        Dialog.okButton({ label: backend === 'synthetic' ? 'Replay' : 'Start' })
+      ],
       defaultButton: 0
     });
     if (!button.accept) {

@@ -111,8 +111,9 @@ def decide(
     nothing is to be advised, as a sentence.
     """
     gains = {gain.action: gain for gain in verdict.gains}
-    names = [str(engine.get("name")) for engine in state.get("backends") or () if engine.get("available")]
-    others = [name for name in names if name not in (segment.backend, "synthetic")]
+    # What a person must agree to first is no advice: batches that are replayed, a Ray on this machine.
+    able = [one for one in state.get("backends") or () if one.get("available") and one.get("confirm") is None]
+    others = [name for name in (str(one.get("name")) for one in able) if name not in (segment.backend, "synthetic")]
     return Decision(
         segment=segment,
         kind=verdict.kind,
@@ -137,9 +138,10 @@ def cpu_per_image(segment: Segment) -> float:
     """CPU seconds that loading one image took; NaN where they are not separable from the rest.
 
     They are the workers' (`process/workers/cpu`) over the samples delivered; where the loop's own thread loads (no
-    workers), its wait is that work. What DALI's threads take is not told apart from the kernel's own work.
+    workers), its wait is that work. What DALI's threads take is not told apart from the kernel's own work,
+    and what other machines take for `ray` is not measured.
     """
-    if segment.samples == 0 or segment.backend.startswith("dali") or segment.synthetic:
+    if segment.samples == 0 or segment.backend.startswith(("dali", "ray")) or segment.synthetic:
         return math.nan
     if segment.knobs.get("workers") == 0:
         return segment.wait / 1e3 * segment.batches / segment.samples

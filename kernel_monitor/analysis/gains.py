@@ -101,7 +101,7 @@ def gains(
     measured = {one.action: one for one in known}
     for backend in state.get("backends") or []:
         name = str(backend.get("name"))
-        if name in (segment.backend, "synthetic") or not backend.get("available"):
+        if name in (segment.backend, "synthetic") or not backend.get("available") or backend.get("confirm"):
             continue
         calibration = (state.get("calibration") or {}).get(name) or {}
         gain = measured.get(name) or _engine(name, calibration, segment, wait.value, timings, given)
@@ -130,6 +130,8 @@ def _engine(
     """The gain of another engine, or why it is not known."""
     if name == "dali-gpu":
         return "what decoding takes of this GPU has not been measured"
+    if name == "ray":
+        return "what other machines can do has not been measured"
     if segment.backend != "torchvision":
         return f"the processor time of {segment.backend} cannot be separated from the training's own"
     step = timings.mean

@@ -27,6 +27,7 @@ KNOBS_OF = {
     "torchvision": ("workers", "prefetch"),
     "dali-cpu": ("prefetch", "threads"),
     "dali-gpu": ("prefetch", "threads"),
+    "ray": ("workers", "prefetch"),
 }
 """The knobs that an engine heeds; any other heeds none."""
 METRICS = {

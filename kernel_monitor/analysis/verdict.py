@@ -132,7 +132,7 @@ def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Map
 def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged | None:
     """Input-bound, or undetermined with the reason; None: it is not input-bound."""
     wait, threshold = found.wait, limits["wait"]
-    serial = segment.backend not in PIPELINED and segment.knobs.get("workers", 0) == 0
+    serial = segment.backend not in (*PIPELINED, "ray") and segment.knobs.get("workers", 0) == 0
     who = "The GPU waits for data" if timings.on_device and found.parts else "The loop waits for data"
     text = f"{who} {percent(wait.value)} of each step ({_ms(timings, wait.value)}, {_steps(timings)})."
     if wait.low < threshold:

@@ -226,6 +226,6 @@ def _engines(backends: Sequence[EngineState], first: str, *, confirmed: bool) ->
             continue
         if not engine["available"]:
             cannot.append(f"{engine['name']} cannot run here: {engine['reason']}")
-        elif engine["confirm"] is None or confirmed:
+        elif engine["confirm"] is None or (confirmed and engine["name"] == REPLAYS):
             able.append(str(engine["name"]))
     return [first, *sorted(able, key=lambda name: name == REPLAYS)], cannot

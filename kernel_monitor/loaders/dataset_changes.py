@@ -39,6 +39,7 @@ class DatasetChanges:
             self._seen = seen
             self._source.renew()
             self._translate()
+            self._pool.data_changed()
 
     def at_epoch(self) -> None:
         """At the start of an epoch.

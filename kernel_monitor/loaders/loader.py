@@ -29,6 +29,7 @@ from .order_generators import samplers
 from .orders import Orders
 from .parity import Parity, compare
 from .plan import Cursor, EpochRecord, EpochRecords
+from .remote.nodes import RayNode
 from .state import loader_state, some_paths
 from .switching.engine_pool import EnginePool
 from .switching.epoch import EpochIterator
@@ -159,7 +160,12 @@ class SwitchableLoader(EpochRecords):
     @property
     def backends(self) -> dict[str, Backend]:
         """Every backend by name: whether it can run here, and why not."""
-        return dict(self.pool.backends)
+        return self.pool.backends
+
+    @property
+    def nodes(self) -> list[RayNode]:
+        """The nodes of the Ray cluster that `ray` has joined, those that are left out with the reason."""
+        return self.pool.nodes
 
     @property
     def knobs(self) -> Knobs:
@@ -198,8 +204,9 @@ class SwitchableLoader(EpochRecords):
         The backend is built in the background while the present one delivers, and takes over at a batch boundary.
 
         Args:
-            name: `torchvision`, `dali-cpu`, `dali-gpu`, or `dali` for the better of the two that can run; or
-                `synthetic`, which keeps copies of the next four batches and hands out copies of those from then on.
+            name: `torchvision`, `dali-cpu`, `dali-gpu`, or `dali` for the better of the two that can run; `ray`, whose
+                workers are on other machines; or `synthetic`, which keeps copies of the next four batches and hands
+                out copies of those from then on.
 
         Raises:
             BackendUnavailable: there is no such backend or it cannot run here.

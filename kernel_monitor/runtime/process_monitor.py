@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..diagnosis import loop_guard
 from ..diagnosis.diagnose_command import DiagnoseCommand
 from ..errors import MonitorError, SessionError
+from ..integrations import ray_cluster
 from ..profiler import profile_run
 from ..profiler.profile_command import ProfileCommand
 from ..recorded import Opened, RecordedSession
@@ -110,6 +111,7 @@ class Monitor:
         charts: str | list[str] | tuple[str, ...] | None = None,
         record: Record | None = None,
         price: Price | None = None,
+        ray: str | None = None,
     ) -> SettingsState:
         """Change settings, also while the monitor runs, without losing samples; returns all settings.
 
@@ -120,14 +122,19 @@ class Monitor:
             record: False stops the recording, True resumes it in the same file, a folder sets where to record; the
                 result is in `recording`. Default True.
             price: of an hour of this machine: a number, or text such as `2.50 €`; an empty text removes it.
+            ray: the cluster that the engine `ray` of this process's loaders joins from now on: `auto` or `host:port`;
+                an empty text for the one of RAY_ADDRESS. Part of no recording.
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
         """
         with self._lock:
+            cluster = None if ray is None else _cluster(ray)
             before = self._settings
             after = before.changed(interval=interval, history=history, charts=charts, record=record, price=price)
             self._settings = after
+            if cluster is not None:
+                ray_cluster.Chosen.address = cluster or None
             self._configure_store()
             if after != before or record is not None:
                 self.live_session.configure(before, after)
@@ -303,3 +310,11 @@ def open_session(path: str | os.PathLike[str] | None = None) -> RecordedSession:
         SessionError: there is none, or it cannot be read; the message gives the reason.
     """
     return monitor.opened.open(path)
+
+
+def _cluster(address: str) -> str:
+    """A cluster's address, or an empty text for none; SessionError if it is no address."""
+    try:
+        return ray_cluster.checked(address) if address != "" else ""
+    except MonitorError as error:
+        raise SessionError(str(error)) from None

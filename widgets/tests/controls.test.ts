@@ -122,7 +122,8 @@ describe('the loader’s radios', () => {
       'torchvision',
       'dali-cpu',
       'dali-gpu',
-      'synthetic'
+      'synthetic',
+      'ray'
     ]);
     expect(checked()).toEqual(['torchvision']);
     const gpu = radio('dali-gpu');
@@ -180,7 +181,7 @@ describe('the loader’s radios', () => {
   });
 
   it('work by keyboard: arrows move, Space and Enter choose', () => {
-    expect(all('radio').map(el => el.tabIndex)).toEqual([0, -1, -1, -1]);
+    expect(all('radio').map(el => el.tabIndex)).toEqual([0, -1, -1, -1, -1]);
     radio('torchvision').focus();
     key('ArrowRight');
     expect(document.activeElement).toBe(radio('dali-cpu'));
@@ -194,7 +195,7 @@ describe('the loader’s radios', () => {
     expect(source.asked).toEqual([['loader-1', 'dali-cpu', false]]);
     key('Home');
     key('ArrowLeft');
-    expect(document.activeElement).toBe(radio('synthetic'));
+    expect(document.activeElement).toBe(radio('ray'));
     expect(key('a')).toBe(true);
   });
 

@@ -140,7 +140,7 @@ describe('Diagnose', () => {
     const box = question().querySelector<HTMLInputElement>('input')!;
     expect(box.checked).toBe(false);
     const note = document.getElementById(box.getAttribute('aria-describedby')!)!;
-    expect(note.textContent).toBe(state.backends.at(-1)!.confirm);
+    expect(note.textContent).toBe(state.backends.find(({ name }) => name === 'synthetic')!.confirm);
     press('Run it', question()).click();
     await settle();
     expect(source.diagnose.mock.calls).toEqual([['loader-1', false]]);

@@ -35,6 +35,12 @@ beforeEach(() => {
 });
 
 describe('a backend with a question', () => {
+  it('has the word for what is confirmed', () => {
+    radio('ray').click();
+    press('Start');
+    expect(source.asked).toEqual([['loader-1', 'ray', true]]);
+  });
+
   it.each([
     ['click', () => radio('synthetic').click()],
     ['Space', () => (radio('synthetic').focus(), key(' '))],

@@ -48,6 +48,7 @@ describe('golden messages', () => {
       false,
       false,
       false,
+      true,
       true
     ]);
   });

@@ -6,12 +6,14 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from ...errors import BackendUnavailable
+from ...errors import BackendUnavailable, MonitorError
+from ...integrations import ray_cluster
 from ...os_process import usable_cores
+from ..remote.nodes import NAME as RAY
 from ..transforms.ops.colour import Jitter
 from ..transforms.program import Program
 from ..transforms.translate import share
@@ -51,7 +53,10 @@ class Spec:
     obstacle: Callable[[Setting], str | None]  # why it cannot run, None where it can
     build: Callable[[Setting], Engine]  # makes the engine
     uses: frozenset[str]  # the knobs (fields of `Knobs`) that it is built with
-    confirm: str | None = None  # what to ask a person before switching to it
+    confirm: Callable[[], str | None] = lambda: None  # what to ask a person before switching to it
+    turn: Callable[[Any, Setting], None] | None = (
+        None  # changes the knobs of the running engine; None: a new one is made
+    )
 
 
 def _torchvision(setting: Setting) -> Engine:
@@ -178,13 +183,40 @@ def _cuda_obstacle() -> str:
 
 _DALI_KNOBS = frozenset({"threads", "prefetch", "fused_decode"})
 
+
+def _ray(setting: Setting) -> Engine:
+    from .ray_engine import RayEngine  # what it imports comes with the extra `ray`
+
+    return RayEngine(setting.keyed, setting.wrapped, setting.workers, setting.prefetch)
+
+
+def _turn_ray(engine: Any, setting: Setting) -> None:
+    engine.turn(setting.workers, setting.prefetch)
+
+
+def _no_ray(setting: Setting) -> str | None:
+    if not ray_cluster.installed():
+        return "Ray is not installed; pip install 'kernel-monitor[ray]'."
+    try:
+        ray_cluster.address()
+    except MonitorError as error:
+        return str(error)
+    if not setting.keyed.source.seeded:
+        return "The data set draws as in a plain DataLoader (seeded=False), whose workers are seeded on this machine."
+    from .by_value import why_not_remote
+
+    cause = why_not_remote((setting.keyed, setting.wrapped.collate_fn, setting.wrapped.worker_init_fn))
+    return None if cause is None else f"The data set cannot be sent to other machines: {cause}."
+
+
 SPECS: dict[str, Spec] = {
     spec.name: spec
     for spec in (
         Spec(NAME, lambda _: None, _torchvision, frozenset({"workers", "prefetch"})),
         Spec("dali-cpu", _no_dali_cpu, lambda setting: _dali("dali-cpu", setting), _DALI_KNOBS),
         Spec("dali-gpu", _no_gpu, lambda setting: _dali("dali-gpu", setting), _DALI_KNOBS),
-        Spec(SYNTHETIC, lambda _: None, lambda setting: SyntheticEngine(setting.device), frozenset(), CONFIRM),
+        Spec(SYNTHETIC, lambda _: None, lambda setting: SyntheticEngine(setting.device), frozenset(), lambda: CONFIRM),
+        Spec(RAY, _no_ray, _ray, frozenset({"workers", "prefetch"}), ray_cluster.question, _turn_ray),
     )
 }
 
@@ -194,7 +226,7 @@ def availability(setting: Setting) -> dict[str, Backend]:
     found = {}
     for name, spec in SPECS.items():
         reason = spec.obstacle(setting)
-        found[name] = Backend(reason is None, reason, spec.confirm, None if reason else _note(name, setting))
+        found[name] = Backend(reason is None, reason, spec.confirm(), None if reason else _note(name, setting))
     return found
 
 

@@ -29,7 +29,7 @@ from torch._utils import ExceptionWrapper
 from ..data.keyed_dataset import Fetched
 from ..dry_run.openers import REPLACED
 from .main_guard import imported_again
-from .trial_pickler import Shortened, is_mapped
+from .trial_pickler import Shortened, is_mapped, pickled
 
 _OF_PROCESS = (
     (random._inst, random, "_inst"),
@@ -47,23 +47,30 @@ _here: tuple[str, dict[int, int], list[Any]] = ("", {}, [])
 class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """Pickles classes and functions that a new process could not import by value, all else as multiprocessing does.
 
+    Args:
+        file: where to.
+        number: the number of a class or function.
+        remote: for another machine, which has neither this one's shared memory, nor its files, nor the script.
+
     Attributes:
         by_value: those classes and functions, by number.
     """
 
-    def __init__(self, file: io.BytesIO, number: Callable[[Any], int] | None = None) -> None:
-        # Before the base class is set up, which reads it once.
-        self.dispatch_table = {**ForkingPickler(file).dispatch_table, **cloudpickle.Pickler.dispatch_table}
+    def __init__(self, file: io.BytesIO, number: Callable[[Any], int] | None = None, *, remote: bool = False) -> None:
+        if not remote:
+            # Before the base class is set up, which reads it once.
+            self.dispatch_table = {**ForkingPickler(file).dispatch_table, **cloudpickle.Pickler.dispatch_table}
         super().__init__(file)
         self.by_value: dict[int, Any] = {}
         self._number = number or id
-        self._has_script = imported_again() is not None
+        self._remote = remote
+        self._has_script = not remote and imported_again() is not None
 
     def reducer_override(self, value: Any) -> Any:
         for generator, module, name in _OF_PROCESS:
             if value is generator:
                 return getattr, (module, name)
-        if is_mapped(value):
+        if not self._remote and is_mapped(value):
             order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
             mode = "r+" if value.mode == "w+" else value.mode  # w+ would make the file anew
             return np.memmap, (value.filename, value.dtype, mode, value.offset, value.shape, order)
@@ -109,6 +116,31 @@ class ValueTrial(Shortened, ValuePickler):
         if type(value) is np.ndarray:
             self._arrays[id(value)] = value
         return super().persistent_id(value)
+
+
+class _RemoteTrial(Shortened, ValuePickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, remote=True)
+
+
+def for_other_machines(value: Any) -> bytes:
+    """A value by value, for `pickle.loads` in a process of another machine.
+
+    Raises:
+        Exception: the user's objects cannot be pickled.
+    """
+    file = io.BytesIO()
+    ValuePickler(file, remote=True).dump(value)
+    return file.getvalue()
+
+
+def why_not_remote(value: Any) -> str | None:
+    """Why a value cannot be sent to another machine, without a full stop; None if it can."""
+    try:
+        pickled(_RemoteTrial, value)
+    except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+        return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return None
 
 
 class Sent:

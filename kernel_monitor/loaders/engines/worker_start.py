@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader
 
+from ...integrations import ray_cluster
 from ..data.keyed_dataset import KeyedDataset
 from . import main_guard
 from .trial_pickler import Trial, pickled
 
 MOST_COPIED = 1 << 30  # bytes, for each worker
-NOT_FORKED = "new workers cannot be forked, because DALI or CUDA runs in this process, nor started otherwise"
+NOT_FORKED = "new workers cannot be forked, because DALI, Ray or CUDA runs in this process, nor started otherwise"
 
 _dali_runs = threading.Event()  # set once a DALI pipeline was built in this process
 
@@ -32,8 +33,11 @@ def dali_runs() -> bool:
 
 
 def fork_is_safe() -> bool:
-    """Whether the process has neither DALI's threads nor a CUDA context, which do not survive a fork."""
-    return not dali_runs() and not torch.cuda.is_initialized()
+    """Whether the process has no threads of DALI or Ray and no CUDA context, which do not survive a fork.
+
+    Ray runs here only where the user has joined a cluster; the engine `ray` does so in a process of its own.
+    """
+    return not dali_runs() and not torch.cuda.is_initialized() and ray_cluster.joined() is None
 
 
 def forks(wrapped: DataLoader[Any]) -> bool:

@@ -17,12 +17,14 @@ from typing import Any
 
 from ...protocol.states import CalibrationState
 from ..calibration import Calibration, calibrate
-from ..engines.backends import SPECS, availability
+from ..engines.backends import SPECS, Backend, availability
 from ..engines.rest_engine import RestEngine
 from ..engines.setting import GivenSettings, Setting, rest_in_workers, translated
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..engines.torch_engine import PREFETCH, WorkersEngine
 from ..knobs import Knobs
+from ..remote.nodes import NAME as RAY
+from ..remote.nodes import RayNode, sentence
 from .pooled_engine import PooledEngine
 from .switch import SwitchState
 
@@ -36,7 +38,7 @@ class EnginePool:
 
     def __init__(self, setting: Setting, state: SwitchState) -> None:
         self.setting = setting  # what engines are built for from now on
-        self.backends = availability(setting)  # every backend by name
+        self._backends = availability(setting)
         self._in_force = setting  # differs from `setting` while a change is being prepared
         self._state = state
         self._lock = threading.RLock()
@@ -47,6 +49,28 @@ class EnginePool:
         self._obstacle = setting.keyed.source.obstacle
         self._encoded: bool | None = None  # as DALI's engines were built for it; None while there are none
         self._calibrated: tuple[Setting, Calibration] | None = None
+
+    @property
+    def backends(self) -> dict[str, Backend]:
+        """Every backend by name. What `ray` would ask and which nodes work for it changes by itself."""
+        found = dict(self._backends)
+        if found[RAY].available:
+            nodes = self.nodes
+            confirm = None if nodes else SPECS[RAY].confirm()
+            found[RAY] = found[RAY]._replace(confirm=confirm, note=sentence(nodes) if nodes else None)
+        return found
+
+    @property
+    def nodes(self) -> list[RayNode]:
+        """The nodes of the cluster that `ray` has joined; empty where it has joined none."""
+        pooled = self._engines.get(RAY)
+        return [] if pooled is None else list(getattr(pooled.engine, "nodes", ()))
+
+    def data_changed(self) -> None:
+        """In the middle of an epoch, and to be seen at once: what `ray` computed meanwhile is computed again."""
+        pooled = self._engines.get(RAY)
+        if pooled is not None:
+            pooled.revoke()
 
     @property
     def knobs(self) -> Knobs:
@@ -84,7 +108,7 @@ class EnginePool:
                 return
             after = self.setting = replace(self.setting, careful=True, **knobs)
             if "workers" in knobs:
-                self.backends = availability(after)  # DALI leaves them what it cannot do
+                self._backends = availability(after)  # DALI leaves them what it cannot do
             if self._preparing:
                 return  # the thread looks for newer settings when it is done
             made, slow = self._make()
@@ -129,7 +153,7 @@ class EnginePool:
             if old.prefetch_factor != now.prefetch_factor:
                 changed["prefetch"] = None
             self.setting = self._in_force = replace(self.setting, **changed)
-            self.backends = availability(self.setting)
+            self._backends = availability(self.setting)
             dropped = list(self._engines.values())
             self._engines.clear()
         for pooled in dropped:
@@ -147,8 +171,8 @@ class EnginePool:
                 return
             self.setting, self._obstacle, self._encoded = setting, obstacle, None
             self._in_force = replace(self._in_force, program=setting.program, refusal=setting.refusal)
-            self.backends = availability(setting)
-            dropped = [self._engines.pop(name) for name in list(self._engines) if name != TORCHVISION]
+            self._backends = availability(setting)
+            dropped = [self._engines.pop(name) for name in list(self._engines) if name not in (TORCHVISION, RAY)]
         for pooled in dropped:
             pooled.release()
 
@@ -170,7 +194,8 @@ class EnginePool:
             self._retired.append(pooled)
             knobs: dict[str, Any] = {knob: getattr(previous.setting, knob) for knob in SPECS[name].uses}
             self.setting = self._in_force = replace(self.setting, careful=True, **knobs)
-            self.backends = availability(self.setting)
+            self._turn_running()
+            self._backends = availability(self.setting)
         self._state.knobs_changed(self.knobs, error)
         return True
 
@@ -205,7 +230,11 @@ class EnginePool:
     def _make(self) -> tuple[dict[str, PooledEngine], list[PooledEngine]]:
         """New engines in place of those whose knobs have changed, and those among them that take long to start."""
         wanted = self.setting
-        stale = [name for name, pooled in self._engines.items() if _differs(name, pooled.setting, wanted)]
+        stale = [
+            name
+            for name, pooled in self._engines.items()
+            if SPECS[name].turn is None and _differs(name, pooled.setting, wanted)
+        ]
         made = {name: PooledEngine(SPECS[name].build(wanted), wanted) for name in stale}
         return made, [pooled for name, pooled in made.items() if self._is_slow(name, pooled)]
 
@@ -221,7 +250,16 @@ class EnginePool:
             pooled.previous = kept
             self._engines[name] = pooled
         self._in_force = self.setting
+        self._turn_running()
         self.reap()
+
+    def _turn_running(self) -> None:
+        """Hand the knobs in force to the engines that change them as they run."""
+        for name, pooled in self._engines.items():
+            turn = SPECS[name].turn
+            if turn is not None and _differs(name, pooled.setting, self._in_force):
+                pooled.setting = self._in_force
+                turn(pooled.engine, self._in_force)
 
     def _prepare(self, wanted: Setting, made: dict[str, PooledEngine], slow: list[PooledEngine]) -> None:
         """Start the slow engines, then put all new ones in their places; again if newer settings came meanwhile."""
@@ -234,7 +272,7 @@ class EnginePool:
                     self._install(made)
                 elif not again:
                     self.setting = self._in_force
-                    self.backends = availability(self.setting)
+                    self._backends = availability(self.setting)
                 released = releases != self._releases  # meanwhile: nothing may be left running
                 self._preparing = again
             if again or failure is not None or released:

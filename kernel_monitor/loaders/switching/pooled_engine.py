@@ -97,6 +97,14 @@ class PooledEngine:
             self.call_inside(self.engine.start, pull)
             self.call_inside(self.engine.pump, 1 if gently else None)
 
+    def revoke(self) -> None:
+        """Let what is under way be computed again, by the engine as it then is."""
+        with self.use():
+            run = self.run
+            if run is not None:
+                run.closed = run.revoked = True
+            self._run = None
+
     def release(self) -> None:
         """Give back what the engine has; the batches under way are taken again."""
         if os.getpid() != self._process:

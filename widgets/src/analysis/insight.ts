@@ -179,7 +179,7 @@ export class InsightControl {
       return;
     }
     const engines = state.backends.filter(
-      ({ name, available }) => available && name !== 'synthetic'
+      ({ available, confirm }) => available && confirm === null
     );
     const synthetic = state.backends.find(
       ({ name, available }) => name === 'synthetic' && available

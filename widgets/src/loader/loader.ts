@@ -52,7 +52,7 @@ export class LoaderControl {
   private readonly label = element('span', 'km-label', 'Loader');
   private readonly group = element('div', 'km-radios');
   private readonly reasons = element('div', 'km-reasons');
-  private readonly question = new Question('Replay batches?');
+  private readonly question = new Question('Switch?');
   private readonly knobs: KnobsControl;
   private readonly counter = new CounterView();
   private readonly cost = element('div', 'km-cost');
@@ -231,7 +231,7 @@ export class LoaderControl {
       this.take(name, radio, false);
       return;
     }
-    this.question.ask(radio.confirm, 'Replay', yes => {
+    this.question.ask(radio.confirm, name === 'synthetic' ? 'Replay' : 'Start', yes => {
       radio.el.focus();
       if (yes) {
         this.take(name, radio, true);

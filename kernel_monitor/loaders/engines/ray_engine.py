@@ -1,0 +1,163 @@
+"""`ray`: the user's own data set and collate function, in workers on other machines; see `loaders.remote`."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from ...integrations import ray_cluster
+from ..data.fingerprint import fingerprint
+from ..data.keyed_dataset import Fetched, KeyedCollate, KeyedDataset, KeyedInit
+from ..data.worker_settings import Inherited
+from ..plan import Slot
+from ..remote.dispatch import MOST
+from ..remote.driver_process import DriverProcess
+from ..remote.nodes import NAME, RayNode
+from .by_value import for_other_machines
+from .engine import Delivery, EngineFailed, Pull
+from .torch_engine import PREFETCH, answer
+
+_RUNS = itertools.count(1)  # so that no answer for one run can pass for another's
+
+
+def packed(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> bytes:
+    """What a worker needs, by value where it is defined in the notebook; in the order that `NodeWorker.load` expects.
+
+    Raises:
+        Exception: the user's objects cannot be pickled.
+    """
+    return for_other_machines(
+        (Inherited.now(), keyed, KeyedCollate(wrapped.collate_fn), KeyedInit(wrapped.worker_init_fn))
+    )
+
+
+class RayEngine:
+    """See the module's text. `workers` counts processes on all nodes, `prefetch` slots under way for each of them.
+
+    Like the workers of `torchvision`, its own have the data set as it was at the start of the epoch, or of the first
+    one where the wrapped loader keeps its workers.
+    """
+
+    name = NAME
+
+    def __init__(self, keyed: KeyedDataset, wrapped: DataLoader[Any], workers: int, prefetch: int | None) -> None:
+        self.broken = False
+        self._keyed = keyed
+        self._wrapped = wrapped
+        self._workers, self._prefetch = _numbers(wrapped, workers, prefetch)
+        self._pin = bool(wrapped.pin_memory) and torch.accelerator.is_available()
+        self._driver: DriverProcess | None = None
+        self._run = 0
+        self._pull: Pull | None = None
+        self._taken: deque[Slot] = deque()
+        self._epoch: int | None = None  # in which the workers were last known to have the data set as it is
+        self._sent = b""  # a digest of it
+
+    @property
+    def depth(self) -> int:
+        return min(MOST, self._workers * self._prefetch)
+
+    @property
+    def nodes(self) -> list[RayNode]:
+        """The nodes of the cluster; empty while it is not joined. For any thread."""
+        driver = self._driver
+        return [] if driver is None or not driver.alive else driver.nodes
+
+    def turn(self, workers: int, prefetch: int | None) -> None:
+        """Change the knobs of the engine as it runs; by any thread."""
+        self._workers, self._prefetch = _numbers(self._wrapped, workers, prefetch)
+        driver = self._driver
+        if driver is not None:
+            driver.turn(self._workers, self._prefetch)
+
+    def prepare(self) -> None:
+        """Join the cluster and wait for the first worker, unless that was done before."""
+        self._joined()
+
+    def _joined(self) -> DriverProcess:
+        if self._driver is not None and self._driver.alive:
+            return self._driver
+        self.release()
+        address = ray_cluster.address()
+        self._sent = self._digest()
+        blob = packed(self._keyed, self._wrapped)
+        driver = self._driver = DriverProcess(address, blob, self._workers, self._prefetch, self._finished)
+        return driver
+
+    def start(self, pull: Pull) -> None:
+        self.broken = True  # until it has started
+        self._taken.clear()
+        driver = self._joined()
+        self._run = next(_RUNS)
+        driver.begin(self._run)
+        if self._wrapped.num_workers == 0:  # the data set may have been changed since, and is to be seen as it is
+            self._epoch = None
+        self._pull = pull
+        self.broken = False
+
+    def pump(self, most: int | None = None) -> None:
+        """Take as many as fit, and have them sent to the workers."""
+        driver, pull = self._driver, self._pull
+        if driver is None or pull is None:
+            return
+        depth = self.depth if most is None else min(self.depth, len(self._taken) + most)
+        while len(self._taken) < depth:
+            slot = pull()
+            if slot is None:
+                return
+            self._taken.append(slot)
+            if slot.number == 0 or slot.epoch != self._epoch:
+                self._renew(slot.epoch)
+            driver.take(self._run, slot)
+
+    def receive(self) -> Delivery:
+        if not self._taken or self._driver is None:
+            raise EngineFailed("no batch was asked for")
+        slot = self._taken[0]
+        found = self._driver.wait(slot.number, self._wrapped.timeout or None)
+        if found.why is not None:
+            raise EngineFailed(found.why)
+        self._taken.popleft()
+        delivery = answer(slot, found.fetched)
+        delivery.decoders = [NAME] * len(delivery.decoders)
+        self.pump()
+        return delivery
+
+    def release(self) -> None:
+        driver, self._driver = self._driver, None
+        self._pull = None
+        self._taken.clear()
+        self.broken = False
+        if driver is not None:
+            driver.close()
+
+    def _finished(self, fetched: Fetched) -> Fetched:
+        """A batch as the loop wants it; on the thread that receives."""
+        if not self._pin or fetched.content is None:
+            return fetched
+        accelerator = torch.accelerator.current_accelerator()
+        return fetched._replace(content=pin_memory(fetched.content, accelerator and accelerator.type))
+
+    def _renew(self, epoch: int) -> None:
+        """At the start of an epoch: send the data set again if it has changed."""
+        self._epoch = epoch
+        if self._wrapped.persistent_workers or self._driver is None:
+            return
+        now = self._digest()
+        if now != self._sent:
+            self._driver.give(packed(self._keyed, self._wrapped))
+            self._sent = now
+
+    def _digest(self) -> bytes:
+        wrapped = self._wrapped
+        return fingerprint(self._keyed.source.dataset, wrapped.collate_fn, wrapped.worker_init_fn, Inherited.now())
+
+
+def _numbers(wrapped: DataLoader[Any], workers: int, prefetch: int | None) -> tuple[int, int]:
+    """Workers and slots for each. A loader without workers has one here."""
+    return max(1, workers), prefetch or wrapped.prefetch_factor or PREFETCH

@@ -1,0 +1,199 @@
+"""The kernel's side of the driver process: starts it, sends it slots, keeps the batches that come back."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from ...errors import MonitorError
+from ..plan import Slot
+from .channel import Channel
+from .node_worker import Place, versions
+from .nodes import RayNode
+from .packing import unpack
+
+ENDS_WITHIN = 10.0  # s, for the process after its pipe was closed; then it is killed
+STARTS_WITHIN = 300.0  # s, until the first worker answers: on a slow disk torch alone takes a minute to import
+
+LOG_PREFIX = re.compile(r"^\[[^\]]*\] \S+: ")  # of Ray's own lines: time, process, file
+
+
+class Answer(NamedTuple):
+    """What came back for a slot."""
+
+    run: int  # run, number: of the slot
+    number: int
+    fetched: Any  # `data.keyed_dataset.Fetched`; None where it failed
+    why: str | None  # it failed
+
+
+class DriverProcess:
+    """One process and what it has answered; `finish` is applied to each batch. One thread at a time begins and waits.
+
+    That thread may be interrupted anywhere: it writes to no pipe and holds no lock, but passes through queues.
+
+    Raises (the constructor):
+        MonitorError: the cluster cannot be joined, or none of its nodes can work; with the cause.
+    """
+
+    def __init__(self, address: str, blob: bytes, workers: int, prefetch: int, finish: Callable[[Any], Any]) -> None:
+        self.nodes: list[RayNode] = []
+        self._finish = finish
+        self._answers: dict[int, Answer] = {}  # of this run, by number: those that came before their turn
+        self._run = 0
+        self._inbox: SimpleQueue[Answer | None] = SimpleQueue()  # None: there will be no more
+        self._outbox: SimpleQueue[tuple[tuple[Any, ...], list[Any]] | None] = SimpleQueue()  # None: close
+        self._ended: str | None = None  # why there will be no more answers
+        self._reader: threading.Thread | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        # -P: its folder is not searched for modules, as some have names of others' packages.
+        command = [sys.executable, "-P", str(Path(__file__).with_name("driver.py")), str(os.getpid())]
+        self._process = subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # the notebook's interrupts are not for it
+        )
+        try:
+            source: Any = self._process.stdout
+            sink: Any = self._process.stdin
+            self._channel = Channel(source, sink)
+            threading.Thread(target=self._send_all, name="ray slots", daemon=True).start()
+            here = str(Path.cwd())
+            place = Place(versions(), tuple(path or here for path in sys.path), here)
+            self._outbox.put((("open", address, place, workers, prefetch), [blob]))
+            self._await_ready(address)
+            self._reader = threading.Thread(target=self._receive_all, name="ray batches", daemon=True)
+            self._reader.start()
+        except BaseException:  # an interrupt, too, must not leave it behind
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The process number."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still answer."""
+        return self._ended is None
+
+    def _await_ready(self, address: str) -> None:
+        late = threading.Timer(STARTS_WITHIN, self._process.kill)
+        late.daemon = True
+        late.start()
+        try:
+            (kind, told), _ = self._channel.receive()
+        except (EOFError, OSError):
+            raise MonitorError(f"Ray did not start: {self._last_words()}") from None
+        finally:
+            late.cancel()
+        if kind == "refused":
+            where = "could not be started on this machine" if address == "local" else f"at {address} cannot be used"
+            raise MonitorError(f"Ray {where}: {told}")
+        self.nodes = told
+
+    def begin(self, run: int) -> None:
+        """A new run: what was computed for an earlier one is dropped."""
+        self._run = run
+        self._answers.clear()
+        self._outbox.put((("begin", run), []))
+
+    def take(self, run: int, slot: Slot) -> None:
+        """Have a slot computed."""
+        self._outbox.put((("slot", run, slot.number, pickle.dumps(slot, protocol=5)), []))
+
+    def give(self, blob: bytes) -> None:
+        """The data set has changed: slots taken from now on are computed with this state of it."""
+        self._outbox.put((("data",), [blob]))
+
+    def turn(self, workers: int, prefetch: int) -> None:
+        """Have other numbers of workers, and of slots under way for each. For any thread."""
+        self._outbox.put((("knobs", workers, prefetch), []))
+
+    def wait(self, number: int, timeout: float | None) -> Answer:
+        """Wait for a batch of this run; an `Answer` with `why` if it will not come, or not within `timeout` s."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while number not in self._answers:
+            if self._ended is not None and self._inbox.empty():
+                return Answer(self._run, number, None, self._ended)
+            try:
+                come = self._inbox.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+            except Empty:
+                return Answer(self._run, number, None, f"no answer came within {timeout:g} s")
+            if come is not None and come.run == self._run:
+                self._answers.setdefault(come.number, come)
+        return self._answers.pop(number)
+
+    def _send_all(self) -> None:
+        while True:
+            message = self._outbox.get()
+            try:
+                if message is None:
+                    self._channel.close()
+                    return
+                self._channel.send(*message)
+            except OSError:  # it has ended, which the other thread reports
+                return
+
+    def _receive_all(self) -> None:
+        while True:
+            try:
+                (kind, *told), buffers = self._channel.receive()
+            except (EOFError, OSError, ValueError):
+                self._ended = self._ended or f"Ray's driver process ended: {self._last_words()}"
+                self._inbox.put(None)
+                return
+            if kind == "nodes":
+                self.nodes = told[0]
+                continue
+            run, number, content = told
+            if run == self._run:
+                opened = self._opened(content, buffers) if kind == "batch" else (None, content)
+                self._inbox.put(Answer(run, number, *opened))
+
+    def _opened(self, header: bytes, buffers: list[Any]) -> tuple[Any, str | None]:
+        try:
+            return self._finish(unpack(header, buffers)), None
+        except Exception as error:  # noqa: BLE001 - of the user's classes, or no memory: the engine fails with it
+            return None, f"the batch cannot be opened: {type(error).__name__}: {error}"
+
+    def _last_words(self) -> str:
+        """The last line that it printed."""
+        try:
+            size = os.fstat(self._log.fileno()).st_size
+            text = os.pread(self._log.fileno(), 4096, max(0, size - 4096)).decode(errors="replace")
+        except (OSError, ValueError):
+            return "closed"
+        lines = [line for line in text.splitlines() if line.strip()]
+        return LOG_PREFIX.sub("", lines[-1].strip()) if lines else "without a word"
+
+    def close(self) -> None:
+        """End the process, and with it the workers and a Ray of our own; takes about a second."""
+        self._ended = self._ended or "it was given back"
+        self._inbox.put(None)
+        self._outbox.put(None)
+        source: Any = self._process.stdout
+        try:
+            self._process.wait(ENDS_WITHIN)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        finally:
+            if self._reader is not None:
+                self._reader.join()
+            source.close()
+            self._log.close()

@@ -1,0 +1,115 @@
+"""What runs on a node: a process with the user's data set and collate function that answers one slot a call.
+
+Imported in the driver process too, where there is no torch: it is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMPARED = ("torch", "torchvision", "numpy", "pillow")
+"""What the pixels of a batch depend on."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a worker needs to find what the kernel finds."""
+
+    versions: dict[str, str]  # of the kernel, by `versions`
+    paths: tuple[str, ...]  # where the kernel looks for modules
+    folder: str  # in which it works
+
+
+def versions() -> dict[str, str]:
+    """The versions that must be the same on a node; of torch without the part for the GPU's maker."""
+    found = {"Python": platform.python_version().rpartition(".")[0]}
+    for name in COMPARED:
+        try:
+            found[name] = importlib.metadata.version(name).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "none"
+    return {**found, "kernel-monitor": _own_version()}
+
+
+def _own_version() -> str:
+    try:
+        from kernel_monitor._version import __version__
+    except ImportError:
+        return "none"
+    return __version__
+
+
+class NodeWorker:
+    """A Ray actor. `blob` is the data set as `engines.ray_engine.packed` makes it; `version` counts its states."""
+
+    def __init__(self, blob: bytes, version: int, number: int, many: int, place: Place) -> None:
+        self._blob = blob
+        self._version = version
+        self._number = number
+        self._many = many
+        self._place = place
+        self._keyed: Any = None
+        self._collate: Any = None
+
+    def hello(self) -> dict[str, Any]:
+        """Get ready. Returns `differs`, a sentence on why this node cannot be used, or None; and what it has."""
+        sys.path.extend(path for path in self._place.paths if path not in sys.path)
+        differs = self._differs()
+        if differs is None:
+            if Path(self._place.folder).is_dir():
+                os.chdir(self._place.folder)
+            import torch
+
+            torch.set_num_threads(1)
+            self.load(self._blob, self._version)
+        return {"differs": differs, "pid": os.getpid(), "shared_memory": _shared_memory()}
+
+    def _differs(self) -> str | None:
+        here = versions()
+        found = [
+            f"{name} {here[name]} instead of {there}"
+            for name, there in self._place.versions.items()
+            if here.get(name) != there
+        ]
+        return ", ".join(found) or None
+
+    def load(self, blob: bytes, version: int) -> None:
+        """Take a state of the data set."""
+        import cloudpickle
+        from torch.utils.data._utils import worker as torch_worker
+
+        inherited, self._keyed, self._collate, init = cloudpickle.loads(blob)
+        self._blob, self._version = b"", version
+        inherited.restore()
+        # What `get_worker_info()` shows to the user's code, as in a worker of torch's.
+        torch_worker._worker_info = torch_worker.WorkerInfo(
+            id=self._number, num_workers=self._many, seed=self._number, dataset=self._keyed
+        )
+        init(self._number)
+
+    def compute(self, version: int, slot: bytes) -> list[Any]:
+        """A pickled slot in; what the batch is without its tensors and arrays, and those as uint8[bytes] each, out."""
+        import pickle
+
+        from .packing import pack
+
+        if version != self._version:
+            raise RuntimeError(f"the worker has state {self._version} of the data set, not {version}")
+        fetched = self._collate(self._keyed.__getitems__(pickle.loads(slot)))  # noqa: S301 - written by the kernel
+        header, buffers = pack(fetched)
+        return [header, *buffers]
+
+
+def _shared_memory() -> int | None:
+    """Bytes of /dev/shm, where Ray keeps batches; None where there is none."""
+    try:
+        found = os.statvfs("/dev/shm")  # noqa: S108 - as Ray has it
+    except (AttributeError, OSError):
+        return None
+    return found.f_frsize * found.f_blocks

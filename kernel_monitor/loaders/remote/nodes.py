@@ -1,0 +1,39 @@
+"""The nodes of a cluster, as the driver process reports them and the page shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+NAME = "ray"  # of the engine
+
+
+class RayNode(NamedTuple):
+    """One node of the cluster."""
+
+    id: str  # Ray's own
+    address: str  # IP address
+    workers: int  # of ours that take slots now
+    answered: int  # batches that it has computed
+    alive: bool
+    reason: str | None  # why it is left out; None where it is not
+    note: str | None  # what slows it down
+
+
+def sentence(nodes: Sequence[RayNode]) -> str:
+    """Where the workers are, and what is wrong with which node. By number: a state may be sent to others."""
+    parts = []
+    working = [str(node.workers) for node in nodes if node.workers]
+    total = sum(node.workers for node in nodes)
+    if len(working) > 1:
+        parts.append(f"{total} workers on {len(working)} nodes ({' + '.join(working)})")
+    else:
+        parts.append(f"{total} worker{'' if total == 1 else 's'} on one node" if working else "no workers now")
+    for number, node in enumerate(nodes, 1):
+        if not node.alive:
+            parts.append(f"node {number} is gone")
+        elif node.reason is not None:
+            parts.append(f"node {number} is left out: {node.reason}")
+        elif node.note is not None:
+            parts.append(f"node {number}: {node.note}")
+    return "; ".join(parts)

@@ -1,0 +1,303 @@
+"""The workers on the nodes: how many, where, and what becomes of them. In the driver process, on its one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import node_worker
+from .node_worker import NodeWorker, Place
+from .nodes import RayNode
+
+STARTS_WITHIN = 90.0  # s until a worker that has not begun is given up: other jobs have the cores of its node
+LOOKS_AGAIN = 30.0  # s at most, until a node whose workers did not start is tried again
+TRIES = 3  # of a node, one after the other without success, where it is not that they were killed; then it is left out
+GIVES_UP = 60.0  # s without any worker, after which slots are no longer kept waiting
+SMALL = 1 << 30  # bytes of /dev/shm below which Ray may keep batches on the disk
+
+
+class WorkerLost(Exception):
+    """The worker that was to answer is gone."""
+
+
+class NoWorkers(Exception):
+    """No node can work for the loader."""
+
+
+@dataclass(eq=False)
+class Remote:
+    """One worker as the driver sees it."""
+
+    handle: Any
+    node: str  # id
+    number: int
+    ready: bool = False
+    leaving: bool = False  # gets no more slots, and is ended when it has answered
+    calls: dict[asyncio.Future[Any], float] = field(default_factory=dict)  # under way, with when they began
+
+
+@dataclass
+class Node:
+    """One node of the cluster."""
+
+    id: str
+    address: str
+    cores: int
+    store: int  # bytes of its object store
+    is_ours: bool  # the driver process runs on it
+    alive: bool = True
+    reason: str | None = None  # why it is left out
+    note: str | None = None  # what slows it down
+    failures: int = 0  # workers that did not start, since the last one that did
+    waits_until: float = 0.0  # s (monotonic), before which no worker is started on it
+    answered: int = 0  # slots
+
+
+class Pool:
+    """`changed` is called when a worker is ready for a slot, lost or given up."""
+
+    def __init__(self, ray: Any, place: Place, workers: int, prefetch: int, changed: Callable[[], None]) -> None:
+        self.wanted = workers
+        self.prefetch = prefetch  # slots under way for each
+        self.nodes: dict[str, Node] = {}
+        self.workers: list[Remote] = []
+        self.version = 0  # of the data set
+        self._ray = ray
+        self._place = place
+        self._changed = changed
+        self._blob: Any = None
+        self._numbers = itertools.count()
+        # By value: a node without this package can then say so.
+        ray.cloudpickle.register_pickle_by_value(node_worker)
+        self._actor = ray.remote(NodeWorker)
+        self._ours = ray.get_runtime_context().get_node_id()
+        self._without_since: float | None = (
+            None  # s (monotonic), since when no worker takes slots; None before the first
+        )
+        self._last_failure: str | None = None  # why a worker did not start
+        self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps none
+
+    # ---- what there is
+
+    @property
+    def ready(self) -> list[Remote]:
+        """The workers that take slots."""
+        return [worker for worker in self.workers if worker.ready and not worker.leaving]
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why there will be no worker; None while there is one, or may be one."""
+        if self.ready:
+            return None
+        if self._without_since is not None and time.monotonic() - self._without_since > GIVES_UP:
+            return f"No worker was there for {GIVES_UP:.0f} s: {self._last_failure or 'none starts'}"
+        if any(not worker.leaving for worker in self.workers):
+            return None
+        usable = [node for node in self._candidates() if node.reason is None]
+        if usable:
+            return None
+        left_out = [f"{node.address}: {node.reason}" for node in self.nodes.values() if node.alive and node.reason]
+        return f"No node can work for the loader. {'; '.join(left_out) or 'None has a core for Ray.'}"
+
+    def shown(self) -> list[RayNode]:
+        """The nodes for the kernel; those that are left out with the reason."""
+        working = Counter(worker.node for worker in self.ready)
+        return [
+            RayNode(node.id, node.address, working[node.id], node.answered, node.alive, node.reason, node.note)
+            for node in self.nodes.values()
+        ]
+
+    # ---- changes of it
+
+    def give(self, blob: bytes) -> None:
+        """Let every worker have this state of the data set before its next slot."""
+        self.version += 1
+        self._blob = self._ray.put(blob)  # once, not for each worker; Ray passes it on from node to node
+        for worker in self.workers:
+            if not worker.leaving:
+                worker.handle.load.remote(self._blob, self.version)
+
+    async def look(self) -> None:
+        """Look at the nodes, and act on what has changed."""
+        self._note_nodes(await asyncio.to_thread(self._ray.nodes))  # waits long where the head is gone
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Start or end workers until there are as many as wanted, on nodes that live."""
+        for worker in list(self.workers):
+            if not self.nodes[worker.node].alive:
+                self.lose(worker, "its node is gone")
+        staying = [worker for worker in self.workers if not worker.leaving]
+        for worker in sorted(staying, key=lambda one: (one.ready, -len(one.calls)))[: len(staying) - self.wanted]:
+            worker.leaving = True
+            self._end_if_done(worker)
+        for _ in range(self.wanted - len(staying)):
+            node = self._roomiest()
+            if node is None:
+                break
+            self._start(node)
+        self._changed()
+
+    def _note_nodes(self, nodes: list[dict[str, Any]]) -> None:
+        alive = set()
+        for found in nodes:
+            if not found["Alive"]:
+                continue
+            name, resources = found["NodeID"], found["Resources"]
+            alive.add(name)
+            if name not in self.nodes:
+                cores, store = int(resources.get("CPU", 0)), int(resources.get("object_store_memory", 0))
+                self.nodes[name] = Node(name, found["NodeManagerAddress"], cores, store, name == self._ours)
+        for name, node in self.nodes.items():
+            node.alive = name in alive
+
+    def _candidates(self) -> list[Node]:
+        """The nodes that may work: others than the one that trains; that one only where it is alone."""
+        alive = [node for node in self.nodes.values() if node.alive and node.cores > 0]
+        return [node for node in alive if not node.is_ours] or alive
+
+    def _roomiest(self) -> Node | None:
+        now, load = time.monotonic(), dict.fromkeys(self.nodes, 0)
+        for worker in self.workers:
+            load[worker.node] += 1
+        free = [
+            node
+            for node in self._candidates()
+            if node.reason is None and load[node.id] < node.cores and now >= node.waits_until
+        ]
+        return min(free, key=lambda node: load[node.id] / node.cores, default=None)
+
+    def _start(self, node: Node) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        number = next(self._numbers)
+        options = self._actor.options(
+            num_cpus=1,
+            # Another one is started in its place: at once, and where there is room. Ray's own restart takes 8 s.
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+        )
+        handle = options.remote(self._blob, self.version, number, max(1, self.wanted), self._place)
+        worker = Remote(handle, node.id, number)
+        self.workers.append(worker)
+        task = asyncio.create_task(self._greet(worker, node))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _greet(self, worker: Remote, node: Node) -> None:
+        try:
+            found = await asyncio.wait_for(self._asked(worker.handle.hello.remote()), STARTS_WITHIN)
+        except TimeoutError:
+            self._not_started(worker, node, "its cores are taken by others", lasting=True)
+        except Exception as error:  # noqa: BLE001 - Ray's, or of the user's own modules on that node
+            self._not_started(worker, node, _last_line(error), lasting=not self.is_loss(error))
+        else:
+            if found["differs"] is not None:
+                node.reason = f"it has {found['differs']}"
+                self.lose(worker, node.reason)
+                return
+            size = found["shared_memory"]
+            if size is not None and size < min(SMALL, node.store):
+                node.note = (
+                    f"its /dev/shm has {size / 2**20:,.0f} MB, so that Ray keeps batches on the disk, which is slow; "
+                    "give its container more (--shm-size=4g)"
+                )
+            worker.ready, node.failures = True, 0
+            self._without_since = None
+            self._changed()
+
+    def _not_started(self, worker: Remote, node: Node, why: str, *, lasting: bool) -> None:
+        """`lasting`: it is not that somebody has killed it."""
+        if worker not in self.workers:  # lost meanwhile
+            return
+        node.failures += 1
+        node.waits_until = time.monotonic() + min(LOOKS_AGAIN, 2.0 ** (node.failures - 2))
+        self._last_failure = why
+        if lasting and node.failures >= TRIES:
+            node.reason = why
+        self.lose(worker, why)
+
+    def lose(self, worker: Remote, why: str) -> None:
+        """A worker is gone, or is to go at once: who waits for it gets `WorkerLost`."""
+        if worker not in self.workers:
+            return
+        self.workers.remove(worker)
+        if worker.ready and not self.ready:
+            self._without_since = time.monotonic()
+        self._ray.kill(worker.handle, no_restart=True)
+        calls, worker.calls = worker.calls, {}
+        for call in calls:
+            if not call.done():
+                call.set_exception(WorkerLost(why))
+        self._changed()
+
+    # ---- slots
+
+    def issue(self, worker: Remote, slot: bytes) -> asyncio.Future[Any]:
+        """Let a worker compute a pickled slot. The future gives what `NodeWorker.compute` returned.
+
+        Its exceptions: `WorkerLost`, or what the call itself raised.
+        """
+        answered = self._asked(worker.handle.compute.remote(self.version, slot))
+        worker.calls[answered] = time.monotonic()
+        answered.add_done_callback(lambda call: self._answered(worker, call))
+        return answered
+
+    def _answered(self, worker: Remote, call: asyncio.Future[Any]) -> None:
+        worker.calls.pop(call, None)
+        if call.cancelled():
+            return
+        error = call.exception()
+        if error is None:
+            self.nodes[worker.node].answered += 1
+        elif self._is_loss(error):
+            self.lose(worker, _last_line(error))
+        self._end_if_done(worker)
+        self._changed()
+
+    def is_loss(self, error: BaseException) -> bool:
+        """Whether a call failed because of its worker or its node, not by itself."""
+        return isinstance(error, WorkerLost) or self._is_loss(error)
+
+    def _is_loss(self, error: BaseException) -> bool:
+        exceptions = self._ray.exceptions
+        return isinstance(error, exceptions.RayError) and not isinstance(error, exceptions.RayTaskError)
+
+    def _end_if_done(self, worker: Remote) -> None:
+        if worker.leaving and not worker.calls:
+            self.lose(worker, "fewer workers are wanted")
+
+    def _asked(self, reference: Any) -> asyncio.Future[Any]:
+        """A future on this thread's loop for a call; what comes after it was set otherwise is dropped."""
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Any] = loop.create_future()
+
+        def settle(answer: concurrent.futures.Future[Any]) -> None:
+            if waiting.done():
+                return
+            error = answer.exception()
+            if error is None:
+                waiting.set_result(answer.result())
+            else:
+                waiting.set_exception(error)
+
+        def came(answer: concurrent.futures.Future[Any]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, answer)
+
+        reference.future().add_done_callback(came)
+        return waiting
+
+
+def _last_line(error: BaseException) -> str:
+    """What an error of Ray's comes to: it quotes whole tracebacks, at whose end the cause is."""
+    cause = getattr(error, "cause", None)
+    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

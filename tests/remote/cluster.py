@@ -1,0 +1,63 @@
+"""`python -m tests.remote.cluster`: a Ray cluster on loopback alone, in a process of its own.
+
+The head, which stands for the machine that trains, and two nodes with two cores each. Answers lines on its input:
+`add`, `remove NODE` (without warning), `stop`. Ends the nodes when its input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+NODES, CORES = 2, 2
+STORE = 100 << 20  # bytes of each object store
+
+
+def main() -> None:
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray listens on the machine's address
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    from ray.cluster_utils import Cluster
+
+    options: dict[str, Any] = {"node_ip_address": LOOPBACK, "object_store_memory": STORE}
+    cluster = Cluster()
+    nodes: dict[str, Any] = {}
+
+    def add(cores: int, **more: Any) -> str:
+        for attempt in (1, 2):
+            try:
+                node = cluster.add_node(num_cpus=cores, **options, **more)
+                nodes[node.node_id] = node
+                return str(node.node_id)
+            except Exception:
+                # On a busy machine its agents are sometimes not up within the 15 s that Ray gives them.
+                if attempt == 2:
+                    raise
+        raise AssertionError
+
+    def tell(answer: Any) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    try:
+        head = add(1, include_dashboard=False)
+        tell({"address": cluster.address, "head": head, "nodes": [add(CORES) for _ in range(NODES)]})
+        for line in sys.stdin:
+            what, *args = line.split()
+            if what == "stop":
+                break
+            if what == "add":
+                tell(add(CORES))
+            elif what == "remove":
+                cluster.remove_node(nodes.pop(args[0]), allow_graceful=False)
+                tell("removed")
+    finally:
+        cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()

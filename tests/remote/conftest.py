@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+
+from kernel_monitor.integrations import ray_cluster
+from kernel_monitor.loaders import SwitchableLoader, switchable
+from kernel_monitor.loaders.engines import ray_engine
+from kernel_monitor.loaders.remote.driver_process import DriverProcess
+
+from ..loaders.conftest import augmented, make_folder
+
+PATIENCE = 90.0  # s, for what takes a busy machine long
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Forks of a process with threads, and more workers than cores, are what these tests are about."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"))
+
+
+class RunningCluster:
+    """The cluster of `cluster.py` and its process."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.remote.cluster"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        told = self._answer()
+        self.address: str = told["address"]
+        self.head: str = told["head"]
+        self.nodes: list[str] = told["nodes"]
+
+    def add(self) -> str:
+        """Add a node; returns its id."""
+        self._say("add")
+        self.nodes.append(str(self._answer()))
+        return self.nodes[-1]
+
+    def remove(self, node: str) -> None:
+        """Let a node vanish without warning."""
+        self._say(f"remove {node}")
+        self._answer()
+        self.nodes.remove(node)
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of the cluster."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes that run a worker of ours."""
+        return [process for process in self.processes() if _name(process).startswith("ray::NodeWorker")]
+
+    def kill_worker(self, which: int = 0) -> None:
+        workers = self.workers()
+        if workers:
+            os.kill(workers[which % len(workers)].pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the nodes, by their own process numbers where they do not end by themselves."""
+        processes = self.processes()
+        try:
+            self._say("stop")
+            self.process.wait(30)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+        for process in processes:
+            if process.is_running():
+                process.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the cluster has not started"
+        return json.loads(line)
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def until(true: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[RunningCluster]:
+    cluster = RunningCluster()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster(running: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> RunningCluster:
+    """The three-node cluster, which new loaders find by RAY_ADDRESS."""
+    monkeypatch.setenv(ray_cluster.VARIABLE, running.address)
+    return running
+
+
+class Kept:
+    """One driver process for the engines of all loaders, as each takes some seconds to start."""
+
+    def __init__(self) -> None:
+        self.driver: DriverProcess | None = None
+        self._close: Callable[[], None] = lambda: None
+
+    def __call__(self, address: str, blob: bytes, workers: int, prefetch: int, finish: Any) -> DriverProcess:
+        driver = self.driver
+        if driver is None or not driver.alive:
+            self.close()
+            driver = self.driver = DriverProcess(address, blob, workers, prefetch, finish)
+            self._close, driver.close = driver.close, lambda: None  # type: ignore[method-assign]
+        driver._finish = finish
+        driver.give(blob)
+        driver.turn(workers, prefetch)
+        return driver
+
+    def close(self) -> None:
+        self._close()
+        self.driver = None
+
+
+@pytest.fixture(scope="session")
+def kept() -> Iterator[Kept]:
+    kept = Kept()
+    yield kept
+    kept.close()
+
+
+@pytest.fixture
+def quick(cluster: RunningCluster, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> RunningCluster:
+    """The cluster, with a driver process that outlives the loaders."""
+    monkeypatch.setattr(ray_engine, "DriverProcess", kept)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 JPEGs of mixed sizes in three classes."""
+    return make_folder(tmp_path_factory.mktemp("images"), 120)
+
+
+Make = Callable[..., SwitchableLoader]
+
+
+@pytest.fixture
+def make(folder: Path) -> Iterator[Make]:
+    """Wrap a DataLoader over the folder; everything is released at the end."""
+    made: list[SwitchableLoader] = []
+
+    def make(*, transform: Any = None, dataset: Any = None, seed: int = 5, **options: Any) -> SwitchableLoader:
+        data = ImageFolder(folder, transform or augmented()) if dataset is None else dataset
+        on_error = options.pop("on_error", "raise")
+        settings: dict[str, Any] = {"batch_size": 4, "num_workers": 2, **options}
+        loader = switchable(DataLoader(data, **settings), seed=seed, on_error=on_error)
+        made.append(loader)
+        return loader
+
+    yield make
+    for loader in made:
+        loader.release()

@@ -1,0 +1,167 @@
+"""Where workers are placed and which nodes are left out: nodes as a cluster reports them, without one."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections import Counter
+from typing import Any
+
+import pytest
+from ray.util import scheduling_strategies
+
+from kernel_monitor.loaders.remote import pool as pool_module
+from kernel_monitor.loaders.remote.node_worker import Place
+from kernel_monitor.loaders.remote.nodes import sentence
+from kernel_monitor.loaders.remote.pool import Pool
+
+GREETING = {"differs": None, "pid": 1, "shared_memory": 8 << 30}
+
+
+class Reference:
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def future(self) -> concurrent.futures.Future[Any]:
+        made: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        if isinstance(self._answer, Exception):
+            made.set_exception(self._answer)
+        else:
+            made.set_result(self._answer)
+        return made
+
+
+class FakeRay:
+    """What the pool asks of Ray; `greetings` are the answers to `hello`, by node."""
+
+    class exceptions:  # noqa: N801
+        class RayError(Exception):
+            pass
+
+        class RayTaskError(RayError):
+            pass
+
+    def __init__(self, **cores: int) -> None:
+        self.cores = cores  # by node; `head` is the driver's
+        self.greetings: dict[str, Any] = {}
+        self.placed: list[str] = []
+        self.cloudpickle = self
+
+    def register_pickle_by_value(self, _module: Any) -> None: ...
+    def get_runtime_context(self) -> Any:
+        return self
+
+    def get_node_id(self) -> str:
+        return "head"
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": name, "Alive": True, "NodeManagerAddress": f"10.0.0.{place}",
+             "Resources": {"CPU": float(cores), "object_store_memory": 4e9}}
+            for place, (name, cores) in enumerate(self.cores.items())
+        ]  # fmt: skip
+
+    def remote(self, _kind: type) -> Any:
+        return self
+
+    def put(self, blob: bytes) -> Any:
+        return blob
+
+    def kill(self, handle: Any, no_restart: bool) -> None:
+        assert no_restart
+
+    def options(self, *, scheduling_strategy: Any, **options: Any) -> Any:
+        assert options == {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
+        return Started(self, scheduling_strategy.node_id)
+
+
+class Started:
+    def __init__(self, ray: FakeRay, node: str) -> None:
+        self.ray, self.node = ray, node
+        self.hello = self.load = self
+
+    def remote(self, *args: Any) -> Any:
+        if len(args) == 5:  # the constructor
+            self.ray.placed.append(self.node)
+            return self
+        return Reference(self.ray.greetings.get(self.node, GREETING))
+
+
+@pytest.fixture(autouse=True)
+def nodes_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself takes only its own kind of names."""
+    monkeypatch.setattr(scheduling_strategies, "NodeAffinitySchedulingStrategy", On)
+
+
+class On:
+    def __init__(self, node_id: str, soft: bool) -> None:
+        assert not soft
+        self.node_id = node_id
+
+
+def placed(ray: FakeRay, workers: int, looks: int = 1) -> Pool:
+    """A pool that has looked at the nodes, its workers started."""
+    made: list[Pool] = []
+
+    async def run() -> None:
+        pool = Pool(ray, Place({}, (), "/"), workers, 2, lambda: None)
+        made.append(pool)
+        pool.give(b"")
+        for _ in range(looks):
+            await pool.look()
+            await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+    return made[0]
+
+
+def test_the_machine_that_trains_is_left_alone() -> None:
+    ray = FakeRay(head=16, a=4, b=4)
+    placed(ray, 6)
+    assert Counter(ray.placed) == {"a": 3, "b": 3}
+
+
+def test_no_more_workers_than_cores() -> None:
+    ray = FakeRay(head=16, a=1, b=3)
+    pool = placed(ray, 12)
+    assert Counter(ray.placed) == {"a": 1, "b": 3}
+    assert sentence(pool.shown()) == "4 workers on 2 nodes (1 + 3)"
+
+
+def test_a_machine_alone_works_itself() -> None:
+    ray = FakeRay(head=2)
+    assert sentence(placed(ray, 2).shown()) == "2 workers on one node"
+
+
+def test_other_versions_are_left_out() -> None:
+    ray = FakeRay(head=1, a=2, b=2)
+    ray.greetings["a"] = {**GREETING, "differs": "torch 2.14.0 instead of 2.15.0"}
+    pool = placed(ray, 4, looks=2)
+    assert sentence(pool.shown()) == "2 workers on one node; node 2 is left out: it has torch 2.14.0 instead of 2.15.0"
+    assert pool.hopeless is None
+    ray.greetings["b"] = ray.greetings["a"]
+    pool = placed(ray, 4)
+    assert pool.hopeless == (
+        "No node can work for the loader. 10.0.0.1: it has torch 2.14.0 instead of 2.15.0; "
+        "10.0.0.2: it has torch 2.14.0 instead of 2.15.0"
+    )
+
+
+def test_little_shared_memory_is_told_with_the_remedy() -> None:
+    ray = FakeRay(head=1, a=2)
+    ray.greetings["a"] = {**GREETING, "shared_memory": 64 << 20}
+    told = sentence(placed(ray, 1).shown())
+    assert "node 2: its /dev/shm has 64 MB" in told
+    assert "--shm-size" in told
+
+
+def test_a_node_where_nothing_starts_is_left_out_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "LOOKS_AGAIN", 0.0)
+    monkeypatch.setattr(pool_module, "TRIES", 2)
+    ray = FakeRay(head=1, a=1, b=1)
+    ray.greetings["a"] = FakeRay.exceptions.RayTaskError("Traceback\nModuleNotFoundError: No module named 'mydata'")
+    pool = placed(ray, 2, looks=4)
+    shown = {node.address: node for node in pool.shown()}
+    assert shown["10.0.0.1"].reason == "ModuleNotFoundError: No module named 'mydata'"
+    assert shown["10.0.0.2"].workers == 1
+    assert ray.placed.count("a") == 2

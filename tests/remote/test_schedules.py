@@ -1,0 +1,105 @@
+"""Whatever is done to a loader that works on a cluster, and to the cluster, at whatever moment: the plan is delivered.
+
+By default 25 schedules, always the same; with SCHEDULES=long 1,000, others each time, whose seed is printed. In each a
+worker may be killed. The last part lets a node vanish and another one join between the switches of a longer loop.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from kernel_monitor.loaders import SwitchableLoader
+
+from ..loaders.conftest import violent
+from ..loaders.machine import Machine
+from ..loaders.reals import RealStage
+from ..loaders.schedule import Config, Step, Totals
+from ..loaders.test_state_machine import configs, covers, effort, plants, play, steps, tiny, turns
+from .conftest import Make, RunningCluster, until
+
+__all__ = ["tiny"]  # a fixture
+
+BACKENDS = ("torchvision", "ray", "synthetic")
+MOMENTS = ("interrupt", "interrupt", "kill", "ray", "torchvision", "ray", "ray", "synthetic", "workers=1", "workers=3")
+
+
+class RemoteStage(RealStage):
+    """One schedule's, with a cluster whose workers are killed: one a schedule, as a new one takes seconds to start."""
+
+    def __init__(self, cluster: RunningCluster, *args: Any) -> None:
+        super().__init__(*args)
+        self.cluster = cluster
+        self.kills = 0
+
+    def _happen(self, what: str, loader: SwitchableLoader) -> None:
+        if what != "kill":
+            super()._happen(what, loader)
+        elif not self.kills:
+            self.kills += 1
+            self.cluster.kill_worker()
+
+
+@violent
+def test_schedules(
+    quick: RunningCluster,
+    tiny: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("CRITICAL")
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"\xff\xd8 no more than that")
+    schedules = st.tuples(configs(), steps(BACKENDS, plants(12, MOMENTS), turns({"workers": (1, 2, 4)})))
+    kills = []
+
+    def one(config: Config, todo: list[Step], totals: Totals) -> None:
+        stage = RemoteStage(quick, config, tiny, broken)
+        try:
+            Machine(config, stage, totals).play(todo)
+        finally:
+            stage.close()
+            kills.append(stage.kills)
+
+    with capsys.disabled():
+        totals = play(25, 1_000, "on a cluster", schedules, one)
+        print(f"{sum(kills)} workers killed")
+    covers(totals, ("torchvision", "ray"), 1)
+    assert sum(kills) >= 5
+
+
+def test_switches_while_nodes_come_and_go(quick: RunningCluster, make: Make) -> None:
+    """As many rounds as are usual, or 20 in the long run."""
+    wanted = effort()
+    seed = wanted.seed or 3
+    rng, rounds = random.Random(seed), 20 if wanted.long else 1
+    print(f"seed {seed}")
+    for number in range(rounds):
+        torch.manual_seed(number)
+        expected = list(make(shuffle=True))
+        torch.manual_seed(number)
+        loader = make(shuffle=True)
+        loader.switch("ray")
+        batches = []
+        for place, batch in enumerate(loader):
+            batches.append(batch)
+            if place == 5:
+                gone = next(node.id for node in loader.nodes if node.workers)
+                quick.remove(gone)
+            if place % 8 == 7:
+                loader.switch(rng.choice(("ray", "torchvision")))
+            if place % 8 == 2:
+                loader.set(workers=rng.randint(1, 3))
+        quick.add()
+        state = loader.state()
+        assert (state["lost"], state["doubled"], state["samples"]) == (0, 0, 120), state["status"]
+        assert loader.decoded()["ray"] > 0
+        assert all(torch.equal(one[0], other[0]) for one, other in zip(batches, expected, strict=True))
+        until(lambda: sum(node.alive for node in loader.nodes) == 3)  # noqa: B023
+        loader.release()
