@@ -1,0 +1,47 @@
+"""Privacy of other machines: exports and recordings have the ids of nodes (`node-1`) in place of their names.
+
+Names of a cluster's machines tell who owns it and how it is built, and reports are sent to other people. A name is
+replaced wherever it stands as a word of its own, in any text but the words that the package itself reads
+(`STRUCTURAL`) and the names that users gave to their loaders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+STRUCTURAL = frozenset(
+    {"action", "backend", "best", "currency", "engine", "id", "kind", "loader", "name", "path", "source", "target"}
+)
+"""The keys whose texts stay: a host that is called `train` or `torchvision` must not rename a loader or an engine."""
+
+
+def pseudonymous(value: T, names: Mapping[str, str]) -> T:
+    """Nested lists and dicts with each of `names` replaced by its pseudonym in every text; unchanged without names."""
+    if not names:
+        return value
+    shorter = {name.lower(): pseudonym for name, pseudonym in names.items()}
+    pattern = _pattern(tuple(sorted(shorter, key=len, reverse=True)))
+    found: T = _replaced(value, pattern, shorter)
+    return found
+
+
+def _replaced(value: Any, pattern: re.Pattern[str], names: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return pattern.sub(lambda found: names[found["name"].lower()], value)
+    if isinstance(value, list | tuple):
+        return [_replaced(entry, pattern, names) for entry in value]
+    if isinstance(value, Mapping):
+        return {key: entry if key in STRUCTURAL else _replaced(entry, pattern, names) for key, entry in value.items()}
+    return value
+
+
+@lru_cache(maxsize=8)
+def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+    """Any of these names, the longest first, a host's with its domain; case does not count in the names of hosts."""
+    words = "|".join(re.escape(name) for name in names)
+    return re.compile(rf"(?<![\w-])(?<!\w\.)(?P<name>{words})(?![\w-]|\.\d)(?:\.[a-z][\w-]*)*", re.IGNORECASE)
