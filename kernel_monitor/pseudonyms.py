@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+FEWEST = 3  # characters of a name that is replaced
 
 STRUCTURAL = frozenset(
     {"action", "backend", "best", "currency", "engine", "id", "kind", "loader", "name", "path", "source", "target"}
@@ -21,12 +22,15 @@ STRUCTURAL = frozenset(
 
 
 def pseudonymous(value: T, names: Mapping[str, str]) -> T:
-    """Nested lists and dicts with each of `names` replaced by its pseudonym in every text; unchanged without names."""
-    if not names:
+    """Nested lists and dicts with each of `names` replaced by its pseudonym in every text; unchanged without names.
+
+    Names of one or two characters, and mere numbers, stay: they stand in texts for anything.
+    """
+    known = {name.lower(): new for name, new in names.items() if len(name) >= FEWEST and not name.isdecimal()}
+    if not known:
         return value
-    shorter = {name.lower(): pseudonym for name, pseudonym in names.items()}
-    pattern = _pattern(tuple(sorted(shorter, key=len, reverse=True)))
-    found: T = _replaced(value, pattern, shorter)
+    pattern = _pattern(tuple(sorted(known, key=len, reverse=True)))
+    found: T = _replaced(value, pattern, known)
     return found
 
 

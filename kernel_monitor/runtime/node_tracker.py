@@ -117,10 +117,12 @@ class NodeTracker:
         for node in nodes:
             node_sources.add_names(node.id, node.name)
         cause = self._failed.get(id(source))
-        return nodes if cause is None else [replace(node, alive=False, reason=cause) for node in nodes]
+        if cause is None:
+            return nodes
+        return [replace(node, alive=False, reason=f"its load cannot be read: {cause}") for node in nodes]
 
     def _fail(self, source: NodeSource, error: Exception) -> None:
-        cause = line(f"its load cannot be read: {type(error).__name__}: {error}", REASON_LETTERS)
+        cause = line(f"{type(error).__name__}: {error}", REASON_LETTERS)
         if self._failed.get(id(source)) != cause:
             self._complain(f"The load of other machines is not shown: {cause}")
         self._failed[id(source)] = cause

@@ -28,6 +28,7 @@ def shape(schema: Schema) -> Schema:
         LoaderInfo(id=f"kmloader{k}idkmend", name=f"kmloader{k}namekmend", phased=loader.phased)
         for k, loader in enumerate(schema.loaders)
     )
+    drawn = _drawn(schema)
     nodes = tuple(
         replace(
             node,
@@ -35,10 +36,10 @@ def shape(schema: Schema) -> Schema:
             name=f"kmnode{k}namekmend",
             reason=None if node.reason is None else f"kmnode{k}reasonkmend",
         )
-        for k, node in enumerate(schema.nodes)
+        for k, node in enumerate(drawn)
     )
     ids = {("loader", loader.id): ours.id for loader, ours in zip(schema.loaders, loaders, strict=True)}
-    ids |= {("node", node.id): ours.id for node, ours in zip(schema.nodes, nodes, strict=True)}
+    ids |= {("node", node.id): ours.id for node, ours in zip(drawn, nodes, strict=True)}
     renamed = tuple(replace(series, name=_renamed(series.name, ids)) for series in schema.series)
     host = {key: schema.host[key] for key in _HOST if key in schema.host}
     gpus = tuple(replace(gpu, throttle=()) for gpu in schema.gpus)
@@ -48,7 +49,7 @@ def shape(schema: Schema) -> Schema:
 
 def filled(document: bytes, schema: Schema) -> bytes:
     """The JSON document of `shape(schema)` with the loaders and nodes of the schema."""
-    words: dict[bytes, list[LoaderInfo] | list[Node]] = {b"loader": [*schema.loaders], b"node": [*schema.nodes]}
+    words: dict[bytes, list[LoaderInfo] | list[Node]] = {b"loader": [*schema.loaders], b"node": _drawn(schema)}
 
     def word(found: re.Match[bytes]) -> bytes:
         kind, number, part, most = found.groups()
@@ -67,8 +68,16 @@ def shortened(name: str, most: int) -> str:
     return f"{placeholder[1]}to{most}kmend" if placeholder else _cut(name, most)
 
 
+def _drawn(schema: Schema) -> list[Node]:
+    """The nodes that have series in the schema: where no chart shows them, they come and go unnoticed."""
+    known = {series.name.split("/", 2)[1] for series in schema.series if series.name.startswith("node/")}
+    return [node for node in schema.nodes if node.id in known]
+
+
 def _cut(text: str, most: int) -> str:
-    """The beginning and the end, where machines of one group differ."""
+    """A host's name without its domain; if that is not enough, its beginning and its end, where such names differ."""
+    if len(text) > most and not text.replace(".", "").isdecimal():  # no address
+        text = text.partition(".")[0] or text
     if len(text) <= most:
         return text
     end = (most - 1) // 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from playwright.sync_api import expect
 
@@ -11,8 +10,7 @@ from .lab import CELL, SIDEBAR, Lab
 
 CLUSTER = """\
 %load_ext kernel_monitor
-import json, subprocess, sys, threading, time
-from kernel_monitor import monitor
+import json, subprocess, sys, threading
 from kernel_monitor.node_sources import NodeTable
 
 SAMPLER = '''
@@ -20,7 +18,7 @@ import json, time
 from kernel_monitor.sample.node_sampler import NodeSampler
 sampler = NodeSampler()
 print(json.dumps(sampler.cores), flush=True)
-while True:
+while True:  # until nobody reads
     time.sleep(0.2)
     print(json.dumps(sampler.read()), flush=True)
 '''
@@ -39,12 +37,7 @@ def join(name):
 
 %monitor"""
 JOIN = 'join("cpu-machine-7.example.internal"); join("rack-b")'
-LEAVE = 'processes["rack-b"].kill(); processes["rack-b"].wait(); time.sleep(1.5)'
-EXPORT = """\
-path = monitor.export({path!r})
-for process in processes.values():
-    process.kill(); process.wait()
-"""
+LEAVE = 'processes["rack-b"].kill()'
 
 
 def _wait_for_rows(lab: Lab, where: str) -> None:
@@ -58,9 +51,8 @@ def _wait_for_rows(lab: Lab, where: str) -> None:
     )
 
 
-def test_rows_of_other_machines_appear_in_cell_and_sidebar_and_stay_when_one_goes(lab: Lab, tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    lab.open(lab.server.notebook("cluster.ipynb", CLUSTER, JOIN, LEAVE, EXPORT.format(path=str(path))))
+def test_rows_of_other_machines_appear_in_cell_and_sidebar_and_stay_when_one_goes(lab: Lab) -> None:
+    lab.open(lab.server.notebook("cluster.ipynb", CLUSTER, JOIN, LEAVE))
     lab.open_sidebar()
     lab.run_cell(0)
     for where in (CELL, SIDEBAR):
@@ -82,11 +74,4 @@ def test_rows_of_other_machines_appear_in_cell_and_sidebar_and_stay_when_one_goe
     lab.run_cell(2)
     for where in (CELL, SIDEBAR):
         expect(lab.dashboard(where).get_by_text(re.compile("rack-b is gone: rack-b answers no more"))).to_be_visible()
-    lab.run_cell(3)
-    lab.wait_for_idle()
-    page = path.read_text()
-    assert "CPU machines" in page
-    assert "node-2 answers no more" in page
-    assert "rack-b" not in page
-    assert "example.internal" not in page
     assert lab.errors == []

@@ -117,7 +117,7 @@ def test_a_name_is_replaced_where_it_is_a_word(text: str, shared: str) -> None:
 
 
 def test_what_is_no_text_about_machines_stays() -> None:
-    names = {"train": "node-1", "torchvision": "node-2"}
+    names = {"train": "node-1", "torchvision": "node-2", "is": "node-3", "2026": "node-4"}
     event = {"kind": "switch", "loader": "train", "target": "torchvision", "message": "train is gone", "time": 1.5}
     assert pseudonymous(event, names) == {**event, "message": "node-1 is gone"}
     assert pseudonymous(event, {}) is event

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import gc
+import json
+import time
 import weakref
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable, node_series, register
+from kernel_monitor.record.reader import open_session
+from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime.node_tracker import FADE_S, KEPT_GONE, LEFT, LOOK_S, MOST_CORES, NodeTracker
+from kernel_monitor.sample.node_sampler import NodeSampler
 from kernel_monitor.store import Store
 
 HELLO: dict[str, Any] = {
@@ -202,3 +209,46 @@ def test_names_are_made_safe_and_more_cores_than_fit_are_left_out(following: Fol
     assert (len(wide.cores), narrow.name, narrow.cores) == (MOST_CORES, "m", ())
     source.newest = {"node/m/batches": 2.0}
     assert following.row() == {"node/m/batches": 2.0}
+
+
+def test_a_real_session_shows_and_records_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(node_sources, "_ids", {})
+    monkeypatch.setattr(node_sources, "_pseudonyms", {})
+    monkeypatch.setattr(node_sources, "_live", weakref.WeakValueDictionary())
+    monitor, table, sampler = Monitor(), NodeTable(), NodeSampler()
+    monitor.start(interval=0.05, record=tmp_path)
+    try:
+        node = table.add("0123abcd", "rack-a", sampler.cores)
+        path = monitor.recording["path"]
+        assert path is not None
+
+        def rows() -> int:
+            table.update(node, sampler.read())
+            table.delivered(node)
+            monitor.live_session.add_event("mark", 0.5, label="rack-a joined")
+            name = f"node/{node}/memory"
+            found = monitor.store.rows()
+            return (
+                0
+                if name not in found.schema.columns
+                else int(np.isfinite(found.values[:, found.schema.columns[name]]).sum())
+            )
+
+        until = time.monotonic() + 30
+        while rows() < 20:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert monitor.settings["charts"] == ["cpu", "gpu", "nodes", "images", "wait"]
+        assert "machine rack-a: " in monitor.status()
+        page = monitor.export(tmp_path / "report.html").read_text("utf-8")
+        assert f"node/{node}/memory" in page
+        assert "node-1 joined" in page
+        assert "rack-a" not in page
+    finally:
+        monitor.stop()
+    recorded = open_session(path)
+    assert [(one.id, one.name, one.cores) for one in recorded.schema.nodes] == [(node, node, sampler.cores)]
+    values = recorded.rows(series=[f"node/{node}/memory", f"node/{node}/batches", f"node/{node}/cpu/0/busy"]).values
+    assert np.isfinite(values).sum(axis=0).min() >= 15
+    assert {event["label"] for event in recorded.events()} == {"node-1 joined"}
+    assert "rack-a" not in json.dumps([recorded.events(), recorded.facts, recorded.schema.to_json()])
