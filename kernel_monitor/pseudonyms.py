@@ -1,8 +1,7 @@
 """Privacy of other machines: exports and recordings have the ids of nodes (`node-1`) in place of their names.
 
 Names of a cluster's machines tell who owns it and how it is built, and reports are sent to other people. A name is
-replaced wherever it stands as a word of its own, in any text but the words that the package itself reads
-(`STRUCTURAL`) and the names that users gave to their loaders.
+replaced wherever it stands as a word of its own, in any text but the words that the package itself reads.
 """
 
 from __future__ import annotations
@@ -16,9 +15,11 @@ T = TypeVar("T")
 FEWEST = 3  # characters of a name that is replaced
 
 STRUCTURAL = frozenset(
-    {"action", "backend", "best", "currency", "engine", "id", "kind", "loader", "name", "path", "source", "target"}
+    {"action", "backend", "best", "currency", "engine", "kind", "loader", "path", "source", "target"}
 )
-"""The keys whose texts stay: a host that is called `train` or `torchvision` must not rename a loader or an engine."""
+"""The keys whose texts stay: a host that is called `torchvision` must not rename an engine."""
+NAMING = frozenset({"id", "name"})
+"""The keys of whole names: of a machine, which is replaced, or of something else, of which no part is."""
 
 
 def pseudonymous(value: T, names: Mapping[str, str]) -> T:
@@ -35,12 +36,19 @@ def pseudonymous(value: T, names: Mapping[str, str]) -> T:
 
 
 def _replaced(value: Any, pattern: re.Pattern[str], names: Mapping[str, str]) -> Any:
+
+    def new(found: re.Match[str]) -> str:
+        # Letters of other scripts may match without being the other's lower case.
+        return names.get(found["name"].lower(), "node")
+
     if isinstance(value, str):
-        return pattern.sub(lambda found: names[found["name"].lower()], value)
+        return pattern.sub(new, value)
     if isinstance(value, list | tuple):
         return [_replaced(entry, pattern, names) for entry in value]
     if isinstance(value, Mapping):
-        return {key: entry if key in STRUCTURAL else _replaced(entry, pattern, names) for key, entry in value.items()}
+        kept = {key for key in NAMING if isinstance(value.get(key), str) and not pattern.fullmatch(value[key])}
+        kept |= STRUCTURAL
+        return {key: entry if key in kept else _replaced(entry, pattern, names) for key, entry in value.items()}
     return value
 
 

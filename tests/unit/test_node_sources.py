@@ -108,11 +108,12 @@ def test_a_table_counts_every_batch_of_many_threads_once() -> None:
         ("rack-a.example.com:6379 is gone", "node-1:6379 is gone"),
         ("rack-ab and track-a stay, 'rack-a' goes", "rack-ab and track-a stay, 'node-1' goes"),
         ("10.0.0.5, 110.0.0.5, 10.0.0.50 and 10.0.0.5.", "node-2, 110.0.0.5, 10.0.0.50 and node-2."),
+        ("rac\u212a-a and rack-a, ſpot-1", "node-1 and node-1, node"),
         ("ray://10.0.0.5/rack-a", "ray://node-2/node-1"),
     ],
 )  # fmt: skip
 def test_a_name_is_replaced_where_it_is_a_word(text: str, shared: str) -> None:
-    names = {"rack-a": "node-1", "10.0.0.5": "node-2", "rack": "node-3"}
+    names = {"rack-a": "node-1", "10.0.0.5": "node-2", "rack": "node-3", "spot-1": "node-4"}
     assert pseudonymous([{"message": text}], names) == [{"message": shared}]
 
 
@@ -120,4 +121,6 @@ def test_what_is_no_text_about_machines_stays() -> None:
     names = {"train": "node-1", "torchvision": "node-2", "is": "node-3", "2026": "node-4"}
     event = {"kind": "switch", "loader": "train", "target": "torchvision", "message": "train is gone", "time": 1.5}
     assert pseudonymous(event, names) == {**event, "message": "node-1 is gone"}
+    state = {"name": "train set", "nodes": [{"id": "Train", "name": "train.example", "workers": 2}], "batch": 7}
+    assert pseudonymous(state, names) == {**state, "nodes": [{"id": "node-1", "name": "node-1", "workers": 2}]}
     assert pseudonymous(event, {}) is event
