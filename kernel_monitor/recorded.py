@@ -99,9 +99,13 @@ class RecordedSession:
             whole = self.session.snapshot()
             schema = whole.schema
             loaders = tuple(replace(loader, name=shown(loader.name)) for loader in schema.loaders)
+            nodes = tuple(
+                replace(node, name=shown(node.name), reason=None if node.reason is None else shown(node.reason))
+                for node in schema.nodes
+            )
             return replace(
                 whole,
-                schema=replace(schema, loaders=loaders),
+                schema=replace(schema, loaders=loaders, nodes=nodes),
                 events=shown_in(whole.events),
                 loaders=shown_in(whole.loaders),
                 facts=shown_in(dict(whole.facts)),

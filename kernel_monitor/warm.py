@@ -1,7 +1,7 @@
 """`python -m kernel_monitor.warm [FOLDER]`: make the chart documents that sessions on this machine usually need.
 
-They show the default charts with no, one or two loaders, without and with phases of steps; and every chart that this
-machine has, for reports.
+They show the default charts with no, one or two loaders, without and with phases of steps, and with one loader that
+works on a second machine like this one (a cluster on this machine); and every chart that this machine has, for reports.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from .errors import MonitorError
+from .node_sources import Node
 from .report.embedded import draw, report_schema
 from .sample.sampler_client import SamplerClient
 from .store import Schema, Store
-from .store.charts import DEFAULT_CHARTS, PHASED_CHARTS, Kind, available
+from .store.charts import Kind, available, default_charts
 from .stream.chart_documents import Documents, cache_folder
 
 FIRST_S = 20.0  # how long to wait for the sampler
@@ -53,9 +54,11 @@ def _usual(hello: dict[str, Any], kind: Kind) -> list[Schema]:
     store = Store()
     store.set_host(hello)
     found = []
-    for loaders in LOADERS:
-        store.set_charts(PHASED_CHARTS if any(loaders) else DEFAULT_CHARTS)
+    node = Node("0", "0", tuple(hello["cpus"]))
+    for loaders, nodes in (*((loaders, []) for loaders in LOADERS), (LOADERS[0], [node])):
+        store.set_charts(default_charts([*(["phases"] if any(loaders) else []), *(["nodes"] if nodes else [])]))
         store.set_loaders([{"id": str(k), "name": str(k), "phased": phased} for k, phased in enumerate(loaders)])
+        store.set_nodes(nodes)
         if kind == "live":
             found.append(store.page_schema)
         else:

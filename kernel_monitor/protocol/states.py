@@ -69,6 +69,16 @@ class SchemaLoader(TypedDict):
     phased: bool
 
 
+class SchemaNode(TypedDict):
+    """Another machine that has columns; `cores`: its logical ones; `reason`: why it is not alive."""
+
+    id: str
+    name: str
+    cores: list[int]
+    alive: bool
+    reason: str | None
+
+
 class SchemaState(TypedDict):
     """The meaning of the table's columns; `version` grows with every change."""
 
@@ -81,6 +91,7 @@ class SchemaState(TypedDict):
     gpus: list[Gpu]
     gpu_reason: str | None
     loaders: list[SchemaLoader]
+    nodes: NotRequired[list[SchemaNode]]
     host: Host
     charts: list[str]
 
@@ -231,6 +242,7 @@ class SettingsState(TypedDict):
     record_to: str | None
     price: float | None
     currency: str
+    node_names: NotRequired[bool]
 
 
 RecorderState = Literal["recording", "moved", "stopped", "off"]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kernel_monitor.store.charts import SLOTS
 
-from .format import HOST, LOADERS
+from .format import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,17 +89,19 @@ def bin_seconds(table: RowTable, interval: float, max_rows: int, one_in: int) ->
 
 def binned(table: RowTable, names: Sequence[str], bin_s: float) -> tuple[npt.NDArray[np.float64], Floats]:
     """All rows as means over bins of `bin_s` seconds: middles[bins], values[series, bins], NaN where nothing is."""
-    loader = np.array([name.startswith("loader/") for name in names], dtype=bool)
-    middles, means = _means(table, HOST, [name for name in names if not name.startswith("loader/")], bin_s)
+    others = table.columns(names)
+    beside = {place for places in others.values() for place in places}
+    of_host = [place for place in range(len(names)) if place not in beside]
+    middles, means = _means(table, HOST, [names[place] for place in of_host], bin_s)
     out = np.full((len(names), len(middles)), np.nan, dtype=np.float32)
     if len(middles) == 0:  # no block can be read
         return middles, out
-    out[~loader] = means
-    if loader.any():
-        moments, means = _means(table, LOADERS, [name for name in names if name.startswith("loader/")], bin_s)
+    out[of_host] = means
+    for kind, places in others.items():
+        moments, means = _means(table, kind, [names[place] for place in places], bin_s)
         _, here, there = np.intersect1d(middles, moments, assume_unique=True, return_indices=True)
         if len(here):
-            out[np.flatnonzero(loader)[:, None], here] = means[:, there]
+            out[np.array(places)[:, None], here] = means[:, there]
     if INTERVAL in names:
         interval = out[names.index(INTERVAL)]
         np.clip(interval, bin_s, max(bin_s, _LONGEST_S), out=interval)  # a bin's row lasts until the next bin
@@ -118,7 +120,8 @@ def _means(
 def drawable(schema: Schema, times: npt.NDArray[np.float64], values: Floats) -> bool:
     """Whether charts of these rows stay small: not so where rows are far apart, or claim to cover years."""
     tiles = len(np.unique(np.floor(times / schema.interval / SLOTS))) * SLOTS
-    if tiles * (len(schema.cpus) + 5 * len(schema.gpus)) > _DRAWN_CELLS:
+    rows = len(schema.cpus) + 5 * len(schema.gpus) + sum(len(node.cores) for node in schema.nodes)
+    if tiles * rows > _DRAWN_CELLS:
         return False
     if INTERVAL not in schema.columns:
         return True

@@ -3,8 +3,10 @@
 An SQLite database, in WAL mode while it is written and a plain file once it is closed. Tables:
 
 * `meta`: facts by name, as JSON: `session`, `origin` (Unix s at session time 0), `created` (Unix s), `writer` (the
-  writing process), `ended`, `facts`, `loaders`, `epochs`, `dropped` (the oldest rows, deleted for want of room).
-* `layouts`: the series of a kind of rows (`host`, `loaders`), which never change; `hellos`: the sampler's hellos.
+  writing process), `ended`, `facts`, `loaders`, `nodes`, `epochs`, `dropped` (the oldest rows, deleted for want of
+  room).
+* `layouts`: the series of a kind of rows (`host`, `loaders`, and `node/<id>` for each other machine), which never
+  change; `hellos`: the sampler's hellos.
 * `tail`: the newest rows as they came, a batch each: float64 times[n], uint32 missed[n], float32 values[n, m].
 * `chunks`: older rows, packed (`codec`).
 * `events`, and `steps` in batches of `STEP`, packed or not.
@@ -31,6 +33,9 @@ SUFFIX = signature.SUFFIX
 APPLICATION_ID = signature.APPLICATION_ID
 FORMAT = 2
 HOST, LOADERS = "host", "loaders"
+NODE = "node/"
+"""The kind of the rows of a node is this and its id, as in the names of its series: nodes come and go, and a layout of
+all of them would be a new one each time."""
 STEP = struct.Struct("<dIII6fB")
 """One step, as `steps.measured_step.Step` has it: end (session s), counts, durations (s; NaN: not measured), flags."""
 
@@ -52,6 +57,13 @@ CREATE TABLE steps (
   packed INTEGER NOT NULL, data BLOB NOT NULL
 );
 """
+
+
+def kind_of(series: str) -> str:
+    """The kind of the rows that have a series."""
+    if series.startswith(NODE):
+        return NODE + series[len(NODE) :].partition("/")[0]
+    return LOADERS if series.startswith("loader/") else HOST
 
 
 def packed_step(row: Sequence[Any]) -> tuple[float, bytes]:

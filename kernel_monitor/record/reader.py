@@ -26,9 +26,9 @@ from .binned import bin_seconds, binned, drawable
 from .decode import STEP_FIELDS
 from .file_limits import LOADERS as LOADERS_READ
 from .file_limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
-from .format import HOST, LOADERS, SUFFIX, is_live
+from .format import HOST, SUFFIX, is_live
 from .row_table import MOST_STEPS, RowTable, count_steps, read_steps
-from .session_facts import ends, read_events, read_meta, shown_events, states
+from .session_facts import ends, nodes, read_events, read_meta, shown_events, states
 from .sessions import find, identity
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Session:
 
     @property
     def schema(self) -> Schema:
-        """All series of the session: those of the newest frame first, the loaders' last."""
+        """All series of the session: those of the newest frame first, the loaders' and other machines' last."""
         with self._table() as table:
             return self._schema(table)
 
@@ -225,11 +225,13 @@ class Session:
                 answer = [str(error)]
         found = [line for line in answer if line != "ok"]
         with self._access.connect() as connection:
-            states(read_meta(connection, found), found)
+            meta = read_meta(connection, found)
+            states(meta, found)
+            nodes(meta, (), found)
             read_events(connection, found)
             table = RowTable(connection, found)
             table.thin(SHOWN_VALUES)
-            for kind in (HOST, LOADERS):
+            for kind in table.kinds:
                 latest = float("-inf")
                 for times, _ in table.blocks(kind, table.layouts.order):
                     if (np.diff(times, prepend=latest) < 0).any():
@@ -296,7 +298,8 @@ class Session:
         layouts = table.layouts
         hello = layouts.hello
         ids = dict.fromkeys(name.split("/")[1] for name in layouts.order if name.startswith("loader/"))
-        names = {state["id"]: state["name"] for state in states(read_meta(table.connection, []), [])}
+        meta = read_meta(table.connection, [])
+        names = {state["id"]: state["name"] for state in states(meta, [])}
         return Schema(
             version=1,
             interval=float(hello["interval"]),
@@ -312,6 +315,7 @@ class Session:
                 )
                 for loader in list(ids)[-LOADERS_READ:]
             ),
+            nodes=nodes(meta, layouts.order, []),
             host=hello["host"],
         )
 

@@ -17,7 +17,7 @@ from .codec import families
 from .decode import Chunk, Damaged, Floats, Tail
 from .file_limits import BLOCKS, EPOCHS, INTEGER, MAGNITUDE, NAME, SESSION_S, STEPS, STEPS_BLOCK
 from .file_limits import LOADERS as MOST_LOADERS
-from .format import HOST, LOADERS
+from .format import HOST, kind_of
 from .session_facts import Stored, listed, read_hello, read_layouts, stored
 
 MOST_STEPS = 500_000  # that are read for a report; of more, evenly chosen ones
@@ -60,21 +60,29 @@ class RowTable:
         self.damage = damage
         self.layouts = Layouts(connection, damage)
         every = stored(connection, damage)
-        self._runs = [run for run in every if run.layout in self.layouts.kinds]
-        if len(self._runs) < len(every):
-            damage.append(f"{len(every) - len(self._runs)} blocks of unknown series")
+        kinds = self.layouts.kinds
+        known = [run for run in every if run.layout in kinds]
+        if len(known) < len(every):
+            damage.append(f"{len(every) - len(known)} blocks of unknown series")
+        self._runs: dict[str, list[Stored]] = {HOST: []}
+        for run in known:
+            self._runs.setdefault(kinds[run.layout], []).append(run)
         self._series: Sequence[str] = ()
         self._where: dict[str, int] = {}
         self._places: dict[int, npt.NDArray[np.intp]] = {}
 
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of rows that there are, the host's first."""
+        return list(self._runs)
+
     def stored(self, kind: str, start: float = -math.inf, end: float = math.inf) -> list[Stored]:
         """The runs of a kind's rows that touch [start, end], by their times."""
-        kinds = self.layouts.kinds
-        return [run for run in self._runs if kinds[run.layout] == kind and run.last >= start and run.first <= end]
+        return [run for run in self._runs.get(kind, []) if run.last >= start and run.first <= end]
 
     def cost(self, wanted: int, start: float = -math.inf, end: float = math.inf) -> int:
         """The cost of decoding `wanted` series of all runs that touch [start, end], in values."""
-        runs = [*self.stored(HOST, start, end), *self.stored(LOADERS, start, end)]
+        runs = [run for kind in self.kinds for run in self.stored(kind, start, end)]
         names, families = self.layouts.names, self.layouts.families
         return sum(run.cost(len(names[run.layout]), families[run.layout], wanted) for run in runs)
 
@@ -82,7 +90,7 @@ class RowTable:
         """Keep one run in n, evenly chosen, so that decoding all takes no more than `most`; returns n."""
         stride = max(1, -(-self.cost(len(self.layouts.order)) // most))
         if stride > 1:
-            self._runs = [run for kind in (HOST, LOADERS) for run in self.stored(kind)[::stride]]
+            self._runs = {kind: runs[::stride] for kind, runs in self._runs.items()}
         return stride
 
     def load(self, run: Stored) -> Chunk | Tail:
@@ -112,7 +120,7 @@ class RowTable:
     def rows(
         self, series: Sequence[str], start: float = -math.inf, end: float = math.inf
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], Floats]:
-        """The host's rows with the loaders' values beside them: numbers[n] from 0, times[n], values[len(series), n]."""
+        """The host's rows with all others' values beside them: numbers[n] from 0, times[n], values[len(series), n]."""
         runs = self.stored(HOST, start, end)
         total = sum(run.rows for run in runs)
         numbers = np.zeros(total, dtype=np.int64)
@@ -135,17 +143,28 @@ class RowTable:
         keep = (times >= start) & (times <= end)
         if not keep.all():
             numbers, times, values = numbers[keep], times[keep], values[:, keep]
-        self._join_loaders(series, times, values)
+        for kind, places in self.columns(series).items():
+            self._join(kind, series, places, times, values)
         return numbers, times, values
 
-    def _join_loaders(self, series: Sequence[str], times: npt.NDArray[np.float64], values: Floats) -> None:
-        """Put the loaders' values beside the frames of the same times."""
-        places = [place for place, name in enumerate(series) if name.startswith("loader/")]
-        if not places or len(times) == 0:
+    def columns(self, series: Sequence[str]) -> dict[str, list[int]]:
+        """The places in `series` of those that each kind of rows but the host's has, as far as there are rows of it."""
+        found: dict[str, list[int]] = {}
+        for place, name in enumerate(series):
+            kind = kind_of(name)
+            if kind in self._runs and kind != HOST:
+                found.setdefault(kind, []).append(place)
+        return found
+
+    def _join(
+        self, kind: str, series: Sequence[str], places: list[int], times: npt.NDArray[np.float64], values: Floats
+    ) -> None:
+        """Put a kind's values, of the series at these places, beside the frames of the same times."""
+        if len(times) == 0:
             return
         wanted = [series[place] for place in places]
         apart = 0.5 * float(self.layouts.hello.get("interval", 0.1))
-        for moments, found in self.blocks(LOADERS, wanted, times[0] - apart, times[-1] + apart):
+        for moments, found in self.blocks(kind, wanted, times[0] - apart, times[-1] + apart):
             # The kernel's clock and the sampler's agree to the last digits only.
             after = np.searchsorted(times, moments).clip(1, max(1, len(times) - 1))
             before = after - 1

@@ -6,10 +6,13 @@ Malformed parts are left out: each function appends a description of each to the
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
+
+from kernel_monitor.node_sources import Node
 
 from . import validation
 from .file_limits import (
@@ -22,6 +25,7 @@ from .file_limits import (
     FAMILY_COST,
     LAYOUTS,
     LOADERS,
+    NODES,
     SEGMENTS,
     SERIES,
     SESSION_S,
@@ -30,6 +34,7 @@ from .format import HOST
 from .validation import Budget, parse
 
 _CHANGES = ("switch", "knobs", "mark")
+_CORE = re.compile(r"cpu/(\d{1,6})/busy")
 NO_HELLO: dict[str, Any] = {
     "interval": 0.1,
     "cpus": [],
@@ -76,6 +81,38 @@ def states(meta: dict[str, Any], damage: list[str]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def nodes(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tuple[Node, ...]:
+    """The other machines that have `series`, as they were known last; of a session of an older version there are none.
+
+    The cores are those of which there are series.
+    """
+    cores: dict[str, list[int]] = {}
+    for name in series:
+        first, _, rest = name.partition("/")
+        node, _, part = rest.partition("/")
+        if first == "node":
+            found = _CORE.fullmatch(part)
+            cores.setdefault(node, []).extend([int(found[1])] if found else [])
+    known: dict[str, dict[str, Any]] = {}
+    for entry in (meta.get("nodes") or [])[-NODES:]:
+        try:
+            node_state = validation.fitted(entry, validation.NODE)
+            known[node_state["id"]] = node_state
+        except validation.Misfit as error:
+            damage.append(f"the state of a node: {error}")
+    order = [*(node for node in known if node in cores), *(node for node in cores if node not in known)][-NODES:]
+    return tuple(
+        Node(
+            id=node,
+            name=known.get(node, {}).get("name") or node,
+            cores=tuple(sorted(cores[node])),
+            alive=known.get(node, {}).get("alive", True),
+            reason=known.get(node, {}).get("reason"),
+        )
+        for node in order
+    )
+
+
 def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[str, Any]]:
     """The events, oldest first, each with its `id`."""
     found: list[dict[str, Any]] = []
@@ -109,18 +146,21 @@ def shown_events(events: list[dict[str, Any]], loaders: set[str], damage: list[s
 
 
 def read_layouts(connection: sqlite3.Connection, damage: list[str]) -> list[tuple[int, str, list[tuple[str, str]]]]:
-    """Number, kind and series of each layout, as far as they have not too many series together."""
+    """Number, kind and series of each layout, as far as they have not too many series together: the host's first."""
     kinds = dict(connection.execute("SELECT id, kind FROM layouts ORDER BY id DESC LIMIT ?", (LAYOUTS,)))
     found: list[tuple[int, str, list[tuple[str, str]]]] = []
     known: set[str] = set()
-    for number, series in _texts(connection, "series", "layouts", LAYOUTS, damage, validation.layout):
-        new = {name for name, _ in series} - known
-        if len(known) + len(new) > SERIES:
-            damage.append(f"a layout that makes more than {SERIES:,} series")
-            continue
-        known |= new
-        found.append((number, str(kinds.get(number)), series))
-    return found[::-1]
+    budget = Budget()
+    # The machines of a cluster may have more series than can be read; without the host's there is nothing to show.
+    for table in (f"layouts WHERE kind = '{HOST}'", f"layouts WHERE kind <> '{HOST}'"):
+        for number, series in _texts(connection, "series", table, LAYOUTS, damage, validation.layout, budget):
+            new = {name for name, _ in series} - known
+            if len(known) + len(new) > SERIES:
+                damage.append(f"a layout that makes more than {SERIES:,} series")
+                continue
+            known |= new
+            found.append((number, str(kinds.get(number)), series))
+    return sorted(found, key=lambda entry: entry[0])
 
 
 def read_hello(connection: sqlite3.Connection, damage: list[str]) -> tuple[int | None, dict[str, Any]]:
@@ -143,9 +183,13 @@ def _texts(
     most: int,
     damage: list[str],
     shape: Callable[[Any], Any],
+    budget: Budget | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """The newest well-formed values of a column of JSON texts, and the numbers of their rows; the newest first."""
-    budget = Budget()
+    """The newest well-formed values of a column of JSON texts, and the numbers of their rows; the newest first.
+
+    `table` may have a condition behind it; `budget` is shared with other texts.
+    """
+    budget = budget or Budget()
     left_out, why = 0, ""
     for number, text in listed(connection, table, f"id, {column}", f"ORDER BY id DESC LIMIT {most}", damage):
         try:
@@ -158,7 +202,7 @@ def _texts(
         else:
             yield number, value
     if left_out:
-        damage.append(f"{left_out} of the {table} ({why})")
+        damage.append(f"{left_out} of the {table.partition(' ')[0]} ({why})")
 
 
 def listed(
@@ -168,7 +212,7 @@ def listed(
     try:
         yield from connection.execute(f"SELECT {columns} FROM {table} {rest}")  # noqa: S608
     except sqlite3.DatabaseError as error:
-        damage.append(f"the list of {table}: {error}")
+        damage.append(f"the list of {table.partition(' ')[0]}: {error}")
 
 
 class Stored(NamedTuple):

@@ -155,14 +155,16 @@ META: dict[str, Shape] = {
         "currency?": MAYBE_TEXT,
         "world_size?": _count,
         "rank?": _count,
+        "node_names?": bool,
     },
     "dropped": {"until": _moment, "rows": _count},
     "loaders": list,
+    "nodes": list,
     "epochs": dict,
     "told": NUMBER,
     "copied": NUMBER,
 }
-"""The facts that are read; of `loaders` and `epochs` each entry has a shape of its own."""
+"""The facts that are read; of `loaders`, `nodes` and `epochs` each entry has a shape of its own."""
 
 COUNTS: dict[str, Shape] = {
     "epoch": _count,
@@ -189,6 +191,9 @@ STATE: dict[str, Shape] = {
     **{f"{key.removesuffix('?')}?": shape for key, shape in COUNTS.items()},
 }
 """A loader's state (`docs/messages.md`, *LoaderState*)."""
+
+NODE: dict[str, Shape] = {"id": _name, "name": str, "alive?": bool, "reason?": MAYBE_TEXT}
+"""Another machine (`docs/messages.md`, *Schema*)."""
 
 _GAIN = {"action": str, "low?": MAYBE_NUMBER, "high?": MAYBE_NUMBER, "measured?": MAYBE_NUMBER, "basis?": str}
 _RUN = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import math
 import sqlite3
@@ -14,6 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
+from kernel_monitor.node_sources import node_series
 from kernel_monitor.os_process import request_realtime
 from kernel_monitor.steps.measured_step import PHASES
 
@@ -101,7 +103,7 @@ class Recorder:
         self._lost = 0
 
     def command(self, command: Mapping[str, Any]) -> None:
-        """Take a message of the kernel: `event`, `values`, `steps`, `loaders`, `epochs`, `facts` or `goodbye`."""
+        """Take a message of the kernel for the recorder (`docs/messages.md`, *Kernel to sampler*)."""
         if command.get("do") == "goodbye":
             self._goodbye = str(command.get("reason", "stopped"))
         else:
@@ -261,11 +263,13 @@ class Recorder:
                 steps, dropped = self._steps.get(command["loader"], ([], 0))
                 steps = steps + [packed_step(row) for row in command["rows"]]
                 self._steps[command["loader"]] = steps, dropped + int(command.get("dropped", 0))
-            elif do in ("loaders", "epochs", "facts"):
+            elif do == "node-values":
+                self._take_node_values(file, command["nodes"])
+            elif do in ("loaders", "nodes", "epochs", "facts"):
                 file.note(do, command[do])
             else:
                 self._status.complain(str(do), f"The recorder knows no such message: {do!r:.80}.")
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError, struct.error) as error:
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError, struct.error) as error:
             what, why = command.get("do"), f"{type(error).__name__}: {error}"
             self._status.complain(str(what), f"Not recorded: {what!r:.80} from the kernel ({why}).")
 
@@ -277,3 +281,13 @@ class Recorder:
         for moment, values in rows:
             cells = [math.nan if (value := values.get(name)) is None else value for name in names]
             self._add(layout, float(moment), 0, struct.pack(f"<{len(cells)}f", *cells))
+
+    def _take_node_values(self, file: SessionFile, nodes: Mapping[str, Mapping[str, Any]]) -> None:
+        for node, found in nodes.items():
+            series = node_series(node, found["cores"])
+            layout = file.node_layout(node, series)
+            for moment, packed in found["rows"]:
+                cells = base64.b64decode(packed, validate=True)
+                if len(cells) != 4 * len(series):
+                    raise ValueError(f"{len(cells)} bytes for {len(series)} values of {node}")
+                self._add(layout, float(moment), 0, cells)

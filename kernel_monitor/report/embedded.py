@@ -61,7 +61,7 @@ def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, floa
         rows, width = binned(part, times)
         data, percent = table(rows, drawn_as_lines)
     schema = rows.schema
-    bare = replace(schema, capacity=capacity(rows), cpus=(), gpus=(), gpu_reason=None, host={}, charts=())
+    bare = replace(schema, capacity=capacity(rows), cpus=(), gpus=(), gpu_reason=None, nodes=(), host={}, charts=())
     session: EmbeddedSession = {
         "bokeh": bokehjs.version(),
         "item": item,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,24 @@ def processes(subject: Subject) -> dict[str, Any] | None:
         if any(len(_values(snapshot, f"process/{role}/{part}")) for part in ("cpu", "memory"))
     ]
     return {"roles": roles, "figure": _figure(snapshot)} if roles else None
+
+
+def nodes(subject: Subject) -> dict[str, Any] | None:
+    """The other machines that worked for the loaders; None where there was none."""
+    snapshot = subject.snapshot
+    rows = [
+        (node, *_busy(snapshot, [f"node/{node.id}/cpu/{core}/busy" for core in node.cores]))
+        for node in snapshot.schema.nodes
+    ]
+    return {"rows": rows, "figure": _figure(snapshot)} if rows else None
+
+
+def _busy(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
+    """Mean and p95 over time of the mean of these series."""
+    columns = [snapshot.schema.columns[name] for name in names if name in snapshot.schema.columns]
+    table = snapshot.values[:, columns].astype(np.float64)
+    means = table[np.isfinite(table).all(axis=1)].mean(axis=1) if columns else np.empty(0)
+    return [amount(float(STATISTICS[which](means)), "%") if len(means) else "-" for which in ("mean", "p95")]
 
 
 def gpus(subject: Subject) -> dict[str, Any] | None:

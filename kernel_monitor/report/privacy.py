@@ -1,4 +1,4 @@
-"""What a page that is sent to somebody must not hold: where files lie on the machine that it came from.
+"""What a page that is sent to somebody must not hold: folders of the machine it came from, names of other machines.
 
 And what a file in UTF-8 cannot hold: the lone surrogates with which Python spells odd file names, control characters.
 
@@ -9,18 +9,25 @@ reduced here once more, and what looks like one is searched for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..paths import last_part, private
+from ..pseudonyms import pseudonymous
 from ..store import Snapshot
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with every string that came from outside made printable and freed of absolute paths."""
+    """The snapshot with every string that came from outside made printable and freed of absolute paths.
+
+    Other machines have their ids in place of their names, unless its facts allow the names.
+    """
+    if not snapshot.facts.get("node_names"):
+        nodes = snapshot.schema.nodes
+        snapshot = with_pseudonyms(snapshot, {node.name: node.id for node in nodes if node.name != node.id})
     schema = snapshot.schema
     skips = [skip for state in snapshot.loaders for skip in state.get("skips") or ()]
     known = sorted({path for skip in skips if isinstance(path := skip.get("path"), str) and path != last_part(path)})
@@ -31,6 +38,7 @@ def clean(snapshot: Snapshot) -> Snapshot:
 
     gpus = tuple(replace(gpu, name=text(gpu.name), reasons=_clean(dict(gpu.reasons), text)) for gpu in schema.gpus)
     loaders = tuple(replace(loader, name=text(loader.name)) for loader in schema.loaders)
+    nodes = tuple(replace(node, name=text(node.name), reason=_clean(node.reason, text)) for node in schema.nodes)
     return replace(
         snapshot,
         schema=replace(
@@ -38,11 +46,26 @@ def clean(snapshot: Snapshot) -> Snapshot:
             gpus=gpus,
             gpu_reason=_clean(schema.gpu_reason, text),
             loaders=loaders,
+            nodes=nodes,
             host=_clean(dict(schema.host), text),
         ),
         events=_clean(snapshot.events, text),
         loaders=_clean(snapshot.loaders, text),
         facts=_clean(dict(snapshot.facts), text),
+    )
+
+
+def with_pseudonyms(snapshot: Snapshot, names: Mapping[str, str]) -> Snapshot:
+    """The snapshot with each of these names of machines replaced by its pseudonym; nodes are named by their ids."""
+    nodes = tuple(
+        replace(node, name=node.id, reason=pseudonymous(node.reason, names)) for node in snapshot.schema.nodes
+    )
+    return replace(
+        snapshot,
+        schema=replace(snapshot.schema, nodes=nodes),
+        events=pseudonymous(snapshot.events, names),
+        loaders=pseudonymous(snapshot.loaders, names),
+        facts=pseudonymous(dict(snapshot.facts), names),
     )
 
 

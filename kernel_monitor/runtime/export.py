@@ -10,6 +10,7 @@ from ..analysis.switch_comparison import SwitchComparison, last_comparison
 from ..errors import SessionError
 from ..output import check, write
 from ..report.client import render_in_process
+from ..report.privacy import with_pseudonyms
 from ..store import Snapshot, Store
 from ..text import line
 from .session import Session
@@ -50,8 +51,9 @@ class Exporter:
         return last_comparison(snapshot, None if loader is None else line(loader))
 
     def render(self) -> str:
-        """The HTML report, rendered in a separate process."""
-        return render_in_process(self.snapshot())
+        """The HTML report, rendered in a separate process; other machines have their names only if that is allowed."""
+        snapshot, names = self.snapshot(), self._session.hidden_names()
+        return render_in_process(snapshot if names is None else with_pseudonyms(snapshot, names))
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write everything measured so far as one HTML file that opens offline.

@@ -54,7 +54,7 @@ class Monitor:
         self._lock = threading.RLock()
         self.live_session = Session(self.store)
         self.publisher = Publisher(self.live_session, self.store, self.hub, lambda: self._settings, self._tasks)
-        self.live_session.listen(self.publisher.row, self.publisher.notify, self._show_phases)
+        self.live_session.listen(self.publisher.row, self.publisher.notify, self._show)
         self._loaders = LoaderCommands(self.live_session.tracker, self.publisher.current.offers)
         session, tracker = self.live_session, self.live_session.tracker
         at, add, start = session.session_time, session.add_event, self.start
@@ -89,9 +89,12 @@ class Monitor:
         charts: str | list[str] | tuple[str, ...] | None = None,
         record: Record | None = None,
         price: Price | None = None,
+        node_names: bool | None = None,
     ) -> None:
         """Start sampling with these settings (see `configure`); a monitor that runs already is configured."""
-        self.configure(interval=interval, history=history, charts=charts, record=record, price=price)
+        self.configure(
+            interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names
+        )
         with self._lock:
             left = left_behind() if self.session is None else None
             started = self.live_session.start(self._settings)
@@ -112,6 +115,7 @@ class Monitor:
         record: Record | None = None,
         price: Price | None = None,
         ray: str | None = None,
+        node_names: bool | None = None,
     ) -> SettingsState:
         """Change settings, also while the monitor runs, without losing samples; returns all settings.
 
@@ -124,6 +128,7 @@ class Monitor:
             price: of an hour of this machine: a number, or text such as `2.50 €`; an empty text removes it.
             ray: the cluster that the engine `ray` of this process's loaders joins from now on: `auto` or `host:port`;
                 an empty text for the one of RAY_ADDRESS. Part of no recording.
+            node_names: whether recordings and exports may name other machines; default False: they are `node-1`, ….
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
@@ -131,7 +136,9 @@ class Monitor:
         with self._lock:
             cluster = None if ray is None else _cluster(ray)
             before = self._settings
-            after = before.changed(interval=interval, history=history, charts=charts, record=record, price=price)
+            after = before.changed(
+                interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names
+            )
             self._settings = after
             if cluster is not None:
                 ray_cluster.Chosen.address = cluster or None
@@ -206,6 +213,8 @@ class Monitor:
         for loader in self.loader_states():
             lines.append(f"{loader['name']}: {loader['status']}")
             lines += [f"  {engine['name']}: {engine['note']}" for engine in loader["backends"] if engine.get("note")]
+        for node in session.nodes.nodes:
+            lines.append(f"machine {node.name}: {f'{len(node.cores)} cores' if node.alive else f'gone: {node.reason}'}")
         return shown("\n".join([*lines, *self.step_notices(), *session.notices]))
 
     def dashboard(self) -> Dashboard:
@@ -273,11 +282,11 @@ class Monitor:
         self.store.set_capacity(self._settings.capacity)
         self.store.set_charts(self._settings.charts)
 
-    def _show_phases(self) -> None:
-        """Show the chart of phases from now on, unless the user chose the charts."""
+    def _show(self, chart: str) -> None:
+        """Show a chart (its id) by default from now on, unless the user chose the charts."""
         with self._lock:
             before = self._settings
-            after = self._settings = replace(before, phased=True)
+            after = self._settings = replace(before, measured=before.measured | {chart})
             self._configure_store()
         if after.charts != before.charts:
             self.publisher.notify("configured")

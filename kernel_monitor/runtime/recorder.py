@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import logging
+import math
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from ..errors import MonitorError
+from ..node_sources import Node, node_series
+from ..pseudonyms import T, pseudonymous
 from ..record import folders, sessions
 from ..text import shown
 
@@ -25,6 +31,13 @@ LOG = logging.getLogger(__name__)
 FLUSH_S = 0.5  # between two sends of values and steps: a killed kernel loses at most this much
 LOOK_S = 1.0  # between two comparisons of the loaders' states and workers with those sent last
 OFF = "Recording is off."
+
+
+class NodeRows(TypedDict):
+    """Rows of one node that wait: each its time, and float32 values of `node_series` in base64."""
+
+    cores: tuple[int, ...]
+    rows: list[tuple[float, str]]
 
 
 class Recording:
@@ -101,7 +114,8 @@ class RecorderFeed:
     """Sends the recorder what changed since the last send, one JSON line each on the sampler's stdin. Thread-safe.
 
     Nothing here blocks: the sampler's client buffers or drops lines while the pipe is full. `recording` returns whether
-    the recorder records. The messages are in `docs/messages.md`, *Kernel to sampler*.
+    the recorder records; `hidden` the names of nodes that may not be recorded, with their pseudonyms, None where all
+    may. The messages are in `docs/messages.md`, *Kernel to sampler*.
     """
 
     def __init__(
@@ -109,13 +123,17 @@ class RecorderFeed:
         send: Callable[[dict[str, Any]], object],
         recording: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
+        hidden: Callable[[], Mapping[str, str] | None] = lambda: None,
     ) -> None:
         self._send = send
         self._recording = recording
+        self._hidden = hidden
         self._clock = clock
         self._lock = threading.Lock()  # goodbye and rows come from different threads
         self._rows: list[tuple[float, Mapping[str, float]]] = []
+        self._node_rows: dict[str, NodeRows] = {}
         self._states: States | None = None
+        self._nodes: Sequence[Node] = ()
         self._epochs: Mapping[str, Any] | None = None
         self._workers: list[int] = []
         self._flushed = self._looked = clock()
@@ -123,14 +141,14 @@ class RecorderFeed:
     def begin(self, facts: Mapping[str, Any]) -> None:
         """A new sampler has started: send it everything."""
         with self._lock:
-            self._states, self._epochs, self._workers = None, None, []
+            self._states, self._nodes, self._epochs, self._workers = None, (), None, []
             self._looked -= LOOK_S
         self._send({"do": "facts", "facts": facts})
 
     def record(self, do: str, **fields: Any) -> None:
         """Send a message that is for the recorder only: `facts`, `event`, `steps` or `epochs`."""
         if self._recording():
-            self._send({"do": do, **fields})
+            self._send({"do": do, **(fields if do == "steps" else self._hide(fields))})
 
     def epochs(self, past: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Send the counts of the epochs before each loader's newest; `past` is a new object when they changed."""
@@ -151,6 +169,27 @@ class RecorderFeed:
                 self._looked = now
                 self._look(states, loaders)
 
+    def nodes(self, row_time: float, nodes: Sequence[Node], values: Mapping[str, float]) -> None:
+        """Take the nodes and their values of the row at `row_time`, to be sent with the loaders' next ones."""
+        if not self._recording():
+            return
+        with self._lock:
+            if nodes != self._nodes:
+                self._nodes = nodes
+                entries = [
+                    asdict(node) if self._hidden() is None else {**asdict(node), "name": node.id} for node in nodes
+                ]
+                self._send({"do": "nodes", "nodes": self._hide(entries)})
+            for node in nodes if values else ():
+                cells = [values.get(name, math.nan) for name, _ in node_series(node.id, node.cores)]
+                if not all(map(math.isnan, cells)):
+                    rows = self._node_rows.get(node.id)
+                    if rows is None or rows["cores"] != node.cores:
+                        self._flush_nodes()
+                        rows = self._node_rows.setdefault(node.id, {"cores": node.cores, "rows": []})
+                    packed = base64.b64encode(struct.pack(f"<{len(cells)}f", *cells)).decode("ascii")
+                    rows["rows"].append((row_time, packed))
+
     def goodbye(self, reason: str, loaders: Loaders, states: States) -> None:
         """Send the last values and the reason why the session ends."""
         with self._lock:
@@ -162,6 +201,16 @@ class RecorderFeed:
         rows, self._rows = self._rows, []
         if rows:
             self._send({"do": "values", "rows": rows})
+        self._flush_nodes()
+
+    def _hide(self, value: T) -> T:
+        """Nested lists and dicts with the pseudonyms of nodes in place of their names."""
+        return pseudonymous(value, self._hidden() or {})
+
+    def _flush_nodes(self) -> None:
+        found, self._node_rows = self._node_rows, {}
+        if found:
+            self._send({"do": "node-values", "nodes": found})
 
     def _look(self, states: States, loaders: Loaders) -> None:
         workers = sorted(pid for loader in loaders for pid in loader.worker_pids)
@@ -170,7 +219,7 @@ class RecorderFeed:
             self._send({"do": "roles", "workers": workers})
         if self._recording() and states != self._states:
             self._states = states
-            self._send({"do": "loaders", "loaders": states})
+            self._send({"do": "loaders", "loaders": self._hide(states)})
 
 
 def left_behind() -> dict[str, str] | None:

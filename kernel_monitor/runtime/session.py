@@ -14,6 +14,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any, NamedTuple
 
+from ..node_sources import pseudonyms
 from ..paths import private
 from ..protocol.states import LoaderState
 from ..sample.clock import SessionClock
@@ -21,6 +22,7 @@ from ..sample.sampler_client import SamplerClient
 from ..store import Store
 from ..text import shown_in
 from .loader_tracker import LoaderTracker
+from .node_tracker import NodeTracker
 from .overhead import Share
 from .recorder import FLUSH_S, RecorderFeed, Recording
 from .settings import Settings
@@ -52,23 +54,26 @@ class Session:
         self.missed = 0  # deadlines without a row in the whole session
         self.client: SamplerClient | None = None
         self.tracker = LoaderTracker(store, self.session_time, self.add_event)
+        self.nodes = NodeTracker(store, self.remember)
         self.share = Share()
         self.expected_hello: Callable[[], Mapping[str, Any] | None] = lambda: None
-        self._feed = RecorderFeed(self._send, lambda: self.recorder.on)
+        self._feed = RecorderFeed(self._send, lambda: self.recorder.on, hidden=self.hidden_names)
         self._store = store
         self._clock: SessionClock | None = None
         self._lock = threading.RLock()
         self._settings = Settings()
         self._stepped = 0.0  # time of the last `take_steps`
-        self._phased = False
+        self._measured: set[str] = set()  # ids of charts
         self._fresh = True  # the recorder of a new sampler has received nothing yet
         self._window_from = 0.0
 
-    def listen(
-        self, row: Callable[[Row], None], changed: Callable[..., None], first_phases: Callable[[], None]
-    ) -> None:
-        """Set what the reader thread calls; `changed` gets a kind and a `message` (`stopped`: no more rows)."""
-        self._on_row, self._on_change, self._on_first_phases = row, changed, first_phases
+    def listen(self, row: Callable[[Row], None], changed: Callable[..., None], first: Callable[[str], None]) -> None:
+        """Set what the reader thread calls.
+
+        `changed` gets a kind and a `message` (`stopped`: no more rows); `first` the id of a chart for which something
+        was measured for the first time (`store.charts.ONCE_CHARTS`).
+        """
+        self._on_row, self._on_change, self._on_first = row, changed, first
 
     @property
     def running(self) -> bool:
@@ -157,7 +162,9 @@ class Session:
                 return
             if after.interval != before.interval:
                 self._send({"do": "interval", "seconds": after.interval})
-            if has_price or after.interval != before.interval:
+            if after.node_names != before.node_names:
+                self._feed.begin(self.facts())  # what was recorded with other names is recorded again
+            elif has_price or after.interval != before.interval:
                 self._feed.record("facts", facts=self.facts())
             wanted = (after.record, after.record_to)
             if wanted == (before.record, before.record_to) and (self.recorder.on or not after.record):
@@ -190,7 +197,10 @@ class Session:
             self._feed.record("steps", loader=loader, rows=rows, dropped=dropped)
 
     def facts(self) -> dict[str, Any]:
-        """Package versions, Python, platform, interval (s), price; `rank` and `world_size` if set (by torchrun)."""
+        """Package versions, Python, platform, interval (s), price; `rank` and `world_size` if set (by torchrun).
+
+        `node_names` is there, and true, where exports may name other machines.
+        """
         settings = self._settings
         ranks = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", "")}
         return {
@@ -201,7 +211,12 @@ class Session:
             "price": settings.price,
             "currency": settings.currency,
             **{name: int(text) for name, text in ranks.items() if text.isdecimal()},
+            **({"node_names": True} if settings.node_names else {}),
         }
+
+    def hidden_names(self) -> dict[str, str] | None:
+        """The names of other machines that may not leave this one, and the ids in their place; None if they may."""
+        return None if self._settings.node_names else pseudonyms()
 
     def session_time(self, monotonic: float) -> float | None:
         """The session time (s) of a `time.monotonic()`; None before the session began."""
@@ -235,19 +250,22 @@ class Session:
             return
         tracker = self.tracker
         states = tracker.look()
+        self.nodes.look()
         self.missed += missed
         at = clock.time(sampled)
         window = max(sampled - self._window_from, 1e-6)
         self._window_from = sampled
-        loaders = tracker.values(window)
-        seq = self._store.append(at, values, loaders)
-        if tracker.phased and not self._phased:
-            self._phased = True
-            self._on_first_phases()
+        loaders, nodes = tracker.values(window), self.nodes.values()
+        seq = self._store.append(at, values, loaders | nodes)
+        for chart, measured in (("phases", tracker.phased), ("nodes", self.nodes.nodes)):
+            if measured and chart not in self._measured:
+                self._measured.add(chart)
+                self._on_first(chart)
         if sampled - self._stepped >= FLUSH_S:
             self.take_steps()
         self._feed.epochs(tracker.past)
         self._feed.row(at, loaders, states, tracker.loaders())
+        self._feed.nodes(at, self.nodes.nodes, nodes)
         self._on_row(Row(seq, at, sampled, missed, states))
 
     def _on_notice(self, notice: dict[str, Any]) -> None:

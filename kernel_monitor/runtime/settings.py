@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import SessionError
 from ..protocol.states import SettingsState
-from ..store.charts import CHART_IDS, DEFAULT_CHARTS, PHASED_CHARTS, chart_ids
+from ..store.charts import CHART_IDS, chart_ids, default_charts
 from ..text import shown
 
 INTERVAL_S = (0.05, 60.0)
@@ -36,18 +36,19 @@ class Settings:
     interval: float = 0.1  # s between samples
     history: float = 600.0  # s of samples kept for pages and reports
     chosen: tuple[str, ...] | None = None  # ids of the charts that the user chose; None for the default ones
-    phased: bool = False  # phases of steps are measured; their chart is then a default one
+    measured: frozenset[str] = frozenset()  # ids of charts that are default ones since there is something to draw
     record: bool = True  # whether the session is recorded
     record_to: str | None = None  # the folder for recordings; None for the user's default (`record.folders`)
     price: float | None = None  # of an hour of this machine, at least 0; None if unknown
     currency: str = ""  # of the price, as written by the user; may be empty
+    node_names: bool = False  # whether recordings and exports may name other machines
 
     @property
     def charts(self) -> tuple[str, ...]:
         """Ids of the charts to draw, in the order of `store.charts`."""
         if self.chosen is not None:
             return self.chosen
-        return PHASED_CHARTS if self.phased else DEFAULT_CHARTS
+        return default_charts(self.measured)
 
     @property
     def capacity(self) -> int:
@@ -64,10 +65,18 @@ class Settings:
             "record_to": self.record_to,
             "price": self.price,
             "currency": self.currency,
+            "node_names": self.node_names,
         }
 
     def changed(
-        self, *, interval: Any = None, history: Any = None, charts: Any = None, record: Any = None, price: Any = None
+        self,
+        *,
+        interval: Any = None,
+        history: Any = None,
+        charts: Any = None,
+        record: Any = None,
+        price: Any = None,
+        node_names: Any = None,
     ) -> Settings:
         """A copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong one."""
         new = self
@@ -81,6 +90,10 @@ class Settings:
             new = replace(new, **_record(record))
         if price is not None:
             new = replace(new, **_price(price, self.currency))
+        if node_names is not None:
+            if not isinstance(node_names, bool):
+                raise SessionError(f"node_names is true or false, not {node_names!r}.")
+            new = replace(new, node_names=node_names)
         return new
 
 

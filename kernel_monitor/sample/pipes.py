@@ -16,7 +16,11 @@ from typing import Any, NamedTuple
 
 BACKLOG = 1 << 20
 """Bytes that may wait for a reader that does not read: one that was stopped for a day must not fill the memory."""
-FREQUENT = ("values", "steps")  # beyond the backlog, the oldest lines of these to the sampler are dropped first
+FREQUENT = (
+    "values",
+    "node-values",
+    "steps",
+)  # beyond the backlog, the oldest lines of these to the sampler are dropped first
 FULL_S = 0.05  # how long the thread waits before it tries a full pipe again
 JOIN_S = 1.0  # how long `close` waits for the thread, which may be blocked in a write (Windows)
 

@@ -7,4 +7,6 @@ from .snapshot import Rows, Snapshot
 from .steps import STEP, StepLog, StepTable
 from .store import Store
 
-__all__ = ["STEP", "Gpu", "LoaderInfo", "Rows", "Schema", "Series", "Snapshot", "StepLog", "StepTable", "Store"]
+__all__ = [
+    "STEP", "Gpu", "LoaderInfo", "Rows", "Schema", "Series", "Snapshot", "StepLog", "StepTable", "Store",
+]  # fmt: skip

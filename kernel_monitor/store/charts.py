@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from .schema import PHASE_SERIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from ..protocol.states import ChartState
     from .schema import Schema
@@ -31,6 +31,7 @@ class ChartInfo:
     title: str  # as shown
     series: tuple[str, ...]  # patterns; `*` stands for one part of a series' name, so never for a `/`
     default: bool = False  # whether it is shown by default
+    once: bool = False  # whether it is shown by default once something that it draws was measured
     group: tuple[str, ...] = ()  # the keys of `host["reasons"]` that say why its series are missing
 
 
@@ -42,14 +43,20 @@ CHARTS: tuple[ChartInfo, ...] = (
         ("gpu/*/utilisation", "gpu/*/memory", "gpu/*/power", "gpu/*/mig/*/memory", "gpu/*/mig/*/sm_active"),
         default=True,
     ),
+    ChartInfo(
+        "nodes",
+        "CPU machines",
+        ("node/*/cpu/*/busy", "node/*/batches", "node/*/network/received", "node/*/network/sent"),
+        once=True,
+    ),
     ChartInfo("images", "Images per second", ("loader/*/images",), default=True),
     ChartInfo("wait", "Time per training step", ("loader/*/wait", "loader/*/step"), default=True),
-    ChartInfo("phases", "Phases of a step", tuple(f"loader/*/{part}" for part, _ in PHASE_SERIES)),
+    ChartInfo("phases", "Phases of a step", tuple(f"loader/*/{part}" for part, _ in PHASE_SERIES), once=True),
     ChartInfo("processes", "Processes", ("process/*/cpu", "process/*/memory"), group=("process",)),
     ChartInfo(
         "memory",
         "Memory",
-        ("memory/percent", "memory/used", "swap/used", "container/memory", "container/memory_percent"),
+        ("memory/percent", "memory/used", "swap/used", "container/memory", "container/memory_percent", "node/*/memory"),
         group=("memory",),
     ),
     ChartInfo(
@@ -75,8 +82,8 @@ CHARTS: tuple[ChartInfo, ...] = (
 """From top to bottom, wherever charts are shown."""
 CHART_IDS: tuple[str, ...] = tuple(chart.id for chart in CHARTS)
 DEFAULT_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.default)
-PHASED_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.default or chart.id == "phases")
-"""The default ones as soon as phases of steps are measured: that chart is then shown by default."""
+ONCE_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.once)
+"""Those that are default ones, too, once something that they draw was measured."""
 PROCESS_ROLES = (
     ("kernel", "kernel"),
     ("workers", "loader workers"),
@@ -109,6 +116,11 @@ def chart_ids(wanted: Iterable[str] | None = None) -> tuple[str, ...]:
     return tuple(chart for chart in CHART_IDS if chart in chosen)
 
 
+def default_charts(measured: Collection[str] = ()) -> tuple[str, ...]:
+    """The ids of the charts shown by default; `measured`: those of `ONCE_CHARTS` for which something was measured."""
+    return tuple(chart.id for chart in CHARTS if chart.default or (chart.once and chart.id in measured))
+
+
 def chart_series(schema: Schema, chart: str) -> tuple[str, ...]:
     """The series of the schema that this chart draws, in the schema's order."""
     return _matching(schema, _BY_ID[chart].series)
@@ -138,6 +150,8 @@ def missing_reason(schema: Schema, chart: str) -> str:
         return "no loader yet: wrap one with kernel_monitor.switchable"
     if chart == "phases":
         return "no model is watched: monitor.watch(model, optimizer)"
+    if chart == "nodes":
+        return "no other machine works for a loader"
     if chart.startswith("gpu"):
         if not schema.gpus:
             return schema.gpu_reason or "not known yet"

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ..node_sources import Node, node_series
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -66,6 +68,7 @@ class Schema:
     gpus: tuple[Gpu, ...] = ()  # the GPUs that NVML lists
     gpu_reason: str | None = None  # why there is none, in NVML's words; None when there are some
     loaders: tuple[LoaderInfo, ...] = ()  # the loaders that have columns
+    nodes: tuple[Node, ...] = ()  # the other machines that have columns
     host: Mapping[str, Any] = field(default_factory=dict)  # facts about the machine (docs/messages.md)
     charts: tuple[str, ...] = ()  # ids of the charts to draw (`store.charts`); the default ones if empty
 
@@ -96,6 +99,7 @@ class Schema:
             capacity=int(data["capacity"]),
             series=series_from_json(data["series"]),
             loaders=loaders_from_json(data["loaders"]),
+            nodes=nodes_from_json(data.get("nodes", ())),  # snapshots of older versions have none
             charts=tuple(data["charts"]),
             **machine_from_json(data),
         )
@@ -147,6 +151,20 @@ def loaders_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[LoaderInfo,
     )
 
 
+def nodes_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
+    """`[{"id", "name", "cores", "alive"?, "reason"?}, …]` as nodes."""
+    return tuple(
+        Node(
+            id=entry["id"],
+            name=entry["name"],
+            cores=tuple(int(core) for core in entry["cores"]),
+            alive=bool(entry.get("alive", True)),
+            reason=entry.get("reason"),
+        )
+        for entry in entries
+    )
+
+
 def loader_series(loaders: tuple[LoaderInfo, ...]) -> tuple[Series, ...]:
     """The columns of these loaders, in order."""
     return tuple(
@@ -154,3 +172,8 @@ def loader_series(loaders: tuple[LoaderInfo, ...]) -> tuple[Series, ...]:
         for loader in loaders
         for part, unit in (*LOADER_SERIES, *(PHASE_SERIES if loader.phased else ()))
     )
+
+
+def nodes_series(nodes: tuple[Node, ...]) -> tuple[Series, ...]:
+    """The columns of these nodes, in order."""
+    return tuple(Series(*pair) for node in nodes for pair in node_series(node.id, node.cores))

@@ -1,7 +1,7 @@
 """The part of a schema that its chart document depends on: the machine's shape and the choice of charts.
 
-Sessions with equal shapes share one chart document. It has placeholders for the loaders' ids and names, which each
-session replaces.
+Sessions with equal shapes share one chart document. It has placeholders for the ids and names of loaders and other
+machines, and for the reasons why a machine is gone, which each session replaces.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from .schema import LoaderInfo
 
 if TYPE_CHECKING:
+    from ..node_sources import Node
     from .schema import Schema
 
 _HOST = ("topology", "limits", "reasons")  # the facts of the host that charts show
-_PLACEHOLDER = re.compile(rb"kmloader(\d{1,4})(id|name)kmend")
+_PLACEHOLDER = re.compile(rb"km(loader|node)(\d{1,4})(id|name|reason)(?:to(\d{1,4}))?kmend")
+_NAME = re.compile(r"(km(?:loader|node)\d{1,4}name)kmend")
 
 
 def shape(schema: Schema) -> Schema:
@@ -26,30 +28,67 @@ def shape(schema: Schema) -> Schema:
         LoaderInfo(id=f"kmloader{k}idkmend", name=f"kmloader{k}namekmend", phased=loader.phased)
         for k, loader in enumerate(schema.loaders)
     )
-    ids = {loader.id: ours.id for loader, ours in zip(schema.loaders, loaders, strict=True)}
+    drawn = _drawn(schema)
+    nodes = tuple(
+        replace(
+            node,
+            id=f"kmnode{k}idkmend",
+            name=f"kmnode{k}namekmend",
+            reason=None if node.reason is None else f"kmnode{k}reasonkmend",
+        )
+        for k, node in enumerate(drawn)
+    )
+    ids = {("loader", loader.id): ours.id for loader, ours in zip(schema.loaders, loaders, strict=True)}
+    ids |= {("node", node.id): ours.id for node, ours in zip(drawn, nodes, strict=True)}
     renamed = tuple(replace(series, name=_renamed(series.name, ids)) for series in schema.series)
     host = {key: schema.host[key] for key in _HOST if key in schema.host}
     gpus = tuple(replace(gpu, throttle=()) for gpu in schema.gpus)
-    return replace(
-        schema, version=0, interval=1.0, origin=0.0, capacity=1, series=renamed, loaders=loaders, host=host, gpus=gpus
-    )
+    bare = replace(schema, version=0, interval=1.0, origin=0.0, capacity=1, host=host, gpus=gpus)
+    return replace(bare, series=renamed, loaders=loaders, nodes=nodes)
 
 
 def filled(document: bytes, schema: Schema) -> bytes:
-    """The JSON document of `shape(schema)` with the loaders of the schema."""
-    words = [{b"id": _escaped(loader.id), b"name": _escaped(loader.name)} for loader in schema.loaders]
+    """The JSON document of `shape(schema)` with the loaders and nodes of the schema."""
+    words: dict[bytes, list[LoaderInfo] | list[Node]] = {b"loader": [*schema.loaders], b"node": _drawn(schema)}
 
     def word(found: re.Match[bytes]) -> bytes:
-        number = int(found[1])
-        return words[number][found[2]] if number < len(words) else found[0]  # what a recording calls some GPU
+        kind, number, part, most = found.groups()
+        known = words[kind]
+        text = getattr(known[int(number)], part.decode(), None) if int(number) < len(known) else None
+        if not isinstance(text, str):
+            return found[0]  # what a recording calls some GPU
+        return _escaped(text if most is None else _cut(text, int(most)))
 
     return _PLACEHOLDER.sub(word, document)
 
 
-def _renamed(series: str, ids: dict[str, str]) -> str:
+def shortened(name: str, most: int) -> str:
+    """A name cut in its middle to at most `most` letters, at least three; for a placeholder one of the cut name."""
+    placeholder = _NAME.fullmatch(name)
+    return f"{placeholder[1]}to{most}kmend" if placeholder else _cut(name, most)
+
+
+def _drawn(schema: Schema) -> list[Node]:
+    """The nodes that have series in the schema: where no chart shows them, they come and go unnoticed."""
+    known = {series.name.split("/", 2)[1] for series in schema.series if series.name.startswith("node/")}
+    return [node for node in schema.nodes if node.id in known]
+
+
+def _cut(text: str, most: int) -> str:
+    """A host's name without its domain; if that is not enough, its beginning and its end, where such names differ."""
+    if len(text) > most and not text.replace(".", "").isdecimal():  # no address
+        text = text.partition(".")[0] or text
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
+
+
+def _renamed(series: str, ids: dict[tuple[str, str], str]) -> str:
     first, _, rest = series.partition("/")
-    known, _, part = rest.rpartition("/")
-    return f"{first}/{ids[known]}/{part}" if first == "loader" and known in ids else series
+    # The id of a loader may be anything; that of a node has no slash.
+    known, _, part = rest.rpartition("/") if first == "loader" else rest.partition("/")
+    return f"{first}/{ids[first, known]}/{part}" if (first, known) in ids else series
 
 
 def _escaped(text: str) -> bytes:

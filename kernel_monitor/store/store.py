@@ -12,9 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..node_sources import Node
 from .charts import DEFAULT_CHARTS, shown_series
 from .ring import Ring
-from .schema import Schema, Series, loader_series, loaders_from_json, machine_from_json, series_from_json
+from .schema import (
+    Schema,
+    Series,
+    loader_series,
+    loaders_from_json,
+    machine_from_json,
+    nodes_series,
+    series_from_json,
+)
 from .snapshot import Rows, Snapshot
 from .steps import StepLog
 
@@ -95,6 +104,14 @@ class Store:
         with self._lock:
             return self._change(self._host_series, loaders=infos)
 
+    def set_nodes(self, nodes: Sequence[Node]) -> Schema:
+        """Have columns for these other machines and no others.
+
+        Columns of a node that is left out are dropped with their past. Nothing changes if they are the same.
+        """
+        with self._lock:
+            return self._change(self._host_series, nodes=tuple(nodes))
+
     def set_charts(self, charts: Sequence[str]) -> Schema:
         """Show these charts (ids of `store.charts`); the rows keep every series."""
         with self._lock:
@@ -108,12 +125,12 @@ class Store:
             self._wanted = capacity
             return self._change(self._host_series)
 
-    def append(self, time: float, host_values: npt.ArrayLike, loader_values: Mapping[str, float] | None = None) -> int:
+    def append(self, time: float, host_values: npt.ArrayLike, other_values: Mapping[str, float] | None = None) -> int:
         """Add a row at `time` (session s); returns its number: from 1, never reused.
 
         `host_values` has one value for each series of the hello, in its order, or a ValueError is raised;
-        `loader_values` has values by the series' names, NaN for those left out. Those of a loader that has gone in the
-        meantime are dropped; for a name that never was a column a KeyError is raised.
+        `other_values` has the loaders' and nodes' by the series' names, NaN for those left out. Those of one that has
+        gone in the meantime are dropped; for a name that never was a column a KeyError is raised.
         """
         host = np.asarray(host_values, dtype=np.float32)
         with self._lock:
@@ -122,7 +139,7 @@ class Store:
             row = np.full(self._ring.width, np.nan, dtype=np.float32)
             row[: len(host)] = host
             columns = self._schema.columns
-            for name, value in (loader_values or {}).items():
+            for name, value in (other_values or {}).items():
                 column = columns.get(name)
                 if column is not None:
                     row[column] = value
@@ -185,8 +202,8 @@ class Store:
 
     def _change(self, host_series: tuple[Series, ...], **changes: Any) -> Schema:
         """Put a changed schema in place; the lock is held."""
-        loaders = changes.get("loaders", self._schema.loaders)
-        series = host_series + loader_series(loaders)
+        loaders, nodes = (changes.get(key, getattr(self._schema, key)) for key in ("loaders", "nodes"))
+        series = host_series + loader_series(loaders) + nodes_series(nodes)
         fitting = max(FEWEST, self._most_bytes // (4 * max(1, len(series))))
         changed = replace(self._schema, series=series, capacity=min(self._wanted, fitting), **changes)
         if changed == self._schema:

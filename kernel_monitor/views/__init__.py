@@ -21,12 +21,14 @@ from .gpu_charts import gpu, gpu_bus, gpu_clocks, gpu_counters, gpu_engines
 from .heatmap import color_scale
 from .host_charts import cpu, io, memory, pressure, processes
 from .loader_charts import images, phases, wait
+from .node_charts import nodes
 from .style import Page, show_time
 
 Chart = Callable[[Schema, Page], "list[UIElement]"]
 CHARTS: dict[str, Chart] = {
     "cpu": cpu,
     "gpu": gpu,
+    "nodes": nodes,
     "images": images,
     "wait": wait,
     "phases": phases,

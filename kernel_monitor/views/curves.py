@@ -22,7 +22,7 @@ CURVE_COLORS = (
     "#2f7fe0", "#e0791f", "#1f9e77", "#b45fc8", "#c9a000", "#d1495b", "#4fb3d9", "#8d6e63",
 )  # fmt: skip
 """Distinct in hue and lightness for the common kinds of colour blindness, and on white as on black."""
-FORMATS = {"B": "0.[0] d", "B/s": "0.[0] d", "ms": "0,0.0"}
+FORMATS = {"B": "0.[0] d", "B/s": "0.[0] d", "ms": "0,0.0", "batches/s": "0,0.0"}
 """How Bokeh writes a value of the unit, where that is not as a whole number; `d` has it write bytes in kB, MB, GB."""
 Entry = tuple[str, str, str]
 """Of a legend: words, colour, and stroke as CSS names it."""
@@ -79,7 +79,8 @@ def curves(
     # A first step of many seconds must not flatten the chart once it has left it.
     p.window_axis = "x"
     unit = lines[0].unit
-    p.yaxis.formatter = NumeralTickFormatter(format="0.[0] d" if unit.startswith("B") else "0,0")
+    axis = {"B": "0.[0] d", "B/s": "0.[0] d", "batches/s": "0,0.[0]"}  # a machine may deliver less than one a second
+    p.yaxis.formatter = NumeralTickFormatter(format=axis.get(unit, "0,0"))
     p.yaxis.ticker = BasicTicker(desired_num_ticks=4 if height >= HEIGHT else 3, num_minor_ticks=0)
     columns = {f"y{k}": line.series for k, line in enumerate(lines)}
     columns |= {f"z{k}": line.also[0] for k, line in enumerate(lines) if line.also}

@@ -29,10 +29,12 @@ from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
 
 from ..store.charts import SLOTS
+from ..store.shape import shortened
 from .style import AXIS_STYLE, FONT, GRID, INK, PAPER, RIGHT, Page, add_marks, hover, new_figure
 
 LANE = 18  # pixels above the rows of the first chart, where the markers' labels stand
 LETTER = 6.2  # pixels of a letter at the labels' size
+FEWEST = 5  # letters of a name that was cut
 OWN = "own"  # tag of what keeps its colour in any theme, because it lies on cells
 
 
@@ -52,6 +54,7 @@ class Group:
     short: str
     start: int
     end: int
+    cut: bool = False  # whether the label is cut in its middle before `short` takes its place: a name of a machine
 
 
 def row_height(count: int) -> int:
@@ -132,10 +135,7 @@ def _label_groups(p: figure, groups: Sequence[Group], pixels: int) -> None:
 
     A group that is too low for its word has its number; where that is too high, only every 2nd, 4th, 8th… has.
     """
-    words = [
-        group.label if len(group.label) * LETTER + 4 <= (group.end - group.start) * pixels else group.short
-        for group in groups
-    ]
+    words = [_word(group, int(((group.end - group.start) * pixels - 4) / LETTER)) for group in groups]
     step = 1
     while min((group.end - group.start) * step for group in groups) * pixels < 11 and step < len(groups):
         step *= 2
@@ -152,6 +152,13 @@ def _label_groups(p: figure, groups: Sequence[Group], pixels: int) -> None:
     # The stubs of Bokeh 3.9 want another ticker here.
     axis.update(ticker=FixedTicker(ticks=[float(place) for place in shown]))
     p.add_layout(axis, "left")
+
+
+def _word(group: Group, letters: int) -> str:
+    """What a group with room for so many letters is called."""
+    if group.cut and letters >= FEWEST:
+        return shortened(group.label, letters)
+    return group.label if not group.cut and len(group.label) <= letters else group.short
 
 
 def _separate(p: figure, groups: Sequence[Group]) -> None:

@@ -94,6 +94,11 @@ def memory(schema: Schema, page: Page) -> list[UIElement]:
         Curve("memory/used", "host", "B", host),
         Curve("container/memory", "container", "B", container),
         Curve("swap/used", "swap", "B", swap),
+        # In the colours that they have elsewhere.
+        *(
+            Curve(f"node/{node.id}/memory", node.name, "B", curve_color(k), "dotted")
+            for k, node in enumerate(schema.nodes)
+        ),
     )
     note, entries = memory_note(schema), None if len(share) > 1 else ()
     parts = chart(page, "memory", "Memory, %", share, note=note, entries=entries, height=LOW, end=100.0)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernel_monitor.node_sources import Node
 from kernel_monitor.store import LoaderInfo, Schema, Snapshot
-from kernel_monitor.store.schema import Gpu, Series, loader_series
+from kernel_monitor.store.schema import Gpu, Series, loader_series, nodes_series
 from tests.unit.test_diagnose import state
 
 Floats = npt.NDArray[np.float64]
@@ -55,6 +56,7 @@ def machine(
     without: tuple[str, ...] = (),
     reasons: dict[str, str] | None = None,
     loaders: tuple[str, ...] = ("train",),
+    others: tuple[Node, ...] = (),
 ) -> Schema:
     """The schema of such a machine; the second half of the cores are the first half's second threads.
 
@@ -67,6 +69,7 @@ def machine(
         without: beginnings of the names of series that this machine does not give.
         reasons: why not.
         loaders: their names.
+        others: other machines that work for the loaders.
     """
     units = {f"cpu/{core}/{part}": "%" for core in range(cores) for part in ("busy", "iowait")}
     units |= HOST_UNITS
@@ -81,11 +84,12 @@ def machine(
         interval=interval,
         origin=ORIGIN,
         capacity=6000,
-        series=series + loader_series(infos),
+        series=series + loader_series(infos) + nodes_series(others),
         cpus=tuple(range(cores)),
         gpus=tuple(Gpu(gpu, "NVIDIA H100 80GB HBM3 (simulated)", 85 * GB) for gpu in range(gpus)),
         gpu_reason=None if gpus else "NVML Shared Library Not Found",
         loaders=infos,
+        nodes=others,
         host={
             "cpu_model": "AMD EPYC 9554 64-Core Processor (simulated)",
             "logical_cpus": cores,
@@ -168,6 +172,11 @@ def _values(
             return np.clip(2 + 3 * noise, 0, 100)
         starved = 96.0 if core % 8 < 5 else 35.0
         return np.clip(np.where(late, 18 + 10 * (core % 3), starved) + 9 * noise, 0, 100)
+    if name.startswith("node/"):
+        alive = {node.id: node.alive for node in schema.nodes}[name.split("/")[1]]
+        there = (time > time[-1] / 3) & (alive | (time < time[-1] / 2))
+        usual = {"busy": 80.0, "received": 15e6, "sent": 40e6, "memory": 11e9, "batches": 6.0}[name.rpartition("/")[2]]
+        return np.where(there, np.clip(usual * (1 + 0.1 * noise), 0, 100 if unit == "%" else None), np.nan)
     if name.startswith("loader/"):
         low, high = LOADER_VALUES[name.rpartition("/")[2]]
         return np.clip(np.where(late, high, low) * (1 + 0.06 * noise), 0, None)

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks.metrics import FRAME, METRICS
+from kernel_monitor.node_sources import PARTS
 from kernel_monitor.sample.host.processes import ROLES
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -31,6 +32,21 @@ counted in ticks of 10 ms, so a window of 100 ms has steps of 10 %.
 On macOS and Windows the host's metrics come from psutil, and those that these systems do not count are absent.
 """
 
+NODES = """## Other machines
+
+Those that work for a loader. Each reads its own load (`kernel_monitor/sample/node_sampler.py`) and sends it to the
+kernel as often as the loader's engine asks; the newest reading is held for some seconds, then the values are missing.
+`<id>` is `node-1`, `node-2`, … in the order in which the machines came. What follows is measured over the time between
+two readings.
+"""
+OF_NODES = {
+    "cpu/<n>/busy": ("`/proc/stat`", "as `cpu/<n>/busy` above, of that machine's core"),
+    "network/received": ("`/proc/net/dev`", "by all its interfaces but the loopback"),
+    "network/sent": ("`/proc/net/dev`", "by all its interfaces but the loopback"),
+    "memory": ("`/proc/meminfo`", "in use, as `memory/used` above"),
+    "batches": ("the loader", "batches that it delivered in the frame's window"),
+}
+
 
 def text() -> str:
     """The document."""
@@ -43,7 +59,11 @@ def text() -> str:
         lines.append("| series | unit | source | meaning |\n|---|---|---|---|")
         lines += [f"| `{row.name}` | {row.unit} | {_code(row.source)} | {row.meaning} |" for row in rows]
         lines.append("")
-    return "\n".join(lines)
+    lines += [NODES, "| series | unit | source | meaning |\n|---|---|---|---|"]
+    for part, unit in (("cpu/<n>/busy", "%"), *PARTS):
+        source, meaning = OF_NODES[part]
+        lines.append(f"| `node/<id>/{part}` | {unit} | {source} | {meaning} |")
+    return "\n".join([*lines, ""])
 
 
 def _period(group: str, seconds: float) -> str:

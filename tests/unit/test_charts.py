@@ -11,6 +11,7 @@ import pytest
 from bokeh.models import ColumnDataSource, Plot, VSpan
 from bokeh.models.renderers import GlyphRenderer
 
+from kernel_monitor.node_sources import Node
 from kernel_monitor.store import Schema
 from kernel_monitor.store.charts import (
     CHART_IDS,
@@ -22,7 +23,7 @@ from kernel_monitor.store.charts import (
     missing_reason,
     shown_series,
 )
-from kernel_monitor.store.schema import Series, loader_series
+from kernel_monitor.store.schema import Series, loader_series, nodes_series
 from kernel_monitor.views import CHARTS as DRAWN
 from kernel_monitor.views import layout
 from tests.browser.scenes import GB, machine
@@ -36,7 +37,9 @@ def everything() -> Schema:
     extra = tuple(Series(name, "%") for name in (*MIG, "cpu/0/user", "new/thing"))
     host = tuple(one for one in full.series if not one.name.startswith("loader/"))
     loaders = tuple(replace(one, phased=True) for one in full.loaders)
-    return replace(full, loaders=loaders, series=(*extra, *host, *loader_series(loaders)))
+    nodes = (Node("node-1", "rack-a"), Node("node-2", "rack-b", (0, 1, 5)), Node("node-3", "rack-c", (0,), alive=False))
+    series = (*extra, *host, *loader_series(loaders), *nodes_series(nodes))
+    return replace(full, loaders=loaders, nodes=nodes, series=series)
 
 
 def drawn(schema: Schema, chart: str) -> set[str]:
@@ -83,9 +86,11 @@ def test_a_chart_without_its_series_draws_none_and_has_a_reason(chart: str) -> N
         "default": False,
         "reason": missing_reason(lacking, chart),
     }
-    assert entry["reason"] == (
-        "no model is watched: monitor.watch(model, optimizer)" if chart == "phases" else "not measured by this sampler"
-    )
+    reasons = {
+        "phases": "no model is watched: monitor.watch(model, optimizer)",
+        "nodes": "no other machine works for a loader",
+    }
+    assert entry["reason"] == reasons.get(chart, "not measured by this sampler")
 
 
 @pytest.mark.parametrize("chart", CHART_IDS)

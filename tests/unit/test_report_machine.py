@@ -18,7 +18,7 @@ from kernel_monitor.report.formats import amount, ranges
 from kernel_monitor.report.page import render, section
 from kernel_monitor.report.subject import Subject
 from kernel_monitor.store import Snapshot
-from kernel_monitor.store.charts import CHART_IDS, DEFAULT_CHARTS, chart_series
+from kernel_monitor.store.charts import CHART_IDS, DEFAULT_CHARTS, ONCE_CHARTS, chart_series
 from tests.browser.scenes import GB, machine, run
 from tests.unit.pages import Page
 from tests.unit.reports import nothing
@@ -172,7 +172,7 @@ def test_a_live_session_is_not_called_recorded(limited: Snapshot) -> None:
 
 
 def test_the_default_charts_and_those_with_data_are_shown(limited: Snapshot) -> None:
-    assert charts_with_data(limited) == tuple(one for one in CHART_IDS if one != "phases")
+    assert charts_with_data(limited) == tuple(one for one in CHART_IDS if one not in ONCE_CHARTS)
     empty = replace(limited, values=np.full_like(limited.values, np.nan))
     assert charts_with_data(empty) == DEFAULT_CHARTS
     only = with_values(empty, disk__read=1.0)

@@ -23,6 +23,7 @@ def test_the_defaults() -> None:
         "record_to": None,
         "price": None,
         "currency": "",
+        "node_names": False,
     }
 
 
@@ -80,12 +81,14 @@ def test_a_number_alone_keeps_the_currency() -> None:
     assert found.changed(interval=1).price == 4.0
 
 
-def test_the_phases_chart_comes_by_itself_unless_somebody_chose() -> None:
-    watched = replace(Settings(), phased=True)
+def test_charts_of_what_is_measured_later_come_by_themselves_unless_somebody_chose() -> None:
+    watched = replace(Settings(), measured=frozenset({"phases"}))
     assert watched.charts == ("cpu", "gpu", "images", "wait", "phases")
     assert watched.changed(charts=["cpu"]).charts == ("cpu",)
     assert watched.changed(charts=list(Settings().charts)).charts == Settings().charts
     assert watched.changed(charts=["cpu"]).changed(charts="default").charts == watched.charts
+    both = replace(watched, measured=watched.measured | {"nodes"})
+    assert both.charts == ("cpu", "gpu", "nodes", "images", "wait", "phases")
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ export interface SettingsState {
   readonly record_to: string | null;
   readonly price: number | null;
   readonly currency: string;
+  readonly node_names?: boolean;
 }
 /**
  * The result of a diagnosis; `cannot`: what could not be measured, and why.
@@ -168,6 +169,7 @@ export interface SchemaState {
   readonly gpus: readonly Gpu[];
   readonly gpu_reason: string | null;
   readonly loaders: readonly SchemaLoader[];
+  readonly nodes?: readonly SchemaNode[];
   readonly host: Host;
   readonly charts: readonly string[];
 }
@@ -204,6 +206,16 @@ export interface SchemaLoader {
   readonly id: string;
   readonly name: string;
   readonly phased: boolean;
+}
+/**
+ * Another machine that has columns; `cores`: its logical ones; `reason`: why it is not alive.
+ */
+export interface SchemaNode {
+  readonly id: string;
+  readonly name: string;
+  readonly cores: readonly number[];
+  readonly alive: boolean;
+  readonly reason: string | null;
 }
 /**
  * The machine; `memory_total` in bytes; `reasons`: why a metric is missing, by its name.
@@ -741,6 +753,7 @@ export interface Received {
   readonly Gpu: Gpu;
   readonly MigInstance: MigInstance;
   readonly SchemaLoader: SchemaLoader;
+  readonly SchemaNode: SchemaNode;
   readonly Host: Host;
   readonly Limits: Limits;
   readonly Topology: Topology;
@@ -788,16 +801,17 @@ export const FIELDS: Readonly<Record<string, string>> = {
   BokehReply: 'status:string version:string',
   ConfigureReply: 'status:string settings:SettingsState',
   SettingsState:
-    'interval:number history:number charts:string[] record:boolean record_to:string? price:number? currency:string',
+    'interval:number history:number charts:string[] record:boolean record_to:string? price:number? currency:string node_names?:boolean',
   DocumentReply: 'status:string schema:number bokeh:string',
   EmbeddedSession:
     'bokeh:string item:unknown schema:SchemaState events:Event[] rows:number percent:boolean[] zone_ms:number table:string',
   SchemaState:
-    'version:number interval:number origin:number capacity:number series:Series[] cpus:number[] gpus:Gpu[] gpu_reason:string? loaders:SchemaLoader[] host:Host charts:string[]',
+    'version:number interval:number origin:number capacity:number series:Series[] cpus:number[] gpus:Gpu[] gpu_reason:string? loaders:SchemaLoader[] nodes?:SchemaNode[] host:Host charts:string[]',
   Series: 'name:string unit:string',
   Gpu: 'index:number name:string memory_total:number? reasons:string{} mig:MigInstance[] throttle:string[]',
   MigInstance: 'index:number name:string memory_total:number?',
   SchemaLoader: 'id:string name:string phased:boolean',
+  SchemaNode: 'id:string name:string cores:number[] alive:boolean reason:string?',
   Host: 'cpu_model?:string? logical_cpus?:number memory_total?:number platform?:string? limits?:Limits topology?:Topology reasons?:string{}',
   Limits: 'cpus?:number[] cpu_quota?:number? memory?:number? source?:string?',
   Topology: 'sockets?:number[][] numa?:number[][]',

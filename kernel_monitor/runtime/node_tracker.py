@@ -1,0 +1,154 @@
+"""Follows the other machines that work for the loops of this process: which there are, and their newest values."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .. import node_sources
+from ..node_sources import Node, node_series
+from ..store import Store
+from ..text import line
+
+if TYPE_CHECKING:
+    from ..node_sources import NodeSource
+
+LOOK_S = 1.0
+"""Between two looks at which nodes there are: each change makes pages load their charts again, and the nodes of a
+cluster come one after the other."""
+FADE_S = 3.0
+"""How long a node that went delivers 0 batches/s before its values end: the charts' means of two seconds would else be
+those of its last few rows, and rise to whatever they were."""
+KEPT_GONE = 8  # nodes that are gone whose rows stay: on a cluster that grows and shrinks, machines come and go all day
+MOST_CORES = 2048  # of all nodes together, that have rows; beyond, a node has its other series only
+LEFT = "no loader uses it any more"
+_ID = re.compile(r"[\w.-]{1,64}")
+REASON_LETTERS = 300
+
+
+class NodeTracker:
+    """The nodes of all sources, asked on the sampler's reader thread. No source can raise here.
+
+    `complain` is called with a sentence when a source fails.
+
+    Attributes:
+        nodes: those that have columns, in the order in which they came; a new object when anything about them changed.
+    """
+
+    def __init__(
+        self, store: Store, complain: Callable[[str], object], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.nodes: tuple[Node, ...] = ()
+        self._store = store
+        self._complain = complain
+        self._clock = clock
+        self._due = -math.inf
+        self._gone: dict[str, None] = {}  # ids of all that went, the one that went first before the others
+        self._owned: dict[int, list[Node]] = {}  # the last nodes of each live source, by its identity
+        self._failed: dict[int, str] = {}  # why the values of a source could not be read
+        self._series: frozenset[str] = frozenset()  # of the nodes that are alive
+        self._fading: dict[str, float] = {}  # series of batches of nodes that just went, and until when they are 0
+
+    def look(self) -> None:
+        """Register nodes that came, changed or went; at most once in `LOOK_S`."""
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due = now + LOOK_S
+        sources = node_sources.live()
+        if not sources and not self.nodes:
+            return
+        self._owned = {id(source): self._nodes_of(source) for source in sources}
+        self._failed = {key: cause for key, cause in self._failed.items() if key in self._owned}
+        found: dict[str, Node] = {}
+        for node in (node for nodes in self._owned.values() for node in nodes):
+            other = found.get(node.id)
+            found[node.id] = node if other is None else _joined(other, node)
+        known = {node.id: node for node in self.nodes}
+        fresh = known | found
+        for key, node in known.items():
+            if key not in found and node.alive:
+                fresh[key] = replace(node, alive=False, reason=LEFT)
+            elif not fresh[key].alive and not fresh[key].cores:
+                fresh[key] = replace(fresh[key], cores=node.cores)  # the past of a node that is gone keeps its rows
+        self._gone = {key: None for key in (*self._gone, *fresh) if key not in fresh or not fresh[key].alive}
+        shown = {*list(self._gone)[-KEPT_GONE:], *(key for key, node in fresh.items() if node.alive)}
+        nodes = tuple(_bounded(node for key, node in fresh.items() if key in shown))
+        if nodes != self.nodes:
+            for node in nodes:
+                if not node.alive and known.get(node.id, node).alive:
+                    self._fading[f"node/{node.id}/batches"] = now + FADE_S
+            self.nodes = nodes
+            self._series = frozenset(
+                name for node in nodes if node.alive for name, _ in node_series(node.id, node.cores)
+            )
+            self._store.set_nodes(nodes)
+
+    def values(self) -> dict[str, float]:
+        """The newest values of the nodes that are alive, by the series' names; batches of all sources together."""
+        now = self._clock()
+        self._fading = {name: until for name, until in self._fading.items() if now < until}
+        found = dict.fromkeys(self._fading, 0.0)
+        for source in node_sources.live() if self._owned else ():
+            try:
+                values = source.values()
+                for name, value in values.items():
+                    if name in self._series and math.isfinite(value):
+                        together = found.get(name, 0.0) if name.endswith("/batches") else 0.0
+                        found[name] = together + float(value)
+            except Exception as error:  # noqa: BLE001 - what a source does must not end the sampling; the page shows it
+                self._fail(source, error)
+            else:
+                self._failed.pop(id(source), None)
+        return found
+
+    def _nodes_of(self, source: NodeSource) -> list[Node]:
+        """The nodes of a source, checked; without values, and with the cause, where it failed."""
+        before = self._owned.get(id(source), [])
+        try:
+            nodes = [_checked(node) for node in source.nodes()]
+        except Exception as error:  # noqa: BLE001 - as in `values`
+            self._fail(source, error)
+            nodes = before
+        for node in nodes:
+            node_sources.add_names(node.id, node.name)
+        cause = self._failed.get(id(source))
+        if cause is None:
+            return nodes
+        return [replace(node, alive=False, reason=f"its load cannot be read: {cause}") for node in nodes]
+
+    def _fail(self, source: NodeSource, error: Exception) -> None:
+        cause = line(f"{type(error).__name__}: {error}", REASON_LETTERS)
+        if self._failed.get(id(source)) != cause:
+            self._complain(f"The load of other machines is not shown: {cause}")
+        self._failed[id(source)] = cause
+
+
+def _checked(node: Node) -> Node:
+    """A node as it can be shown and stored. A ValueError or TypeError names what cannot."""
+    if not _ID.fullmatch(node.id):
+        raise ValueError(f"{node.id!r:.80} is no id of a node")
+    cores = tuple(sorted({int(core) for core in node.cores}))
+    if cores and cores[0] < 0:
+        raise ValueError(f"{node.id} has a core {cores[0]}")
+    reason = None if node.alive or node.reason is None else line(str(node.reason), REASON_LETTERS)
+    return Node(node.id, line(str(node.name)) or node.id, cores, bool(node.alive), reason)
+
+
+def _bounded(nodes: Iterable[Node]) -> Iterable[Node]:
+    """The nodes, those beyond `MOST_CORES` without their cores."""
+    left = MOST_CORES
+    for node in nodes:
+        left -= len(node.cores)
+        yield node if left >= 0 else replace(node, cores=())
+        left += len(node.cores) if left < 0 else 0
+
+
+def _joined(one: Node, other: Node) -> Node:
+    """One node from what two sources say of it: it is alive if either says so."""
+    cores = tuple(sorted({*one.cores, *other.cores}))
+    return replace(one if one.alive or not other.alive else other, cores=cores)

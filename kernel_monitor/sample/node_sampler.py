@@ -1,0 +1,83 @@
+"""Load of another machine ("node"), read in any process there: busy cores, network and memory.
+
+A loader that works on other machines makes one `NodeSampler` in a process of each, calls `read` there as often as it
+likes, and gives the readings to its `node_sources.NodeTable`. No thread, no numpy, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+from .host.cpu import Cpu, ProcStat, cpu
+from .host.load import Memory
+from .host.traffic import Network
+from .probe import Probe
+from .procfs import LINUX, PROC, SYS
+
+_SERIES = {"network/received": "network/received", "network/sent": "network/sent", "memory/used": "memory"}
+"""The host's series that are given, and what they are called after `node/<id>/`."""
+
+
+class NodeSampler:
+    """Readings of this machine, to be used by one thread at a time.
+
+    Linux: from `/proc`, elsewhere from psutil. Where a file cannot be read, the values that it has are missing.
+
+    Args:
+        proc, net: other places for `/proc` and `/sys/class/net`, which only tests need.
+    """
+
+    def __init__(self, proc: Path | None = None, net: Path | None = None) -> None:
+        self._cpu: Cpu | None = None
+        self._others: list[Probe] = []
+        # What a container or another system does not show is missing, and the rest is read.
+        with suppress(OSError, ValueError, psutil.Error):
+            self._cpu = cpu() if proc is None or not LINUX else Cpu(ProcStat(proc / "stat"))
+        makers: Sequence[Callable[[], Probe]] = (
+            lambda: Network(proc or PROC, net or SYS / "class/net"),
+            lambda: Memory(proc or PROC),
+        )
+        for make in makers:
+            with suppress(OSError, ValueError, psutil.Error):
+                self._others.append(make())
+        self.read()  # rates and shares are over the time since a read: the first one begins it
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """The numbers of the logical cores, ascending; one that comes later is added."""
+        return () if self._cpu is None else self._cpu.cores
+
+    def read(self) -> dict[str, float]:
+        """The readings by the series' names without `node/<id>/`; what has no value is left out.
+
+        `cpu/<core>/busy`: % of the time since the last read (since the beginning for the first), in which the core
+        neither idled nor waited for I/O; Linux counts it in ticks of 10 ms. `network/received`, `network/sent`: bytes
+        per second since then, without the loopback. `memory`: bytes in use, as `memory/used` in docs/metrics.md.
+        """
+        now = time.monotonic()
+        found: dict[str, float] = {}
+        if self._cpu is not None:
+            pairs = zip(self._cpu.series, _values(self._cpu, now), strict=False)  # after a failure there is no value
+            found.update((name, value) for (name, _), value in pairs if name.endswith("/busy"))
+        for probe in self._others:
+            pairs = zip(probe.series, _values(probe, now), strict=False)
+            found |= {_SERIES[name]: value for (name, _), value in pairs if name in _SERIES}
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a NodeSampler stays in its process: make one there")
+
+
+def _values(probe: Probe, now: float) -> Sequence[float]:
+    """What a probe reads; nothing where that fails."""
+    try:
+        return probe.read(now)
+    except (OSError, ValueError, LookupError, psutil.Error):
+        return ()

@@ -1,0 +1,254 @@
+"""Columns of other machines come and go, and no source harms the thread that asks it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernel_monitor import node_sources
+from kernel_monitor.node_sources import Node, NodeTable, node_series, register
+from kernel_monitor.record.reader import open_session
+from kernel_monitor.runtime import Monitor
+from kernel_monitor.runtime.node_tracker import FADE_S, KEPT_GONE, LEFT, LOOK_S, MOST_CORES, NodeTracker
+from kernel_monitor.sample.node_sampler import NodeSampler
+from kernel_monitor.store import Store
+
+HELLO: dict[str, Any] = {
+    "interval": 0.1,
+    "series": [{"name": "cpu/0/busy", "unit": "%"}],
+    "cpus": [0],
+    "gpus": [],
+    "gpu_reason": None,
+    "host": {},
+}
+
+
+class Source:
+    """Says what a test wants."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.known: Any = list(nodes)
+        self.newest: Any = {}
+        register(self)
+
+    def nodes(self) -> list[Node]:
+        if isinstance(self.known, Exception):
+            raise self.known
+        return list(self.known)
+
+    def values(self) -> dict[str, float]:
+        if isinstance(self.newest, Exception):
+            raise self.newest
+        return dict(self.newest)
+
+
+class Following:
+    """A tracker, its store and its clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.said: list[str] = []
+        self.store = Store()
+        self.store.set_host(HELLO)
+        self.tracker = NodeTracker(self.store, self.said.append, clock=lambda: self.now)
+
+    def look(self) -> tuple[Node, ...]:
+        self.now += LOOK_S
+        self.tracker.look()
+        return self.store.schema.nodes
+
+    def row(self) -> dict[str, float]:
+        """A row's values of nodes, as the store has them."""
+        self.store.append(self.now, [1.0], self.tracker.values())
+        rows = self.store.rows(self.store.last_seq - 1)
+        found = dict(zip(rows.schema.names, rows.values[0].tolist(), strict=True))
+        return {name: value for name, value in found.items() if name.startswith("node/") and value == value}
+
+
+@pytest.fixture
+def following(monkeypatch: pytest.MonkeyPatch) -> Following:
+    monkeypatch.setattr(node_sources, "_ids", {})
+    monkeypatch.setattr(node_sources, "_pseudonyms", {})
+    # A test's exceptions hold the frames in which they were raised, and these their source.
+    monkeypatch.setattr(node_sources, "_live", weakref.WeakValueDictionary())
+    return Following()
+
+
+def test_without_a_source_nothing_changes(following: Following) -> None:
+    version = following.store.schema.version
+    assert following.look() == ()
+    assert following.row() == {}
+    assert following.store.schema.version == version
+
+
+def test_columns_come_with_a_node_and_stay_with_the_reason_when_it_goes(following: Following) -> None:
+    table = NodeTable(clock=lambda: following.now)
+    node = table.add("a", "rack-a", [0, 2])
+    (known,) = following.look()
+    assert known == Node("node-1", "rack-a", (0, 2))
+    series = tuple(name for name, _ in node_series("node-1", (0, 2)))
+    assert following.store.schema.names == ("cpu/0/busy", *series)
+    assert {one.name: one.unit for one in following.store.schema.series}["node/node-1/batches"] == "batches/s"
+    table.update(node, {"cpu/2/busy": 50.0, "memory": 9.0, "cpu/7/busy": 1.0, "odd": 1.0})
+    table.delivered(node, 3)
+    following.now += 0.5
+    assert following.row() == {"node/node-1/cpu/2/busy": 50.0, "node/node-1/memory": 9.0, "node/node-1/batches": 2.0}
+    table.gone(node, "its machine\nwas taken away")
+    assert following.look() == (Node("node-1", "rack-a", (0, 2), alive=False, reason="its machine was taken away"),)
+    assert following.row() == {"node/node-1/batches": 0.0}, "no rate of its last few rows"
+    following.now += FADE_S
+    assert following.row() == {}
+    assert following.store.schema.names == ("cpu/0/busy", *series), "the past stays"
+    assert following.store.rows().values[0][2] == 50.0
+    table.add("a", "rack-a", [0, 2])
+    assert following.look() == (Node("node-1", "rack-a", (0, 2)),)
+    del table
+    gc.collect()
+    assert following.look() == (Node("node-1", "rack-a", (0, 2), alive=False, reason=LEFT),)
+
+
+def test_nodes_that_come_together_change_the_columns_once(following: Following) -> None:
+    table = NodeTable()
+    version = following.store.schema.version
+    table.add("a", "a", [0])
+    following.look()
+    for key in "bcdef":
+        table.add(key, key, [0])
+        following.tracker.look()  # with every frame
+    assert following.store.schema.version == version + 1
+    assert len(following.look()) == 6
+    assert following.store.schema.version == version + 2
+
+
+def test_of_machines_that_come_and_go_all_day_the_last_ones_keep_their_rows(following: Following) -> None:
+    table = NodeTable()
+    stays = table.add("stays", "stays", [0])
+    for number in range(KEPT_GONE + 5):
+        node = table.add(f"spot {number}", f"spot-{number}", [0, 1])
+        following.look()
+        table.gone(node, "taken away")
+        following.look()
+    found = following.look()
+    assert [node.name for node in found] == ["stays", *(f"spot-{number}" for number in range(5, KEPT_GONE + 5))]
+    assert found[0].id == stays
+    version = following.store.schema.version
+    following.look()
+    assert following.store.schema.version == version
+
+
+def test_two_loaders_on_one_machine_make_one_node(following: Following) -> None:
+    one, other = NodeTable(clock=lambda: following.now), NodeTable(clock=lambda: following.now)
+    node = one.add("a", "rack-a", [0, 1])
+    assert other.add("a", "rack-a", [0, 1]) == node
+    following.look()
+    for table in (one, other):
+        table.update(node, {"cpu/0/busy": 30.0})
+        table.delivered(node)
+    following.now += 1.0
+    following.tracker.values()
+    for table in (one, other):
+        table.delivered(node, 2)
+    following.now += 1.0
+    assert following.row() == {"node/node-1/cpu/0/busy": 30.0, "node/node-1/batches": 4.0}
+    one.gone(node, "its worker ended")
+    assert following.look()[0].alive
+
+
+@pytest.mark.parametrize(
+    "values",
+    [RuntimeError("no link to rack-a"), {"node/n/memory": "much"}, {"node/n/memory": 10**400}, [1, 2], None],
+)
+def test_a_source_whose_values_fail_is_shown_with_the_cause_and_harms_nothing(
+    following: Following, values: object
+) -> None:
+    source, good = Source(Node("n", "rack-a", (0,))), NodeTable()
+    kept = good.add("b", "rack-b", [0])
+    good.update(kept, {"memory": 3.0})
+    following.look()
+    source.newest = values
+    assert following.row()["node/node-1/memory"] == 3.0
+    first = following.look()[0]
+    assert (first.id, first.alive) == ("n", False)
+    assert first.reason is not None
+    assert first.reason.startswith("its load cannot be read: ")
+    assert len(following.said) == 1
+    following.now += FADE_S
+    source.newest = {"node/n/memory": 4.0, "cpu/0/busy": 77.0, "node/n/network/sent": float("inf")}
+    following.row()
+    following.look()
+    assert following.row() == {"node/n/memory": 4.0, "node/node-1/memory": 3.0, "node/node-1/batches": 0.0}
+    assert following.store.rows().values[-1][0] == 1.0, "another's series stays"
+    assert following.look()[0].alive
+
+
+@pytest.mark.parametrize(
+    "nodes", [OSError("gone"), [Node("a/b", "x")], [Node("", "x")], [Node("n", "x", (-1,))], [None], 7]
+)
+def test_a_source_whose_nodes_make_no_sense_is_named(following: Following, nodes: object) -> None:
+    source = Source(Node("n", "rack-a", (0,)))
+    assert following.look()[0].alive
+    source.known = nodes
+    (node,) = following.look()
+    assert (node.id, node.cores, node.alive) == ("n", (0,), False)
+    assert len(following.said) == 1
+    assert "The load of other machines is not shown" in following.said[0]
+
+
+def test_names_are_made_safe_and_more_cores_than_fit_are_left_out(following: Following) -> None:
+    source = Source(Node("n", "rack\x1b[31m\n" + "a" * 200, tuple(range(MOST_CORES))), Node("m", "", (0, 1)))
+    wide, narrow = following.look()
+    assert "\x1b" not in wide.name
+    assert len(wide.name) == 80
+    assert (len(wide.cores), narrow.name, narrow.cores) == (MOST_CORES, "m", ())
+    source.newest = {"node/m/batches": 2.0}
+    assert following.row() == {"node/m/batches": 2.0}
+
+
+def test_a_real_session_shows_and_records_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(node_sources, "_ids", {})
+    monkeypatch.setattr(node_sources, "_pseudonyms", {})
+    monkeypatch.setattr(node_sources, "_live", weakref.WeakValueDictionary())
+    monitor, table, sampler = Monitor(), NodeTable(), NodeSampler()
+    monitor.start(interval=0.05, record=tmp_path)
+    try:
+        node = table.add("0123abcd", "rack-a", sampler.cores)
+        path = monitor.recording["path"]
+        assert path is not None
+
+        def rows() -> int:
+            table.update(node, sampler.read())
+            table.delivered(node)
+            monitor.live_session.add_event("mark", 0.5, label="rack-a joined")
+            name = f"node/{node}/memory"
+            found = monitor.store.rows()
+            return (
+                0
+                if name not in found.schema.columns
+                else int(np.isfinite(found.values[:, found.schema.columns[name]]).sum())
+            )
+
+        until = time.monotonic() + 30
+        while rows() < 20:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert monitor.settings["charts"] == ["cpu", "gpu", "nodes", "images", "wait"]
+        assert "machine rack-a: " in monitor.status()
+        page = monitor.export(tmp_path / "report.html").read_text("utf-8")
+        assert f"node/{node}/memory" in page
+        assert "node-1 joined" in page
+        assert "rack-a" not in page
+    finally:
+        monitor.stop()
+    recorded = open_session(path)
+    assert [(one.id, one.name, one.cores) for one in recorded.schema.nodes] == [(node, node, sampler.cores)]
+    values = recorded.rows(series=[f"node/{node}/memory", f"node/{node}/batches", f"node/{node}/cpu/0/busy"]).values
+    assert np.isfinite(values).sum(axis=0).min() >= 15
+    assert {event["label"] for event in recorded.events()} == {"node-1 joined"}
+    assert "rack-a" not in json.dumps([recorded.events(), recorded.facts, recorded.schema.to_json()])
