@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .channel import Channel
+    from .node_watch import NodeWatch
     from .node_worker import Place
     from .pool import Pool
 
@@ -66,6 +67,7 @@ def leave() -> None:
 async def serve(channel: Channel, parent: int) -> None:
     """Join, answer commands, look after the nodes; returns when the kernel closes."""
     from kernel_monitor.loaders.remote.dispatch import Dispatch
+    from kernel_monitor.loaders.remote.node_watch import NodeWatch
     from kernel_monitor.loaders.remote.pool import Pool
 
     commands: asyncio.Queue[tuple[Any, ...] | None] = asyncio.Queue()
@@ -88,7 +90,7 @@ async def serve(channel: Channel, parent: int) -> None:
         channel.send(("refused", lines[0] if lines else type(error).__name__))
         return
     channel.send(("ready", pool.shown()))
-    watch = asyncio.create_task(_watch(channel, pool, parent))
+    watch = asyncio.create_task(_watch(channel, pool, NodeWatch(ray, place), parent))
     while True:
         command = await commands.get()
         if command is None:
@@ -155,8 +157,8 @@ async def _first_worker(pool: Pool) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _watch(channel: Channel, pool: Pool, parent: int) -> None:
-    """Every second: the nodes, the workers, and whether the kernel still lives."""
+async def _watch(channel: Channel, pool: Pool, loads: NodeWatch, parent: int) -> None:
+    """Every second: the nodes, their load, the workers, and whether the kernel still lives."""
     told: Any = None
     while True:
         await asyncio.sleep(LOOKS)
@@ -166,6 +168,9 @@ async def _watch(channel: Channel, pool: Pool, parent: int) -> None:
         if pool.shown() != told:
             told = pool.shown()
             channel.send(("nodes", told))
+        found = loads.look(pool)
+        if found:
+            channel.send(("loads", found))
 
 
 def _read(channel: Channel, commands: asyncio.Queue[Any], loop: asyncio.AbstractEventLoop) -> None:

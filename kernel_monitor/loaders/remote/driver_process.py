@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ...errors import MonitorError
 from ..plan import Slot
 from .channel import Channel
+from .node_rows import NodeRows
 from .node_worker import Place, versions
 from .nodes import RayNode
 from .packing import unpack
@@ -48,6 +49,7 @@ class DriverProcess:
 
     def __init__(self, address: str, blob: bytes, workers: int, prefetch: int, finish: Callable[[Any], Any]) -> None:
         self.nodes: list[RayNode] = []
+        self._rows = NodeRows()
         self._finish = finish
         self._answers: dict[int, Answer] = {}  # of this run, by number: those that came before their turn
         self._run = 0
@@ -159,6 +161,10 @@ class DriverProcess:
                 return
             if kind == "nodes":
                 self.nodes = told[0]
+                self._rows.told(self.nodes)
+                continue
+            if kind == "loads":
+                self._rows.loaded(told[0], self.nodes)
                 continue
             run, number, content = told
             if run == self._run:
