@@ -121,7 +121,7 @@ def _parser() -> _Parser:
     )
     compare.add_argument("--json", action="store_true", help="as JSON, for other programs")
     for command in (report, compare):
-        price = "of an hour, such as 2.50€, instead of the recorded one"
+        price = "of an hour, such as 2.50€ (or 2.50€+0.30 with that of each CPU machine), instead of the recorded one"
         command.add_argument("--price", metavar="P", type=_price, help=price)
 
     add(
@@ -141,12 +141,12 @@ def _name(text: str) -> str:
     return text
 
 
-def _price(text: str) -> tuple[float | None, str]:
-    """The price of an hour and its currency; MonitorError if it is not a price."""
+def _price(text: str) -> tuple[float | None, float | None, str]:
+    """The price of an hour, that of a node and the currency; MonitorError if it is not a price."""
     from .runtime.settings import Settings
 
     settings = Settings().changed(price=_name(text))
-    return settings.price, settings.currency
+    return settings.price, settings.node_price, settings.currency
 
 
 def _share(text: str) -> float:
@@ -237,13 +237,13 @@ def _as_json(options: argparse.Namespace) -> str:
     return json.dumps(plain(content), indent=1) + "\n"
 
 
-def _read(name: str, price: tuple[float | None, str] | None) -> RecordedSession:
+def _read(name: str, price: tuple[float | None, float | None, str] | None) -> RecordedSession:
     """The session of that name, with the price of the command line if there is one."""
     from .recorded import Opened
 
     session = Opened().open(name)
     if price is not None:
-        facts = {**session.snapshot.facts, "price": price[0], "currency": price[1]}
+        facts = {**session.snapshot.facts, "price": price[0], "node_price": price[1], "currency": price[2]}
         session.snapshot = replace(session.snapshot, facts=facts)
     return session
 

@@ -28,10 +28,19 @@ def cost_per_step(per_hour: float, step_s: float) -> float:
     return per_hour / 3600.0 * step_s
 
 
+def hourly(segment: Segment, per_hour: float, per_node: float | None) -> float:
+    """What an hour of all machines of a segment costs; without a price per node, of the one that trains."""
+    return per_hour + segment.nodes * (per_node or 0.0)
+
+
 def costs(
-    segments: Sequence[Segment], epochs: Sequence[EpochCount], per_hour: float, currency: str
+    segments: Sequence[Segment],
+    epochs: Sequence[EpochCount],
+    price: float,
+    currency: str,
+    per_node: float | None = None,
 ) -> tuple[Cost, ...]:
-    """What each segment cost per step, per epoch and per 1,000 images.
+    """What each segment cost per step, per epoch and per 1,000 images, at prices of an hour.
 
     Per epoch: the samples of an epoch of its loader that delivered its plan (the newest such one), at the segment's
     rate. Where no epoch did, it is NaN.
@@ -40,6 +49,7 @@ def costs(
     whole = {count.loader: count.samples for count in finished}
     found = []
     for segment in segments:
+        per_hour = hourly(segment, price, per_node)
         of_sample = cost_per_step(per_hour, 1.0 / segment.rate if segment.rate > 0 else math.nan)
         found.append(
             Cost(
@@ -49,6 +59,8 @@ def costs(
                 per_step=cost_per_step(per_hour, segment.step / 1e3),
                 per_epoch=of_sample * whole.get(segment.loader, math.nan),
                 per_thousand=1000 * of_sample,
+                nodes=segment.nodes,
+                priced=segment.nodes == 0 or per_node is not None,
             )
         )
     return tuple(found)

@@ -103,6 +103,7 @@ class Segment:
     evaluates: bool = False  # most of its steps were without gradients
     # %, median of what was taken of the usable cores, or of the quota where that binds; NaN: not measured
     load: float = math.nan
+    nodes: int = 0  # other machines that delivered batches in it
 
     @property
     def crowd(self) -> str:
@@ -213,6 +214,8 @@ class Cost:
     per_step: float
     per_epoch: float
     per_thousand: float
+    nodes: int = 0  # other machines that worked for it
+    priced: bool = True  # whether their price is in it
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ how the machine and the GPUs were used.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -22,6 +23,8 @@ from .results import Segment, Statistic
 from .statistics import finite, histogram, quantiles
 from .switches import IN_FLIGHT, REPLAYS, asked, first, settled, switches, weighted_mean
 
+RAY = "ray"  # the engine that works on other machines
+NODE_BATCHES = re.compile(r"node/[^/]+/batches")
 KNOBS = ("workers", "prefetch", "threads")
 KNOBS_OF = {
     "torchvision": ("workers", "prefetch"),
@@ -222,6 +225,7 @@ def figures(
         synthetic=part.backend == REPLAYS,
         workers_cpu_seconds=_cpu_seconds(frames, places, made.seconds, "workers"),
         load=quantiles(frames.load[places]).p50,
+        nodes=_nodes(frames, places) if part.backend == RAY else 0,
     )
 
 
@@ -288,6 +292,12 @@ def _machine(frames: Frames, part: Part, places: Places, metric: str) -> Floats:
     values = frames.mean(*MEANS[metric])[places] if metric in MEANS else np.empty(0)
     # A machine of one's own has no steal to speak of.
     return values if metric != "steal" or bool((values > 0).any()) else np.empty(0)
+
+
+def _nodes(frames: Frames, places: Places) -> int:
+    """How many other machines delivered batches."""
+    delivered = [frames.series(name)[places] for name in frames.schema.names if NODE_BATCHES.fullmatch(name)]
+    return sum(bool((values > 0).any()) for values in delivered)
 
 
 def _cpu_seconds(frames: Frames, places: Places, seconds: float, *roles: str) -> float:

@@ -107,9 +107,8 @@ def analyse(
         )
         with_advice.append(verdict)
     chosen = representative(parts, stands)
-    per_hour = snapshot.facts.get("price") if price is None else price
-    if isinstance(per_hour, bool) or not isinstance(per_hour, int | float) or not math.isfinite(per_hour):
-        per_hour = None  # facts may hold anything
+    per_hour = _number(snapshot.facts.get("price") if price is None else price)
+    per_node = _number(snapshot.facts.get("node_price"))
     unit = str(snapshot.facts.get("currency") or "")
     findings: tuple[Finding, ...] = attempt(
         "The rules", lambda: evaluate(snapshot, parts, given, others, frames, decisions), (), asked=bool(given)
@@ -124,12 +123,18 @@ def analyse(
         findings=tuple(sorted(findings, key=lambda finding: ORDER[finding.state])),
         costs=()
         if per_hour is None
-        else attempt("The cost", lambda: costs(parts, epochs, per_hour, unit), (), asked=price is not None),
+        else attempt("The cost", lambda: costs(parts, epochs, per_hour, unit, per_node), (), asked=price is not None),
         feeding=attempt("What feeding the loop takes", lambda: feeding(snapshot, parts, decisions, chosen), None),
         diagnoses=_results(snapshot, "diagnosis"),
         profiles=_results(snapshot, "profile"),
         cannot=tuple(dict.fromkeys(cannot)),
     )
+
+
+def _number(value: Any) -> float | None:
+    """A finite number of a session's facts, which may hold anything."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else None
 
 
 def _results(snapshot: Snapshot, kind: str) -> tuple[dict[str, Any], ...]:

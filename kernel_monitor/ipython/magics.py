@@ -47,7 +47,7 @@ USAGE = """%monitor                        show the dashboard (starts the monito
 %monitor profile [N] [--loader LOADER]
                                 torch.profiler over the next N steps (default 10); the result stands under the cell
 %monitor mark WORDS             begin a new segment here, by this name
-%monitor price 2.50€|off        what an hour of this machine costs
+%monitor price 2.50€|off        what an hour of this machine costs; 2.50€+0.30: and of each CPU machine
 %monitor export PATH            write everything as one HTML file
 %monitor record on|off          go on with the recording, or leave it
 %monitor sessions               the recorded sessions
@@ -221,8 +221,9 @@ class MonitorMagics(Magics):
 
     def _price(self, words: str) -> None:
         settings = self._monitor.configure(price="" if words == "off" else words)
-        price, currency = settings["price"], settings["currency"]
-        _say("no price" if price is None else f"price: {price:g} {currency} an hour".replace("  ", " "))
+        price, node, currency = settings["price"], settings.get("node_price"), settings["currency"]
+        beside = "" if node is None else f", and {node:g} {currency} of each CPU machine"
+        _say("no price" if price is None else f"price: {price:g} {currency} an hour{beside}".replace("  ", " "))
 
     def _update_summaries(self) -> None:
         """Update the static summaries, which headless runs and reopened notebooks show."""

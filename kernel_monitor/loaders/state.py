@@ -40,7 +40,7 @@ def loader_state(
     """The state of a loader with this id and name, whose newest epoch has this record."""
     knobs, source = pool.knobs, pool.setting.keyed.source
     decoders = [name for name, backend in pool.backends.items() if backend.available and name != "synthetic"]
-    return LoaderState(
+    state = LoaderState(
         id=loader,
         name=name,
         backend=switch_state.backend,
@@ -61,6 +61,10 @@ def loader_state(
         decoded={**dict.fromkeys(decoders, 0), **record.decoded},
         calibration=pool.calibration,
     )
+    working = sum(node.workers > 0 for node in pool.nodes)
+    if working:
+        state["nodes"] = working
+    return state
 
 
 def _shown_backend(name: str, backend: Backend) -> EngineState:

@@ -172,7 +172,7 @@ class LoaderState(TypedDict):
     """A loader; counts are of its newest epoch.
 
     `wanted`: the engine requested and not yet in use; `skips`: the last skipped samples; `decoded`: samples by engine;
-    `ended`: the loader is gone and this is its last state.
+    `nodes`: other machines that work for it now; `ended`: the loader is gone and this is its last state.
     """
 
     id: str
@@ -195,6 +195,7 @@ class LoaderState(TypedDict):
     decoded: dict[str, int]
     calibration: dict[str, CalibrationState]
     finished: NotRequired[bool]
+    nodes: NotRequired[int]
     ended: NotRequired[bool]
 
 
@@ -241,6 +242,7 @@ class SettingsState(TypedDict):
     record: bool
     record_to: str | None
     price: float | None
+    node_price: NotRequired[float | None]
     currency: str
     node_names: NotRequired[bool]
 

@@ -152,6 +152,7 @@ META: dict[str, Shape] = {
     "facts": {
         "versions?": _TEXTS,
         "price?": MAYBE_NUMBER,
+        "node_price?": MAYBE_NUMBER,
         "currency?": MAYBE_TEXT,
         "world_size?": _count,
         "rank?": _count,

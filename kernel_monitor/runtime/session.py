@@ -115,7 +115,7 @@ class Session:
             atexit.unregister(self.stop)
             atexit.register(self.stop, "the process ended")
         if began and settings.price is not None:
-            self.add_event("price", 0.0, per_hour=settings.price, currency=settings.currency)
+            self.add_event("price", 0.0, **_price_of(settings))
         return True
 
     def _set_expected_columns(self, clock: SessionClock) -> None:
@@ -153,9 +153,9 @@ class Session:
     def configure(self, before: Settings, after: Settings) -> None:
         """Apply changed settings to the running sampler and its recorder."""
         now = self.session_time(time.monotonic())
-        has_price = (after.price, after.currency) != (before.price, before.currency)
+        has_price = _price_of(after) != _price_of(before)
         if has_price and now is not None:
-            self.add_event("price", now, per_hour=after.price, currency=after.currency)
+            self.add_event("price", now, **_price_of(after))
         with self._lock:
             self._settings = after
             if self.client is None or self.id is None or self._clock is None:
@@ -210,6 +210,7 @@ class Session:
             "interval": settings.interval,
             "price": settings.price,
             "currency": settings.currency,
+            **({} if settings.node_price is None else {"node_price": settings.node_price}),
             **{name: int(text) for name, text in ranks.items() if text.isdecimal()},
             **({"node_names": True} if settings.node_names else {}),
         }
@@ -294,6 +295,12 @@ class Session:
     def remember(self, message: str) -> None:
         """Keep a message for the status; only the newest ones are kept."""
         self.notices = [*(kept for kept in self.notices if kept != message), message][-KEPT_NOTICES:]
+
+
+def _price_of(settings: Settings) -> dict[str, Any]:
+    """The prices as an event has them."""
+    per_node = {} if settings.node_price is None else {"per_node": settings.node_price}
+    return {"per_hour": settings.price, "currency": settings.currency, **per_node}
 
 
 @cache  # a reply on the control channel must take less than a millisecond

@@ -23,7 +23,7 @@ PRICE = re.compile(
     r"(?P<before>[^\d\s.,+-]{0,8})\s*(?P<number>[+-]?(?:\d+(?:\.\d*|,\d\d?)?|\.\d+))\s*"
     r"(?P<after>[^\d\s.,+/-]{0,8})(?:\s*(?:/|per)\s*(?:h|hr|hour))?"
 )
-EXAMPLES = "2.50, 2.50 €, $2.50; an empty text for none."
+EXAMPLES = "2.50, 2.50 €, $2.50, or 2.50 € + 0.30 with CPU machines beside it; an empty text for none."
 
 Price = float | str
 Record = bool | str | os.PathLike[str]
@@ -40,7 +40,8 @@ class Settings:
     record: bool = True  # whether the session is recorded
     record_to: str | None = None  # the folder for recordings; None for the user's default (`record.folders`)
     price: float | None = None  # of an hour of this machine, at least 0; None if unknown
-    currency: str = ""  # of the price, as written by the user; may be empty
+    node_price: float | None = None  # of an hour of each other machine that works for a loader; None if unknown
+    currency: str = ""  # of the prices, as written by the user; may be empty
     node_names: bool = False  # whether recordings and exports may name other machines
 
     @property
@@ -64,6 +65,7 @@ class Settings:
             "record": self.record,
             "record_to": self.record_to,
             "price": self.price,
+            "node_price": self.node_price,
             "currency": self.currency,
             "node_names": self.node_names,
         }
@@ -136,9 +138,16 @@ def _record(wanted: Any) -> dict[str, Any]:
 
 
 def _price(wanted: Any, currency: str) -> dict[str, Any]:
-    """Price and currency; a number alone keeps the current currency."""
+    """Price, node price and currency; a number alone keeps the current currency. `2.50 € + 0.30`: with a node price."""
     if isinstance(wanted, str) and not wanted.strip():
-        return {"price": None, "currency": ""}
+        return {"price": None, "node_price": None, "currency": ""}
+    if isinstance(wanted, str) and wanted.rpartition("+")[0].strip():
+        own, _, each = wanted.rpartition("+")
+        here = _price(own, currency)
+        there = _price(each, here["currency"])
+        if there["currency"] != here["currency"]:
+            raise SessionError(f"One price is in {here['currency']}, one in {there['currency']}; give both in one.")
+        return {**here, "node_price": there["price"]}
     found = PRICE.fullmatch(wanted.strip()) if isinstance(wanted, str) else None
     if found is not None and not (found["before"] and found["after"]):
         number = float(found["number"].replace(",", "."))
@@ -151,4 +160,4 @@ def _price(wanted: Any, currency: str) -> dict[str, Any]:
         raise SessionError(f"The price of an hour is a number, perhaps with a currency, not {wanted!r}: {EXAMPLES}")
     if not 0 <= number < math.inf:
         raise SessionError(f"The price of an hour is {number:g}; it must be 0 or more.")
-    return {"price": number, "currency": currency}
+    return {"price": number, "node_price": None, "currency": currency}

@@ -89,6 +89,7 @@ class Source:
             "skips": [],
             "calibration": {},
             "ended": False,
+            "nodes": 0,
             "knobs": {"workers": None, "prefetch": None, "threads": None},
             **_counts(epoch),
             "batches": self._length,

@@ -73,18 +73,21 @@ export class Deliveries {
 /** `0.0123 € per 1,000 images · 0.63 € per epoch of 51,200, at 412 images/s`; empty without price or rate. */
 export function costText(
   settings: Settings | null,
-  { planned }: LoaderState,
+  { planned, backend, nodes }: LoaderState,
   rate: number | null
 ): string {
-  const price = settings?.price ?? null;
-  if (price === null || rate === null || rate <= 0) {
+  const own = settings?.price ?? null;
+  if (own === null || rate === null || rate <= 0) {
     return '';
   }
+  const beside = backend === 'ray' ? (nodes ?? 0) : 0;
+  const price = own + beside * (settings?.node_price ?? 0);
   const currency = settings?.currency ?? '';
   const image = price / 3600 / rate;
   const epoch =
     planned === null ? '' : ` · ${money(image * planned, currency)} per epoch of ${count(planned)}`;
-  return `${money(image * 1000, currency)} per 1,000 images${epoch}, at ${number(rate)} images/s`;
+  const machines = beside > 0 ? `, on this machine and ${beside} beside it` : '';
+  return `${money(image * 1000, currency)} per 1,000 images${epoch}, at ${number(rate)} images/s${machines}`;
 }
 
 function find(schema: Schema): Columns {

@@ -64,7 +64,8 @@ export class Chooser {
     this.price.type = 'text';
     this.price.size = 8;
     this.price.placeholder = '2.50 €';
-    this.price.title = 'What this machine costs: then each loader says what its images cost';
+    this.price.title =
+      'What this machine costs: then each loader says what its images cost. 2.50 € + 0.30: and each CPU machine';
     this.price.addEventListener('input', () => (this.typing = true));
     this.price.addEventListener('change', () => {
       this.typing = false;
@@ -155,10 +156,11 @@ export class Chooser {
   }
 
   private showPrice(): void {
-    const { price, currency } = this.settings!;
+    const { price, node_price: node, currency } = this.settings!;
     // Not while it is being typed, nor before the reply to it.
     if (!this.typing && !('price' in this.asked)) {
-      const text = price === null ? '' : money(price, currency);
+      const each = node === null || node === undefined ? '' : ` + ${node}`;
+      const text = price === null ? '' : money(price, currency) + each;
       if (this.price.value !== text) {
         this.price.value = text;
       }

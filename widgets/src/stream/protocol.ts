@@ -63,6 +63,7 @@ export interface SettingsState {
   readonly record: boolean;
   readonly record_to: string | null;
   readonly price: number | null;
+  readonly node_price?: number | null;
   readonly currency: string;
   readonly node_names?: boolean;
 }
@@ -439,7 +440,7 @@ export interface Frame {
  * A loader; counts are of its newest epoch.
  *
  * `wanted`: the engine requested and not yet in use; `skips`: the last skipped samples; `decoded`: samples by engine;
- * `ended`: the loader is gone and this is its last state.
+ * `nodes`: other machines that work for it now; `ended`: the loader is gone and this is its last state.
  */
 export interface LoaderState {
   readonly id: string;
@@ -462,6 +463,7 @@ export interface LoaderState {
   readonly decoded: Readonly<Record<string, number>>;
   readonly calibration: Readonly<Record<string, CalibrationState>>;
   readonly finished?: boolean;
+  readonly nodes?: number;
   readonly ended?: boolean;
 }
 /**
@@ -673,6 +675,7 @@ export interface ReportedState {
   readonly decoded: Readonly<Record<string, number>>;
   readonly calibration: Readonly<Record<string, CalibrationState>>;
   readonly finished?: boolean;
+  readonly nodes?: number;
   readonly ended?: boolean;
   readonly epochs: readonly EpochCounts[];
 }
@@ -801,7 +804,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   BokehReply: 'status:string version:string',
   ConfigureReply: 'status:string settings:SettingsState',
   SettingsState:
-    'interval:number history:number charts:string[] record:boolean record_to:string? price:number? currency:string node_names?:boolean',
+    'interval:number history:number charts:string[] record:boolean record_to:string? price:number? node_price?:number? currency:string node_names?:boolean',
   DocumentReply: 'status:string schema:number bokeh:string',
   EmbeddedSession:
     'bokeh:string item:unknown schema:SchemaState events:Event[] rows:number percent:boolean[] zone_ms:number table:string',
@@ -841,7 +844,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   Frame:
     'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
-    'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean ended?:boolean',
+    'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number ended?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
   Skip: 'index:number path:string reason:string',
   KnobsState: 'workers:number? prefetch:number? threads:number?',
