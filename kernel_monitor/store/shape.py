@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..node_sources import Node
     from .schema import Schema
 
-_HOST = ("topology", "limits", "reasons")  # the facts of the host that charts show
+_HOST = ("topology", "limits", "reasons", "memory_total")  # the facts of the host that charts show
 _PLACEHOLDER = re.compile(rb"km(loader|node)(\d{1,4})(id|name|reason)(?:to(\d{1,4}))?kmend")
 _NAME = re.compile(r"(km(?:loader|node)\d{1,4}name)kmend")
 

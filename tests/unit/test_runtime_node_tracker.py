@@ -238,7 +238,7 @@ def test_a_real_session_shows_and_records_them(monkeypatch: pytest.MonkeyPatch, 
         while rows() < 20:
             assert time.monotonic() < until
             time.sleep(0.05)
-        assert monitor.settings["charts"] == ["cpu", "gpu", "nodes", "images", "wait"]
+        assert "nodes" in monitor.settings["charts"]
         assert "machine rack-a: " in monitor.status()
         page = monitor.export(tmp_path / "report.html").read_text("utf-8")
         assert f"node/{node}/memory" in page
