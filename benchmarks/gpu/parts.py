@@ -44,9 +44,9 @@ PARTS = (
     Part(
         "tests",
         "`tests/gpu`",
-        ("-m", "benchmarks.gpu.suite"),
+        ("-m", "pytest", "tests/gpu", "--verbose", "-s", "-p", "no:cacheprovider", "-p", "benchmarks.gpu.outcomes"),
         needs=(*ON_GPU, "pytest"),
-        sources=("benchmarks/gpu/suite.py", "benchmarks/metrics.py", "tests/gpu", "tests/conftest.py"),
+        sources=("benchmarks/gpu/outcomes.py", "benchmarks/metrics.py", "tests/gpu", "tests/conftest.py"),
     ),
     Part(
         "parity",

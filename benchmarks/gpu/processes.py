@@ -26,7 +26,9 @@ class Ended(NamedTuple):
 
 def run(arguments: Sequence[str], output: Path, limit_s: float) -> Ended:
     """Run this Python; everything that the process leaves running is ended with it, also by Ctrl-C."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    # Plugins of pytest that happen to be installed have no part in it.
+    settings = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, **settings}
     # Only what is not installed is taken from here.
     environment["PYTHONPATH"] = os.pathsep.join(
         place for place in (environment.get("PYTHONPATH", ""), str(ROOT)) if place

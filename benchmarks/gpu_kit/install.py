@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,11 +24,13 @@ from typing import Any, NoReturn
 
 HERE = Path(__file__).parent
 SUMS = "SHA256SUMS"
+MARK = "gpu-kit.json"  # by which a folder is known to be one that a kit made: a clone is not
+BEGUN = ".kit-"  # what a temporary folder is called
 BLOCK = 1 << 20  # bytes read at once
 
 
 class Refused(Exception):
-    """Nothing was installed; the message has cause and remedy."""
+    """The kit is not installed; the message has cause and remedy."""
 
 
 class Joined(io.RawIOBase):
@@ -137,12 +140,16 @@ def install(wheels: Path, requirements: list[str]) -> None:
         Refused: pip failed; what it printed stands above.
     """
     (pip,) = wheels.glob("pip-*.whl")
+    (own,) = wheels.glob("kernel_monitor-*.whl")
     options = ["--no-index", "--no-cache-dir", "--disable-pip-version-check", "--no-warn-script-location"]
-    command = [sys.executable, str(pip / "pip"), "install", *options, "--find-links", str(wheels), *requirements]
+    command = [sys.executable, str(pip / "pip"), "install", *options]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    # A file of settings, too, could name other places to look in.
-    if subprocess.run(command, env={**kept, "PIP_CONFIG_FILE": os.devnull}, check=False).returncode:
-        raise Refused("pip could not install the wheels of the kit; its reason stands above.")
+    # The package of an earlier kit may have the same version.
+    for arguments in (["--find-links", str(wheels), *requirements], ["--force-reinstall", "--no-deps", str(own)]):
+        # A file of settings, too, could name other places to look in.
+        done = subprocess.run([*command, *arguments], env={**kept, "PIP_CONFIG_FILE": os.devnull}, check=False)
+        if done.returncode:
+            raise Refused("pip could not install the wheels of the kit; its reason stands above.")
 
 
 def main(kit: Path, folder: Path) -> None:
@@ -155,31 +162,35 @@ def main(kit: Path, folder: Path) -> None:
     manifest = json.loads((kit / "manifest.json").read_text("utf-8"))
     check_python(manifest)
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{BEGUN}*"):  # by one that was cut off
+        shutil.rmtree(left)
+    if any(folder.iterdir()) and not (folder / MARK).is_file():
+        raise Refused(f"{folder} holds something else than tests and benchmarks of a kit; name another folder.")
     print(f"{len(parts)} parts are whole; installing into {sys.executable}", flush=True)
     # Beside the tests: temporary folders are in memory on some machines, and the wheels are large.
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".kit-") as temporary:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=BEGUN) as temporary:
         unpack(parts, Path(temporary))
         install(Path(temporary, "wheels"), manifest["requirements"])
+        shutil.copy(kit / "manifest.json", folder / MARK)
         replace(Path(temporary, "proof"), folder)
     print(f"\nTests and benchmarks: {folder}\nNext: cd '{folder}' && {sys.executable} -m benchmarks.gpu")
 
 
 def replace(source: Path, target: Path) -> None:
-    """Move files into a folder that may hold those of an earlier kit, and results, which stay."""
-    for path in sorted(source.rglob("*")):
-        place = target / path.relative_to(source)
-        if path.is_dir():
-            place.mkdir(exist_ok=True)
-        else:
-            path.replace(place)
+    """Move tests and benchmarks into a folder, in the place of those of an earlier kit; results stay."""
+    for path in source.iterdir():
+        place = target / path.name
+        if place.is_dir():
+            shutil.rmtree(place)
+        path.replace(place)
 
 
 def started() -> NoReturn:
     """Install the kit in whose folder this file lies."""
     try:
         main(HERE, Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "gpu-proof").resolve())
-    except Refused as error:
-        sys.exit(f"Nothing was installed. {error}")
+    except (Refused, OSError) as error:
+        sys.exit(f"The kit is not installed. {error}")
     sys.exit(0)
 
 

@@ -19,7 +19,7 @@ from benchmarks.gpu import processes, promises
 from benchmarks.gpu.__main__ import run as run_part
 from benchmarks.gpu.parts import PARTS, Part, fingerprint
 from benchmarks.gpu.results import MET, MISSED, NOT_RUN, STOPPED, Results
-from benchmarks.gpu.rows import parse
+from benchmarks.gpu.rows import off, parse
 from benchmarks.gpu_kit import __main__ as kit_maker
 from benchmarks.gpu_kit import install
 from benchmarks.gpu_kit.archive import pack, write_sums
@@ -87,6 +87,25 @@ def test_a_part_that_is_damaged_or_missing_is_refused(kit: Path, harm: Callable[
     with pytest.raises(Refused, match=re.escape(words)):
         install.main(kit, kit / "proof")
     assert not (kit / "proof").exists()
+
+
+def test_the_proof_of_an_earlier_kit_is_replaced_and_its_results_stay(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    for path in (source / "tests/new.py", target / "tests/old.py", target / "docs/results/README.md"):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    install.replace(source, target)
+    found = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+    assert found == ["docs/results/README.md", "tests/new.py"]
+
+
+def test_a_folder_of_something_else_is_left_alone(kit: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "project/tests/test_theirs.py"
+    theirs.parent.mkdir(parents=True)
+    theirs.touch()
+    with pytest.raises(Refused, match="holds something else"):
+        install.main(kit, tmp_path / "project")
+    assert theirs.exists()
 
 
 @pytest.mark.parametrize(
@@ -265,3 +284,35 @@ def test_a_line_of_nvidia_smi_is_read() -> None:
     fields = ["utilization.gpu", "power.draw", "utilization.jpeg"]
     assert parse("1, 98, 341.22, [N/A]", fields, 7.0) == [(7.0, 1, fields[0], 98.0), (7.0, 1, fields[1], 341.22)]
     assert parse("1, 98, 34", fields, 7.0) == [], "cut off"
+
+
+def test_a_row_is_off_by_what_it_lies_outside_of_ours_in_time() -> None:
+    falls = [(0.1 * number, 1980.0 if number < 50 else 345.0) for number in range(100)]
+    assert off([(at + 0.9, value) for at, value in falls[:80]], falls) == 0, "the same, a little later"
+    assert off([(at, value + 100) for at, value in falls[:30]], falls) == pytest.approx(100)
+    assert off([(99.0, 1.0)], falls) == float("inf"), "nothing of ours at that time"
+
+
+def test_the_outcome_of_each_test_is_written(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "def test_a(): pass\n"
+        "def test_b(): assert 0\n"
+        "def test_c(): pytest.skip('no second GPU')\n"
+        "@pytest.fixture\n"
+        "def broken():\n    yield\n    assert 0\n"
+        "def test_d(broken): pass\n"
+    )
+    file = tmp_path / "outcomes.json"
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.gpu.outcomes", "--json", str(file)]
+    ended = processes.run([*command, "--rootdir", str(tmp_path), str(tmp_path)], tmp_path / "output.txt", 120)
+    assert ended.status == 1, (tmp_path / "output.txt").read_text()
+    found = json.loads(file.read_text())
+    assert {name.split("::")[1]: outcome for name, outcome in found["tests"].items()} == {
+        "test_a": "passed",
+        "test_b": "failed",
+        "test_c": "skipped",
+        "test_d": "failed",
+    }
+    assert found["counts"] == {"tests failed": 2, "tests passed": 1, "tests skipped": 1}
+    assert "no second GPU" in str(found["skipped"])
