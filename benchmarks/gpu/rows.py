@@ -251,9 +251,10 @@ def show(
                 smi = total(
                     [series(theirs, gpu["index"], field, (first, last)) for field in row.fields if field in fields]
                 )
-                if min(len(ours), len(smi)) < LEAST:
+                meanwhile = [(at, value) for at, value in ours if first <= at <= last]
+                if min(len(meanwhile), len(smi)) < LEAST:
                     continue
-                pairs[phase] = (mean(ours), mean(smi))
+                pairs[phase] = (mean(meanwhile), mean(smi))
                 excess.append(off(smi, ours) / max(row.absolute, row.share * mean(smi)))
             reason = gpu["reasons"].get(row.series)
             print(f"GPU {gpu['index']:<8}{row.series + ', ' + row.unit:22}", end="")

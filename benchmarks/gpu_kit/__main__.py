@@ -18,11 +18,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from .archive import pack, write_sums
+from .archive import NAME, pack, write_sums
+from .install import SUMS, UNPACKED
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PART_MB = 60.0
+OF_A_KIT = (f"{NAME}.*", "install", "install.py", "manifest.json", SUMS)
 PLATFORM = "linux x86_64"
 GLIBC_MINOR = 28  # wheels for glibc 2.28 and older: RHEL 8, Debian 10, Ubuntu 20.04
 PRESENT = ("torch", "torchvision")
@@ -70,7 +72,7 @@ def main() -> int:
         "packages": pins,
     }
     (options.out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
-    write_sums(options.out)
+    write_sums(options.out, [*parts, *(options.out / name for name in ("install", "install.py", "manifest.json"))])
     sizes = [path.stat().st_size / 1e6 for path in parts]
     for path, size in zip(parts, sizes, strict=True):
         print(f"{size:9.1f} MB  {path.relative_to(options.out)}")
@@ -80,16 +82,17 @@ def main() -> int:
 
 
 def fresh(out: Path) -> None:
-    """An empty folder; an earlier kit in it is replaced.
+    """A folder without the files of an earlier kit; what was unpacked there, with its results, stays.
 
     Raises:
-        SystemExit: something else is in it.
+        SystemExit: it holds something else.
     """
-    if out.exists():
-        if any(out.iterdir()) and not (out / "install.py").is_file():
-            raise SystemExit(f"{out} holds something else than a kit; name another folder with --out")
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
+    kit = {path for pattern in OF_A_KIT for path in out.glob(pattern)}
+    if others := [path.name for path in out.iterdir() if path not in kit and path.name != UNPACKED]:
+        raise SystemExit(f"{out} holds {others[0]}, which is of no kit; name another folder with --out")
+    for path in kit:
+        path.unlink()
 
 
 def named(requirement: str) -> str:

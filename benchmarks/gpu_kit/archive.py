@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,6 @@ def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def write_sums(folder: Path) -> None:
-    """Write the checksums of all files of a folder, as `sha256sum` does."""
-    files = sorted(path for path in folder.iterdir() if path.name != SUMS)
+def write_sums(folder: Path, files: Iterable[Path]) -> None:
+    """Write the checksums of files of a folder, as `sha256sum` does."""
     (folder / SUMS).write_text("".join(f"{digest(path)}  {path.name}\n" for path in files), "utf-8")

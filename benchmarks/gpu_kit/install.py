@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 HERE = Path(__file__).parent
 SUMS = "SHA256SUMS"
+UNPACKED = "gpu-proof"  # the folder of tests and benchmarks, where no other is named
 MARK = "gpu-kit.json"  # by which a folder is known to be one that a kit made: a clone is not
 BEGUN = ".kit-"  # what a temporary folder is called
 BLOCK = 1 << 20  # bytes read at once
@@ -188,7 +189,7 @@ def replace(source: Path, target: Path) -> None:
 def started() -> NoReturn:
     """Install the kit in whose folder this file lies."""
     try:
-        main(HERE, Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "gpu-proof").resolve())
+        main(HERE, Path(sys.argv[1] if len(sys.argv) > 1 else HERE / UNPACKED).resolve())
     except (Refused, OSError) as error:
         sys.exit(f"The kit is not installed. {error}")
     sys.exit(0)

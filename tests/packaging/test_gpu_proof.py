@@ -51,7 +51,7 @@ def kit(tmp_path: Path) -> Path:
     assert len(parts) >= 4
     assert all(part.stat().st_size <= LIMIT for part in parts)
     (out / "manifest.json").write_text(json.dumps(manifest()), "utf-8")
-    write_sums(out)
+    write_sums(out, [*parts, out / "manifest.json"])
     return out
 
 
@@ -97,6 +97,17 @@ def test_the_proof_of_an_earlier_kit_is_replaced_and_its_results_stay(tmp_path: 
     install.replace(source, target)
     found = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
     assert found == ["docs/results/README.md", "tests/new.py"]
+
+
+def test_a_new_kit_takes_the_place_of_the_old_one_and_of_nothing_else(kit: Path) -> None:
+    result = kit / "gpu-proof/docs/results/README.md"
+    result.parent.mkdir(parents=True)
+    result.touch()
+    kit_maker.fresh(kit)
+    assert [path for path in kit.rglob("*") if path.is_file()] == [result]
+    (kit / "theirs.txt").touch()
+    with pytest.raises(SystemExit, match=r"holds theirs\.txt"):
+        kit_maker.fresh(kit)
 
 
 def test_a_folder_of_something_else_is_left_alone(kit: Path, tmp_path: Path) -> None:
