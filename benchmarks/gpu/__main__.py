@@ -88,10 +88,9 @@ def check() -> dict[str, Any]:
 
 def folder(checks: dict[str, Any], date: str) -> Path:
     """Where results go: by GPU and day; without a GPU, where nothing is kept for long."""
-    name = checks["found"].get("GPU")
-    if name is None:
+    if any(name in checks["lacking"] for name in NEEDED):
         return ROOT / "build" / f"no-gpu-{date}"
-    short = name.removeprefix("1 × ").replace("NVIDIA ", "").replace(" × ", "x ")
+    short = checks["found"]["GPU"].removeprefix("1 × ").replace("NVIDIA ", "").replace(" × ", "x ")
     return ROOT / "docs/results" / f"{re.sub(r'[^A-Za-z0-9.]+', '-', short).strip('-')}-{date}"
 
 

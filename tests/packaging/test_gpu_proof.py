@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import processes, promises
+from benchmarks.gpu.__main__ import folder
 from benchmarks.gpu.__main__ import run as run_part
 from benchmarks.gpu.parts import PARTS, Part, fingerprint
 from benchmarks.gpu.results import MET, MISSED, NOT_RUN, STOPPED, Results
@@ -179,6 +180,16 @@ def test_without_a_gpu_it_says_so_and_what_was_not_run(tmp_path: Path) -> None:
     assert max(len(cell) for row in rows for cell in row.split(" | ")) <= 120, "as in every page of the documents"
     assert "undecided" in page
     assert "confirmed" not in page
+
+
+def test_results_are_named_after_gpu_and_day() -> None:
+    def place(gpu: str, **lacking: str) -> str:
+        checks = {"found": {"GPU": gpu}, "lacking": lacking}
+        return str(folder(checks, "2026-01-31").relative_to(ROOT))
+
+    assert place("1 × NVIDIA H100 80GB HBM3") == "docs/results/H100-80GB-HBM3-2026-01-31"
+    assert place("8 × NVIDIA A100-SXM4-40GB") == "docs/results/8x-A100-SXM4-40GB-2026-01-31"
+    assert place("1 × NVIDIA H200", CUDA="torch has none") == "build/no-gpu-2026-01-31"
 
 
 CHECKS: dict[str, Any] = {"found": {"torch": "1"}, "lacking": {}, "machine": "a machine"}
