@@ -11,7 +11,7 @@ SAY := @printf '\033[1m==> %s\033[0m\n'
 SOURCES := package.json package-lock.json tsconfig.base.json $(wildcard widgets/*.json extension/*.json extension/*.cjs) \
   $(shell find widgets/src widgets/style extension/src extension/style extension/schema -type f 2>/dev/null | grep -v ' ')
 
-.PHONY: help setup demo test test-long bench soak check dev docs screenshots build protocol lock format clean
+.PHONY: help setup demo test test-long bench soak gpu gpu-kit check dev docs screenshots build protocol lock format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,8 @@ help:
 	@echo 'make test-long    the longest schedules: state machine, comparison with plain torch, damaged files and recordings, clicks'
 	@echo 'make bench        every benchmark with its bars, one after the other; BENCH="swap page" runs some'
 	@echo 'make soak         an hour beside a notebook: memory of sampler and kernel, samples missed'
+	@echo 'make gpu          on a machine with an NVIDIA GPU: tests, parity, rows and speed of the GPU; needs no network'
+	@echo 'make gpu-kit      pack what such a machine lacks into dist/gpu-kit; KIT_PYTHON=3.11 for another Python than 3.12'
 	@echo 'make check        linters, types and layers'
 	@echo 'make dev          rebuild the front end on every change, with JupyterLab beside it'
 	@echo 'make docs         the documentation as a site, with a recorded session in it: build/docs/index.html'
@@ -154,6 +156,16 @@ bench: setup browser
 soak: setup
 	$(SAY) 'soak: an hour of a notebook with the monitor, and of one without'
 	@$(PY) -m benchmarks.soak --minutes $${MINUTES:-60}
+
+# Nothing is set up: the machine may have no network. PARTS="tests swap" runs some.
+GPU_PY ?= $(if $(wildcard $(PY)),$(PY),$(PYTHON))
+gpu:
+	@$(GPU_PY) -m benchmarks.gpu $(if $(PARTS),--parts $(PARTS))
+
+KIT_PYTHON ?= 3.12
+gpu-kit: setup
+	$(SAY) 'kit for a machine with a GPU and Python $(KIT_PYTHON): dist/gpu-kit'
+	@$(PY) -m benchmarks.gpu_kit --python $(KIT_PYTHON)
 
 # All of them, so that one run tells everything that is wrong.
 check: setup

@@ -134,6 +134,10 @@ def show(cold: dict[str, Epoch], warm: dict[str, list[Epoch]], drawing: float, f
             f"{sum(one.samples for one in epochs):10,}{cold[name].seconds:9.2f}{seconds:9.2f}"
         )
         figures[name] = {"rate": median, "quartiles": [lower, upper], "cold_s": cold[name].seconds, "warm_s": seconds}
+    figures["counts"] = {
+        "epochs": sum(len(epochs) for epochs in warm.values()),
+        "samples delivered": sum(one.samples for epochs in warm.values() for one in epochs),
+    }
     print()
     bars = []
     for ours, other, limit in pairs(warm):

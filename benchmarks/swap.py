@@ -273,7 +273,8 @@ def show(run: Run, colds: dict[tuple[str, str], list[dict[str, float]]], options
     )
     print(f"\n{'ms':30}{'swaps':>6}{'click p50':>11}{'p95':>7}{'max':>7}{'stall p50':>11}{'p95':>7}{'max':>7}", end="")
     print(f"{'cold click':>12}{'cold stall':>12}")
-    figures: dict[str, Any] = {"wait_ms": {"p50": 1000 * median, "p95": 1000 * tail}}
+    counts = {"swaps": len(swaps), "steps": len(run.got), "samples delivered": run.loader.epochs()[-1]["samples"]}
+    figures: dict[str, Any] = {"counts": counts, "wait_ms": {"p50": 1000 * median, "p95": 1000 * tail}}
     bars = []
     for source, target in sorted({(swap.source, swap.target) for swap in warm}, reverse=True):
         clicks = [1000 * swap.click for swap in warm if (swap.source, swap.target) == (source, target)]

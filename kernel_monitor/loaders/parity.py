@@ -51,15 +51,16 @@ class Parity:
 class Stage:
     """The beginning of a chain in both engines, one image at a time: a comparison must not disturb an engine at work.
 
-    The `transforms` are flat, `device` is a CUDA device's number, None for the CPU; files come `encoded` or as paths.
+    The `transforms` are flat, `device` is a CUDA device's number, None for the CPU; files come `encoded` or as paths,
+    and a crop that comes first is decoded alone where `fused`.
     """
 
-    def __init__(self, transforms: list[Any], kind: str, device: int | None, encoded: bool) -> None:
+    def __init__(self, transforms: list[Any], kind: str, device: int | None, *, encoded: bool, fused: bool) -> None:
         chain = v1.Compose(transforms)
         self.program: Program = translate(chain, kind)
         self._unit = np.abs(np.array(scaling(transforms, kind)))[:, None, None]
         self._encoded = encoded
-        work = dali_graph.Translated(self.program)
+        work = dali_graph.Translated(self.program, fused=fused)
         self._pipeline = work.build(batch_size=1, threads=1, device=device, encoded=encoded)
         self._injected = Injected(chain)
         self._directly = sum(operations(transform) for transform in transforms[: self.program.rest])
@@ -101,7 +102,8 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     chain = list(flatten(source.transform))
     device = gpu(setting) if backend == "dali-gpu" else None
     positions = _positions(chain)
-    stages = [Stage(chain[: position + 1], source.kind, device, source.encoded) for position in positions]
+    way = {"encoded": source.encoded, "fused": setting.fused_decode}
+    stages = [Stage(chain[: position + 1], source.kind, device, **way) for position in positions]
     program = translate(source.transform, source.kind)
     table = FileTable(source.files)
     indices = np.unique(np.linspace(0, len(source) - 1, num=min(n, len(source))).round().astype(int)).tolist()

@@ -96,7 +96,7 @@ class Row:
 
 def measured(folder: Path, name: str, chain: Any, kind: str = "pil") -> Row:
     """Compare DALI on the CPU with torchvision on every image of a folder."""
-    stage = Stage(list(flatten(chain)), kind, None, False)
+    stage = Stage(list(flatten(chain)), kind, None, encoded=False, fused=True)
     means = []
     for index, (path, _) in enumerate(ImageFolder(folder).samples):
         image = default_loader(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,3 +68,22 @@ def test_fused_decode_can_be_switched_off_while_the_loop_runs(make: Make) -> Non
     assert not loader.fused_decode
     assert loader.decoded() == {"dali-cpu": 243}
     assert ((torch.cat(images) - expected).abs().mean(dim=(1, 2, 3)) * 255 * 0.226).max() < 1.5
+
+
+def test_parity_compares_the_decode_that_the_engine_uses(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+    real = dali_graph._decoded
+
+    def noted(*args: Any, region: bool) -> Any:
+        decoded.append(region)
+        return real(*args, region=region)
+
+    monkeypatch.setattr(dali_graph, "_decoded", noted)
+    loader = make(num_workers=0)
+    for fused in (True, False):
+        loader.fused_decode = fused
+        decoded.clear()
+        found = loader.parity(8)
+        assert found.samples == 8
+        assert found.mean <= 0.5
+        assert set(decoded) == {fused}

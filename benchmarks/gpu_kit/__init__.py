@@ -1,0 +1,3 @@
+"""What a machine with a GPU but no network lacks, packed into parts: `make gpu-kit`."""
+
+from __future__ import annotations
