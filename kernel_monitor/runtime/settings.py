@@ -23,7 +23,7 @@ PRICE = re.compile(
     r"(?P<before>[^\d\s.,+-]{0,8})\s*(?P<number>[+-]?(?:\d+(?:\.\d*|,\d\d?)?|\.\d+))\s*"
     r"(?P<after>[^\d\s.,+/-]{0,8})(?:\s*(?:/|per)\s*(?:h|hr|hour))?"
 )
-EXAMPLES = "2.50, 2.50 €, $2.50, or 2.50 € + 0.30 with CPU machines beside it; an empty text for none."
+EXAMPLES = "2.50, 2.50 €, $2.50; 2.50 € + 0.30 with that of each CPU machine; an empty text for none."
 
 Price = float | str
 Record = bool | str | os.PathLike[str]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernel_monitor.analysis.advice import MOST_CORES
@@ -16,6 +18,7 @@ from kernel_monitor.analysis.results import Feeding, Gain, Kind, Verdict
 from kernel_monitor.analysis.segments import segments
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.store import Snapshot
+from kernel_monitor.store.schema import Series
 
 from .sessions import Run, build, switch
 
@@ -47,6 +50,30 @@ def test_a_recorded_run_gives_the_same_costs(per_hour: float, step: float, cents
     assert found.per_thousand == pytest.approx(found.per_step / 32 * 1000, rel=1e-6)
     assert math.isnan(found.per_epoch)
     assert (found.segment, found.per_hour, found.currency) == ("train/1", per_hour, "$")
+
+
+def test_machines_beside_it_cost_where_they_delivered() -> None:
+    made = segments(build(40, runs=[Run(0, 40)]))
+    (beside,) = (replace(one, backend="ray", nodes=2) for one in made)
+    (alone,) = costs(made, (), 37.688, "$", 3.672)
+    (fed_by_two,) = costs([beside], (), 37.688, "$", 3.672)
+    assert (alone.per_hour, alone.nodes, alone.priced) == (37.688, 0, True)
+    assert fed_by_two.per_hour == pytest.approx(45.032)  # of the published example
+    (unpriced,) = costs([beside], (), 37.688, "$")
+    assert (unpriced.per_hour, unpriced.priced) == (37.688, False)
+
+
+@pytest.mark.parametrize("backend", ["torchvision", "ray"])
+def test_nodes_are_counted_by_what_they_delivered(backend: str) -> None:
+    snapshot = build(40, runs=[Run(0, 40)], states=[{"backend": backend}])
+    names = [f"node/node-{k}/batches" for k in (1, 2, 3)]
+    series = (*snapshot.schema.series, *(Series(name, "batches/s") for name in names))
+    values = np.zeros((len(snapshot.time), 3), dtype=np.float32)
+    values[50, :2] = 4.0  # the third delivered nothing
+    wider = np.concatenate([snapshot.values, values], axis=1)
+    with_nodes = replace(snapshot, schema=replace(snapshot.schema, series=series), values=wider)
+    (made,) = segments(with_nodes)
+    assert made.nodes == (2 if backend == "ray" else 0)
 
 
 def test_an_epoch_costs_what_a_whole_one_has_at_the_segments_pace() -> None:

@@ -22,6 +22,7 @@ def test_the_defaults() -> None:
         "record": True,
         "record_to": None,
         "price": None,
+        "node_price": None,
         "currency": "",
         "node_names": False,
     }
@@ -79,6 +80,20 @@ def test_a_number_alone_keeps_the_currency() -> None:
     found = Settings().changed(price="$2").changed(price=4)
     assert (found.price, found.currency) == (4.0, "$")
     assert found.changed(interval=1).price == 4.0
+
+
+@pytest.mark.parametrize("given", ["37.69 $ + 3.67", "$37.69+$3.67", "37.69$ + 3.67 / h"])
+def test_a_price_may_have_that_of_each_cpu_machine(given: str) -> None:
+    found = Settings().changed(price=given)
+    assert (found.price, found.node_price, found.currency) == (37.69, 3.67, "$")
+    assert found.changed(price="37.69 $").node_price is None
+    assert found.changed(price="").to_json().get("node_price") is None
+
+
+@pytest.mark.parametrize("given", ["2.50 € + 1 $", "2.50 + x", "2.50 € +"])
+def test_prices_that_do_not_belong_together_are_refused(given: str) -> None:
+    with pytest.raises(SessionError):
+        Settings().changed(price=given)
 
 
 def test_charts_of_what_is_measured_later_come_by_themselves_unless_somebody_chose() -> None:

@@ -51,6 +51,13 @@ describe('what images cost', () => {
     expect(costText({ ...SETTINGS, price: 0 }, { ...state, planned: null }, 10)).toBe(
       '0.00 € per 1,000 images, at 10 images/s'
     );
+    const beside = { ...state, planned: null, backend: 'ray', nodes: 2 };
+    expect(costText({ ...SETTINGS, node_price: 1.8 }, beside, 100)).toBe(
+      '0.0200 € per 1,000 images, at 100 images/s, on this machine and 2 beside it'
+    );
+    expect(
+      costText({ ...SETTINGS, node_price: 1.8 }, { ...beside, backend: 'dali-cpu' }, 100)
+    ).toBe('0.0100 € per 1,000 images, at 100 images/s');
     expect(costText({ ...SETTINGS, price: null }, state, 100)).toBe('');
     expect(costText(null, state, 100)).toBe('');
     expect(costText(SETTINGS, state, null)).toBe('');
