@@ -105,7 +105,7 @@ def usable(options: argparse.Namespace) -> list[str]:
     for name, state in states.items():
         if not state.available:
             print(f"{name} does not take part: {state.reason}")
-    names = [name for name, state in states.items() if state.available and name != "synthetic"]
+    names = [name for name, state in states.items() if state.available and state.confirm is None]
     if len(names) < 2:
         raise SystemExit("there is nothing to swap between")
     return names

@@ -90,7 +90,9 @@ def run(folder: Path, body: str, *, guarded: bool, head: str = "") -> tuple[list
 def test_new_workers_in_an_unguarded_script_are_refused(tmp_path: Path) -> None:
     printed, ran = run(tmp_path, KNOB, guarded=False)
     assert ran == ["__main__"]
-    assert printed[0].startswith("refused: New workers cannot be forked, because DALI or CUDA runs in this process")
+    assert printed[0].startswith(
+        "refused: New workers cannot be forked, because DALI, Ray or CUDA runs in this process"
+    )
     assert 'train.py would then run once more in each: put what it runs under if __name__ == "__main__":' in printed[0]
     assert printed[1:] == ["workers: 1 [8] 0", "kept: True"]
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
+from kernel_monitor.integrations.ray_cluster import ASK
 from kernel_monitor.loaders import SwitchableLoader
 from kernel_monitor.loaders.engines.synthetic import KEPT, SyntheticEngine
 
@@ -275,14 +276,14 @@ def test_break_and_the_next_epoch(make: Make) -> None:
 
 def test_what_a_page_is_told(make: Make) -> None:
     loader = make()
-    assert list(loader.backends)[-1] == "synthetic"
+    assert list(loader.backends)[-2:] == ["synthetic", "ray"]
     backend = loader.backends["synthetic"]
     assert backend.available
     assert backend.reason is None
     assert backend.confirm == (
         "Replay 4 real batches instead of loading new ones? The model trains on repeated samples until you switch back."
     )
-    assert [one["confirm"] for one in loader.state()["backends"]] == [None, None, None, backend.confirm]
+    assert [one["confirm"] for one in loader.state()["backends"]] == [None, None, None, backend.confirm, ASK]
     loader.switch("synthetic")
     list(steps(loader))
     state = loader.state()

@@ -1,6 +1,6 @@
-"""`python -m tests.remote.cluster`: a Ray cluster on loopback alone, in a process of its own.
+"""`python -m tests.remote.cluster NODES CORES`: a Ray cluster on loopback alone, in a process of its own.
 
-The head, which stands for the machine that trains, and two nodes with two cores each. Answers lines on its input:
+The head, which stands for the machine that trains, and some nodes with some cores each. Answers lines on its input:
 `add`, `remove NODE` (without warning), `stop`. Ends the nodes when its input ends.
 """
 
@@ -12,13 +12,13 @@ import sys
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
-NODES, CORES = 2, 2
 STORE = 100 << 20  # bytes of each object store
 
 
 def main() -> None:
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray listens on the machine's address
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    count, cores = map(int, sys.argv[1:])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     from ray.cluster_utils import Cluster
@@ -27,10 +27,10 @@ def main() -> None:
     cluster = Cluster()
     nodes: dict[str, Any] = {}
 
-    def add(cores: int, **more: Any) -> str:
+    def add(many: int, **more: Any) -> str:
         for attempt in (1, 2):
             try:
-                node = cluster.add_node(num_cpus=cores, **options, **more)
+                node = cluster.add_node(num_cpus=many, **options, **more)
                 nodes[node.node_id] = node
                 return str(node.node_id)
             except Exception:
@@ -45,13 +45,13 @@ def main() -> None:
 
     try:
         head = add(1, include_dashboard=False)
-        tell({"address": cluster.address, "head": head, "nodes": [add(CORES) for _ in range(NODES)]})
+        tell({"address": cluster.address, "head": head, "nodes": [add(cores) for _ in range(count)]})
         for line in sys.stdin:
             what, *args = line.split()
             if what == "stop":
                 break
             if what == "add":
-                tell(add(CORES))
+                tell(add(cores))
             elif what == "remove":
                 cluster.remove_node(nodes.pop(args[0]), allow_graceful=False)
                 tell("removed")

@@ -1,16 +1,10 @@
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
@@ -21,6 +15,9 @@ from kernel_monitor.loaders.engines import ray_engine
 from kernel_monitor.loaders.remote.driver_process import DriverProcess
 
 from ..loaders.conftest import augmented, make_folder
+from .running import RunningCluster
+
+__all__ = ["RunningCluster"]
 
 PATIENCE = 90.0  # s, for what takes a busy machine long
 
@@ -34,87 +31,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"))
 
 
-class RunningCluster:
-    """The cluster of `cluster.py` and its process."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.remote.cluster"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        told = self._answer()
-        self.address: str = told["address"]
-        self.head: str = told["head"]
-        self.nodes: list[str] = told["nodes"]
-
-    def add(self) -> str:
-        """Add a node; returns its id."""
-        self._say("add")
-        self.nodes.append(str(self._answer()))
-        return self.nodes[-1]
-
-    def remove(self, node: str) -> None:
-        """Let a node vanish without warning."""
-        self._say(f"remove {node}")
-        self._answer()
-        self.nodes.remove(node)
-
-    def processes(self) -> list[psutil.Process]:
-        """All processes of the cluster."""
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def workers(self) -> list[psutil.Process]:
-        """The processes that run a worker of ours."""
-        return [process for process in self.processes() if _name(process).startswith("ray::NodeWorker")]
-
-    def kill_worker(self, which: int = 0) -> None:
-        workers = self.workers()
-        if workers:
-            os.kill(workers[which % len(workers)].pid, signal.SIGKILL)
-
-    def stop(self) -> None:
-        """End the nodes, by their own process numbers where they do not end by themselves."""
-        processes = self.processes()
-        try:
-            self._say("stop")
-            self.process.wait(30)
-        except (OSError, subprocess.TimeoutExpired):
-            self.process.kill()
-            self.process.wait()
-        for process in processes:
-            if process.is_running():
-                process.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def _say(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def _answer(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "the cluster has not started"
-        return json.loads(line)
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
-def until(true: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + seconds
+def until(true: Callable[[], Any], loader: SwitchableLoader | None = None) -> None:
+    """Wait until something is true; what the loader says of itself is shown if it never is."""
+    deadline = time.monotonic() + PATIENCE
     while not true():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, loader and (loader.state()["status"], loader.knobs, loader.nodes)
         time.sleep(0.02)
 
 

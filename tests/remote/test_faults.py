@@ -67,30 +67,12 @@ def test_workers_are_killed_again_and_again(quick: RunningCluster, make: Make) -
     batches = []
     for number, batch in enumerate(loader):
         batches.append(batch)
-        if number % 6 == 3:
+        if number in (3, 12):
             quick.kill_worker(number)
     whole(loader, batches)
     assert loader.decoded() == {"ray": 120}, loader.state()["status"]
     assert all(torch.equal(one[0], other[0]) for one, other in zip(batches, expected, strict=True))
     until(lambda: sum(node.workers for node in loader.nodes) == 2)  # others were started in their places
-
-
-def test_a_node_vanishes(quick: RunningCluster, make: Make) -> None:
-    loader = on_ray(make, dataset=Slow(), shuffle=True)
-    until(lambda: next(iter(loader)) is not None and sum(node.workers for node in loader.nodes) == 2)
-    batches, working = [], ""
-    for number, batch in enumerate(loader):
-        batches.append(batch)
-        if number == 2:
-            working = next(node.id for node in loader.nodes if node.workers)
-            quick.remove(working)
-    whole(loader, batches)
-    assert loader.decoded() == {"ray": 120}, loader.state()["status"]
-    until(lambda: sum(node.workers for node in loader.nodes if node.alive) == 2)
-    assert not next(node for node in loader.nodes if node.id == working).alive
-    assert "is gone" in (loader.backends["ray"].note or "")
-    quick.add()
-    until(lambda: sum(node.alive for node in loader.nodes) == 3)
 
 
 def test_a_worker_that_does_not_answer_is_not_waited_for(quick: RunningCluster, make: Make) -> None:
@@ -113,26 +95,6 @@ def test_a_worker_that_does_not_answer_is_not_waited_for(quick: RunningCluster, 
     assert time.monotonic() - began < 30
 
 
-def test_the_head_goes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray then ends the process that joined it: that is not the kernel."""
-    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
-    cluster = RunningCluster()
-    try:
-        monkeypatch.setenv(ray_cluster.VARIABLE, cluster.address)
-        loader = on_ray(make, dataset=Slow(120, 0.15), shuffle=True)
-        batches = []
-        for number, batch in enumerate(loader):
-            batches.append(batch)
-            if number == 2:
-                assert loader.backend == "ray"
-                next(process for process in cluster.processes() if process.name() == "gcs_server").kill()
-        whole(loader, batches)
-        assert loader.backend == "torchvision"
-        assert "ray failed: " in loader.state()["status"]
-    finally:
-        cluster.stop()
-
-
 def test_the_driver_process_is_killed(cluster: RunningCluster, kept: Kept, make: Make) -> None:
     kept.close()  # what other tests share has workers, too
     loader = on_ray(make, shuffle=True)
@@ -146,10 +108,6 @@ def test_the_driver_process_is_killed(cluster: RunningCluster, kept: Kept, make:
     assert loader.backend == "torchvision"
     assert "driver process ended" in loader.state()["status"]
     until(lambda: not cluster.workers())  # they end with it
-    loader.switch("ray")  # and it can be joined again
-    settle(loader)
-    list(loader)
-    assert loader.decoded() == {"ray": 120}
 
 
 def test_release_leaves_nothing_on_the_nodes(cluster: RunningCluster, kept: Kept, make: Make) -> None:
@@ -195,15 +153,18 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["ends", "killed"])
-def test_a_script_leaves_nothing_on_the_nodes(how: str, cluster: RunningCluster, kept: Kept, tmp_path: Path) -> None:
+def test_scripts_leave_nothing_on_the_nodes(cluster: RunningCluster, kept: Kept, tmp_path: Path) -> None:
     kept.close()
     until(lambda: not cluster.workers())
     script = tmp_path / "training.py"
     script.write_text(SCRIPT)
-    ran = subprocess.run([sys.executable, script, how], capture_output=True, text=True, timeout=120)
-    assert ran.stdout == "delivered\n", ran.stderr  # and nothing that Ray prints
-    assert ran.returncode == (-signal.SIGKILL if how == "killed" else 0)
+    codes = {"ends": 0, "killed": -signal.SIGKILL}
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = {how: subprocess.Popen([sys.executable, script, how], **options) for how in codes}
+    for how, process in running.items():
+        printed, errors = process.communicate(timeout=120)
+        assert printed == "delivered\n", errors  # and nothing that Ray prints
+        assert process.returncode == codes[how]
     until(lambda: not cluster.workers() and not drivers())
 
 
@@ -338,11 +299,11 @@ def test_knobs_are_turned_while_it_runs(quick: RunningCluster, make: Make) -> No
     for number, batch in enumerate(loader):
         batches.append(batch)
         if number in (10, 50):
-            loader.set(workers=4 if number == 10 else 1)
-            until(lambda: sum(node.workers for node in loader.nodes) == loader.knobs.workers)
+            loader.set(workers=3 if number == 10 else 1)
+            until(lambda: sum(node.workers for node in loader.nodes) == loader.knobs.workers, loader)
         seen.add(sum(node.workers for node in loader.nodes))
     whole(loader, batches)
-    assert {1, 4} <= seen
+    assert {1, 3} <= seen
     assert loader.decoded() == {"ray": 400}, loader.state()["status"]
     assert loader.pool["ray"].engine.depth == 2
 

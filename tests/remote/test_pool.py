@@ -128,6 +128,29 @@ def test_no_more_workers_than_cores() -> None:
     assert sentence(pool.shown()) == "4 workers on 2 nodes (1 + 3)"
 
 
+def test_workers_that_start_are_left_to_start_while_more_are_wanted() -> None:
+    ray = FakeRay(head=1, a=4)
+    pools: list[Pool] = []
+
+    async def run() -> None:
+        pool = Pool(ray, Place({}, (), "/"), 1, 2, lambda: None)
+        pools.append(pool)
+        pool.give(b"")
+        await pool.look()
+        first = pool.workers[0]
+        for pool.wanted in (3, 4, 2, 4):
+            pool.arrange()
+        assert first in pool.workers
+        await asyncio.sleep(0.05)
+        assert len(pool.ready) == 4
+        pool.wanted = 1
+        pool.arrange()
+        assert len(pool.ready) == len(pool.workers) == 1
+
+    asyncio.run(run())
+    assert len(ray.placed) == 6
+
+
 def test_a_machine_alone_works_itself() -> None:
     ray = FakeRay(head=2)
     assert sentence(placed(ray, 2).shown()) == "2 workers on one node"

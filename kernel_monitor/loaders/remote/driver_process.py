@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -141,15 +142,10 @@ class DriverProcess:
         return self._answers.pop(number)
 
     def _send_all(self) -> None:
-        while True:
-            message = self._outbox.get()
-            try:
-                if message is None:
-                    self._channel.close()
-                    return
+        with suppress(OSError):  # it has ended, which the other thread reports
+            while (message := self._outbox.get()) is not None:
                 self._channel.send(*message)
-            except OSError:  # it has ended, which the other thread reports
-                return
+        self._channel.close()
 
     def _receive_all(self) -> None:
         while True:

@@ -31,9 +31,12 @@ def sentence(nodes: Sequence[RayNode]) -> str:
         parts.append(f"{total} worker{'' if total == 1 else 's'} on one node" if working else "no workers now")
     for number, node in enumerate(nodes, 1):
         if not node.alive:
-            parts.append(f"node {number} is gone")
-        elif node.reason is not None:
+            continue
+        if node.reason is not None:
             parts.append(f"node {number} is left out: {node.reason}")
         elif node.note is not None:
             parts.append(f"node {number}: {node.note}")
+    gone = sum(not node.alive for node in nodes)
+    if gone:
+        parts.append("one node is gone" if gone == 1 else f"{gone} nodes are gone")
     return "; ".join(parts)

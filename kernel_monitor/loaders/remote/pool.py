@@ -134,10 +134,11 @@ class Pool:
             if not self.nodes[worker.node].alive:
                 self.lose(worker, "its node is gone")
         staying = [worker for worker in self.workers if not worker.leaving]
-        for worker in sorted(staying, key=lambda one: (one.ready, -len(one.calls)))[: len(staying) - self.wanted]:
+        missing = self.wanted - len(staying)
+        for worker in sorted(staying, key=lambda one: (one.ready, len(one.calls), -one.number))[: max(0, -missing)]:
             worker.leaving = True
             self._end_if_done(worker)
-        for _ in range(self.wanted - len(staying)):
+        for _ in range(missing):
             node = self._roomiest()
             if node is None:
                 break

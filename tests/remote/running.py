@@ -1,0 +1,88 @@
+"""A Ray cluster on this machine for as long as it is wanted, in a process of its own; for tests and benchmarks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import psutil
+
+
+class RunningCluster:
+    """The cluster of `cluster.py` and its process."""
+
+    def __init__(self, nodes: int = 2, cores: int = 2) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.remote.cluster", str(nodes), str(cores)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        told = self._answer()
+        self.address: str = told["address"]
+        self.head: str = told["head"]
+        self.nodes: list[str] = told["nodes"]
+
+    def add(self) -> str:
+        """Add a node; returns its id."""
+        self._say("add")
+        self.nodes.append(str(self._answer()))
+        return self.nodes[-1]
+
+    def remove(self, node: str) -> None:
+        """Let a node vanish without warning."""
+        self._say(f"remove {node}")
+        self._answer()
+        self.nodes.remove(node)
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of the cluster."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes that run a worker of ours."""
+        return [process for process in self.processes() if _name(process).startswith("ray::NodeWorker")]
+
+    def kill_worker(self, which: int = 0) -> None:
+        workers = self.workers()
+        if workers:
+            os.kill(workers[which % len(workers)].pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the nodes, by their own process numbers where they do not end by themselves."""
+        processes = self.processes()
+        try:
+            self._say("stop")
+            self.process.wait(30)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+        for process in processes:
+            if process.is_running():
+                process.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the cluster has not started"
+        return json.loads(line)
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
