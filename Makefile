@@ -133,6 +133,8 @@ test: setup browser
 test-long: setup browser
 	$(SAY) 'state machine: 10,000 schedules with in-process engines, 1,000 on real workers and DALI'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/test_state_machine.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'state machine on a Ray cluster: 1,000 schedules, workers killed, 20 nodes removed'
+	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/remote/test_schedules.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'differential: 10,000 loaders beside plain torch'
 	@CASES=$${CASES:-long} $(PY) -m pytest tests/loaders/test_differential.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'damaged JPEGs: 6,000 beside Pillow'
@@ -146,7 +148,7 @@ test-long: setup browser
 	@CLICKS=$${CLICKS:-30} $(PY) -m pytest tests/browser/test_swap.py --quiet
 
 # All of them, so that one run tells every bar that is missed. On a quiet machine.
-BENCH ?= loaders own_data swap diagnose overhead sampler record report page first_minute stalls watch
+BENCH ?= loaders own_data swap diagnose overhead sampler record report page first_minute stalls watch remote
 bench: setup browser
 	@missed=; for name in $(BENCH); do \
 	  printf '\033[1m==> %s\033[0m\n' "benchmarks.$$name"; $(PY) -m benchmarks.$$name || missed="$$missed $$name"; \

@@ -1,6 +1,7 @@
-"""`python -m tests.remote.cluster NODES CORES`: a Ray cluster on loopback alone, in a process of its own.
+"""`python -m tests.remote.cluster NODES CORES HEAD STORE`: a Ray cluster on loopback alone, in a process of its own.
 
-The head, which stands for the machine that trains, and some nodes with some cores each. Answers lines on its input:
+The head, which stands for the machine that trains, with HEAD cores, and nodes with CORES each; object
+stores of STORE MB. Answers lines on its input:
 `add`, `remove NODE` (without warning), `stop`. Ends the nodes when its input ends.
 """
 
@@ -12,18 +13,17 @@ import sys
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
-STORE = 100 << 20  # bytes of each object store
 
 
 def main() -> None:
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray listens on the machine's address
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    count, cores = map(int, sys.argv[1:])
+    count, cores, ours, store = map(int, sys.argv[1:])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     from ray.cluster_utils import Cluster
 
-    options: dict[str, Any] = {"node_ip_address": LOOPBACK, "object_store_memory": STORE}
+    options: dict[str, Any] = {"node_ip_address": LOOPBACK, "object_store_memory": store << 20}
     cluster = Cluster()
     nodes: dict[str, Any] = {}
 
@@ -44,7 +44,7 @@ def main() -> None:
         answers.flush()
 
     try:
-        head = add(1, include_dashboard=False)
+        head = add(ours, include_dashboard=False)
         tell({"address": cluster.address, "head": head, "nodes": [add(cores) for _ in range(count)]})
         for line in sys.stdin:
             what, *args = line.split()

@@ -15,9 +15,9 @@ import psutil
 class RunningCluster:
     """The cluster of `cluster.py` and its process."""
 
-    def __init__(self, nodes: int = 2, cores: int = 2) -> None:
+    def __init__(self, nodes: int = 2, cores: int = 2, head: int = 1, store: int = 100) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.remote.cluster", str(nodes), str(cores)],
+            [sys.executable, "-m", "tests.remote.cluster", *map(str, (nodes, cores, head, store))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

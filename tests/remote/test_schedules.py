@@ -75,7 +75,7 @@ def test_schedules(
         print(f"{sum(killed)} workers killed")
     if most is None:
         covers(totals, ("torchvision", "ray"), 1)
-    assert sum(killed) >= (4 if most else 1_000)
+    assert sum(killed) >= (4 if most else 100)
     assert min(totals.switches, totals.interrupts, totals.knobs, *totals.decoders.values()) > 0
 
 

@@ -22,7 +22,7 @@ ENOUGH = 8  # of them, before a slow one can be told
 FIRST_PATIENCE = 60.0  # s, before so many are known
 LEAST_PATIENCE = 1.0  # s, so that a pause of a busy machine doubles no work
 SLOW = 4.0  # times the usual time
-STORE_SHARE = 0.25  # of the smallest object store, for batches that have not been fetched
+STORE_SHARE = 0.5  # of the smallest object store, for batches that have not been fetched
 
 Issued = tuple[Remote, asyncio.Future[Any]]
 Send = Callable[[int, int, list[Any]], None]

@@ -179,9 +179,10 @@ def _read(channel: Channel, commands: asyncio.Queue[Any], loop: asyncio.Abstract
     while command is not None:
         try:
             message, buffers = channel.receive()
-            command = (*message, *buffers)
+            command = None if message == ("close",) else (*message, *buffers)
         except (EOFError, OSError):
             command = None
+        if command is None:
             end = threading.Timer(ENDS_WITHIN, os._exit, (0,))
             end.daemon = True
             end.start()

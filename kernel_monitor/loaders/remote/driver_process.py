@@ -145,6 +145,7 @@ class DriverProcess:
         with suppress(OSError):  # it has ended, which the other thread reports
             while (message := self._outbox.get()) is not None:
                 self._channel.send(*message)
+            self._channel.send(("close",))  # workers that were forked meanwhile have copies of the pipe: no EOF comes
         self._channel.close()
 
     def _receive_all(self) -> None:
