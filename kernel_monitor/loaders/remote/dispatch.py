@@ -25,11 +25,11 @@ SLOW = 4.0  # times the usual time
 STORE_SHARE = 0.5  # of the smallest object store, for batches that have not been fetched
 
 Issued = tuple[Remote, asyncio.Future[Any]]
-Send = Callable[[int, int, list[Any]], None]
+Send = Callable[[int, int, str, list[Any]], None]
 
 
 class Dispatch:
-    """`send(run, number, answer)` is given each answer; `fail(run, number, why)` slots that get none."""
+    """`send(run, number, node, answer)` is given each answer and who gave it; `fail(run, number, why)` slots that get none."""
 
     def __init__(self, send: Send, fail: Callable[[int, int, str], None]) -> None:
         self.pool: Pool  # set once the cluster was joined, before the first slot
@@ -124,7 +124,7 @@ class Dispatch:
                     if error is None:
                         self._note(time.monotonic() - began, call.result())
                         if run == self._run:
-                            self._send(run, number, call.result())
+                            self._send(run, number, worker.node, call.result())
                         return
                     if not pool.is_loss(error):
                         raise error

@@ -77,7 +77,7 @@ async def serve(channel: Channel, parent: int) -> None:
         return
     _, address, place, workers, prefetch, blob = command
     dispatch = Dispatch(
-        send=lambda run, number, answer: channel.send(("batch", run, number, answer[0]), answer[1:]),
+        send=lambda run, number, node, answer: channel.send(("batch", run, number, (node, answer[0])), answer[1:]),
         fail=lambda run, number, why: channel.send(("failed", run, number, why)),
     )
     try:

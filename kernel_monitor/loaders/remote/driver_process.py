@@ -164,6 +164,9 @@ class DriverProcess:
                 self._rows.loaded(told[0], self.nodes)
                 continue
             run, number, content = told
+            if kind == "batch":
+                node, content = content
+                self._rows.delivered(node)
             if run == self._run:
                 opened = self._opened(content, buffers) if kind == "batch" else (None, content)
                 self._inbox.put(Answer(run, number, *opened))

@@ -16,7 +16,6 @@ class NodeRows:
         self._table = NodeTable()
         self._ids: dict[str, str] = {}  # the rows' ids by Ray's
         self._names: dict[str, str] = {}  # the shown names by Ray's ids
-        self._answered: dict[str, int] = {}
 
     def loaded(self, loads: Sequence[Load], nodes: Sequence[RayNode]) -> None:
         """Readings have come."""
@@ -31,12 +30,14 @@ class NodeRows:
             self._table.update(self._ids[load.node], load.reading)
 
     def told(self, nodes: Sequence[RayNode]) -> None:
-        """The nodes have changed: what they have answered, whether they live."""
+        """The nodes have changed."""
         for node in nodes:
             row = self._ids.get(node.id)
-            if row is None:
-                continue
-            if not node.alive or node.reason is not None:
+            if row is not None and (not node.alive or node.reason is not None):
                 self._table.gone(row, node.reason or "it has left the cluster")
-            self._table.delivered(row, max(0, node.answered - self._answered.get(node.id, node.answered)))
-            self._answered[node.id] = node.answered
+
+    def delivered(self, node: str) -> None:
+        """A node, by Ray's id, has delivered a batch."""
+        row = self._ids.get(node)
+        if row is not None:
+            self._table.delivered(row)
