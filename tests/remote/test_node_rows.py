@@ -32,7 +32,9 @@ def test_cores_network_and_batches_of_the_nodes_that_work(quick: RunningCluster,
         def complete() -> bool:
             for name, value in _shown().items():
                 peak[name] = max(value, peak.get(name, 0.0))
-            return sum(name.endswith("/batches") and value > 0 for name, value in peak.items()) == 2
+            works = {name.split("/")[1] for name, value in peak.items() if name.endswith("/batches") and value > 0}
+            measured = {name.split("/")[1] for name, value in peak.items() if name.endswith("/busy") and value > 0}
+            return len(works & measured) == 2
 
         until(complete)
     finally:

@@ -29,7 +29,7 @@ Send = Callable[[int, int, str, list[Any]], None]
 
 
 class Dispatch:
-    """`send(run, number, node, answer)` is given each answer and who gave it; `fail(run, number, why)` slots that get none."""
+    """`send(run, number, node, answer)` is given each answer, `fail(run, number, why)` each slot that gets none."""
 
     def __init__(self, send: Send, fail: Callable[[int, int, str], None]) -> None:
         self.pool: Pool  # set once the cluster was joined, before the first slot
