@@ -127,6 +127,11 @@ def recorded(runs: Runs) -> Run:
     return runs(FOLDER / "recorded_session.ipynb")
 
 
+@pytest.fixture
+def cpu_machines(runs: Runs) -> Run:
+    return runs(FOLDER / "cpu_machines.ipynb")
+
+
 def test_there_are_notebooks() -> None:
     assert [path.name for path in NOTEBOOKS if path.name == "quickstart.ipynb"]
 
@@ -247,6 +252,19 @@ def test_the_page_is_exported(quickstart: Run) -> None:
 def test_the_dashboard_leaves_a_summary_for_readers_without_a_kernel(quickstart: Run) -> None:
     tables = [output.data["text/html"] for output in quickstart.outputs if "text/html" in output.get("data", {})]
     assert any("<table" in table and "train" in table and "dali" in table for table in tables)
+
+
+def test_workers_on_ray_take_over_and_nothing_is_lost(cpu_machines: Run) -> None:
+    assert re.search(r"^ray +ready$", cpu_machines.of_cell("loader"), re.MULTILINE)
+    epochs = re.findall(r"^([\d,]+) samples, now (\S+)$", cpu_machines.of_cell("train"), re.MULTILINE)
+    assert {samples for samples, _ in epochs} == {str(IMAGES)}
+    assert epochs[0][1] == "torchvision"
+    assert epochs[-1][1] == "ray"
+    assert "ray took over from torchvision at batch" in cpu_machines.of_cell("train")
+    counted = cpu_machines.of_cell("compare")
+    assert f"last epoch: {IMAGES} of {IMAGES} samples, 0 lost, 0 doubled" in counted
+    assert re.search(r"^[12] workers on 127\.0\.0\.1, [1-9]\d* batches$", counted, re.MULTILINE)
+    assert re.findall(r"([\d.]+) cents a step", cpu_machines.of_cell("cost")) == ["0.127", "0.029"]
 
 
 def test_a_pipeline_of_ones_own_takes_over_and_is_reproducible(own_pipeline: Run) -> None:
