@@ -68,11 +68,10 @@ def loader_state(
 
 
 def _shown_backend(name: str, backend: Backend) -> EngineState:
-    """A backend for the state: without folders in its reason, as states are recorded and sent to others."""
+    """A backend for the state: without folders in its texts, as states are recorded and sent to others."""
     reason = None if backend.reason is None else _private(backend.reason)
-    return EngineState(
-        name=name, available=backend.available, reason=reason, confirm=backend.confirm, note=backend.note
-    )
+    note = None if backend.note is None else _private(backend.note)
+    return EngineState(name=name, available=backend.available, reason=reason, confirm=backend.confirm, note=note)
 
 
 def _shown_skip(skipped: Skipped, absolute: str) -> Skip:

@@ -198,7 +198,8 @@ def _no_ray(setting: Setting) -> str | None:
     if not ray_cluster.installed():
         return "Ray is not installed; pip install 'kernel-monitor[ray]'."
     try:
-        ray_cluster.address()
+        if ray_cluster.address() == ray_cluster.LOCAL:  # not looked at before it is wanted: pickling may take long
+            return None
     except MonitorError as error:
         return str(error)
     if not setting.keyed.source.seeded:

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from ...errors import MonitorError
 from ...integrations import ray_cluster
 from ..data.fingerprint import fingerprint
 from ..data.keyed_dataset import Fetched, KeyedCollate, KeyedDataset, KeyedInit
@@ -85,7 +86,10 @@ class RayEngine:
         self.release()
         address = ray_cluster.address()
         self._sent = self._digest()
-        blob = packed(self._keyed, self._wrapped)
+        try:
+            blob = packed(self._keyed, self._wrapped)
+        except Exception as error:  # whatever the user's own classes raise
+            raise MonitorError(f"The data set cannot be sent to other machines: {error}") from error
         driver = self._driver = DriverProcess(address, blob, self._workers, self._prefetch, self._finished)
         return driver
 

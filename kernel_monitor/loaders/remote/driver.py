@@ -164,7 +164,11 @@ async def _watch(channel: Channel, pool: Pool, loads: NodeWatch, parent: int) ->
         await asyncio.sleep(LOOKS)
         if os.getppid() != parent:
             leave()
-        await pool.look()
+        try:
+            await pool.look()
+        except Exception as error:  # noqa: BLE001 - Ray's: the head does not answer now; where it stays so, Ray ends us
+            print(f"the nodes cannot be looked at: {error}", flush=True)  # noqa: T201 - into the log
+            continue
         if pool.shown() != told:
             told = pool.shown()
             channel.send(("nodes", told))

@@ -15,7 +15,7 @@ from . import node_worker
 from .node_worker import NodeWorker, Place
 from .nodes import RayNode
 
-STARTS_WITHIN = 90.0  # s until a worker that has not begun is given up: other jobs have the cores of its node
+STARTS_WITHIN = 60.0  # s until a worker that has not begun is given up: other jobs have the cores of its node
 LOOKS_AGAIN = 30.0  # s at most, until a node whose workers did not start is tried again
 TRIES = 3  # of a node, one after the other without success, where it is not that they were killed; then it is left out
 GIVES_UP = 60.0  # s without any worker, after which slots are no longer kept waiting
