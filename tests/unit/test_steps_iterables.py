@@ -90,6 +90,7 @@ def test_a_dataloader_reads_and_writes_through_and_its_plan_is_known() -> None:
         "replaced": 0,
         "skips": [],
         "calibration": {},
+        "nodes": 0,
         "ended": False,
         "knobs": {"workers": None, "prefetch": None, "threads": None},
         "decoded": {},
