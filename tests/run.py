@@ -37,7 +37,7 @@ LONGEST_FIRST = ("browser", "loaders", "unit", "kernel", "remote", "packaging", 
 """So that no lane is left with a long folder when the others have finished."""
 LANES = int(os.environ.get("TEST_LANES", "4"))
 PRINTING = threading.Lock()
-AGAIN = ("unit", "record", "kernel", "notebooks", "browser")
+AGAIN = ("unit", "record", "remote", "kernel", "notebooks", "browser")
 """Folders whose tests wait for other processes. Not the loaders': what they deliver must never depend on the load."""
 FEW = 3  # of failures: more are no accident
 RUNNING: set[int] = set()

@@ -175,7 +175,7 @@ def test_sizes_that_differ_later_on_hand_over_to_torchvision(wrap: Wrap) -> None
     loader = on_dali(wrap(late))
     assert len(deliver(loader)[1]) == 243
     state = loader.state()
-    assert state["decoded"] == {"dali-cpu": 16, "torchvision": 227}
+    assert state["decoded"] == {"dali-cpu": 16, "torchvision": 227, "ray": 0}
     assert (state["lost"], state["doubled"]) == (0, 0)
     assert "different sizes" in loader.switch_state.status
 
