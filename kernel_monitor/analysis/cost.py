@@ -28,6 +28,18 @@ def cost_per_step(per_hour: float, step_s: float) -> float:
     return per_hour / 3600.0 * step_s
 
 
+def node_price(snapshot: Snapshot) -> float | None:
+    """The session's price of an hour of a CPU machine; None where it has none, or a recording holds no number."""
+    return number(snapshot.facts.get("node_price"))
+
+
+def number(value: object) -> float | None:
+    """A finite number of a session's facts, which may hold anything; None for all else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
 def hourly(segment: Segment, per_hour: float, per_node: float | None) -> float:
     """What an hour of all machines of a segment costs; without a price per node, of the one that trains."""
     return per_hour + segment.nodes * (per_node or 0.0)

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import MonitorError
 from ..store import Snapshot
 from .changes import changes
-from .cost import costs, feeding
+from .cost import costs, feeding, node_price, number
 from .decision import Decision
 from .epoch_counts import epoch_counts
 from .frames import Frames
@@ -107,8 +107,8 @@ def analyse(
         )
         with_advice.append(verdict)
     chosen = representative(parts, stands)
-    per_hour = _number(snapshot.facts.get("price") if price is None else price)
-    per_node = _number(snapshot.facts.get("node_price"))
+    per_hour = number(snapshot.facts.get("price") if price is None else price)
+    per_node = node_price(snapshot)
     unit = str(snapshot.facts.get("currency") or "")
     findings: tuple[Finding, ...] = attempt(
         "The rules", lambda: evaluate(snapshot, parts, given, others, frames, decisions), (), asked=bool(given)
@@ -129,12 +129,6 @@ def analyse(
         profiles=_results(snapshot, "profile"),
         cannot=tuple(dict.fromkeys(cannot)),
     )
-
-
-def _number(value: Any) -> float | None:
-    """A finite number of a session's facts, which may hold anything."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if known else None
 
 
 def _results(snapshot: Snapshot, kind: str) -> tuple[dict[str, Any], ...]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..errors import MonitorError
 from ..store import Snapshot
-from .cost import cost_per_step, hourly
+from .cost import cost_per_step, hourly, node_price
 from .counted_steps import counted
 from .epoch_counts import epoch_counts
 from .results import EpochCount, Segment
@@ -100,7 +100,8 @@ def compare(
         for letter, session, segment, counts, price in parts:
             rows = session.steps.of(segment.loader, segment.start, segment.end)
             steps.append(rows[counted(rows)])
-            sides.append(_side(segment, steps[-1], _hourly(session, segment, price)))
+            hour = None if price is None else hourly(segment, price, node_price(session))
+            sides.append(_side(segment, steps[-1], hour))
             short += [f"{letter}: {words}" for words in _short_epochs(counts, segment)]
             replayed += [f"{letter}: its batches were replayed (synthetic)"] if segment.synthetic else []
         made.append(_compared(name, sides, steps, (*short, *replayed), allowed))
@@ -139,13 +140,6 @@ def _short_epochs(epochs: Sequence[EpochCount], segment: Segment) -> list[str]:
         and count.planned is not None
         and "so far" not in count.problem
     ]
-
-
-def _hourly(session: Snapshot, segment: Segment, price: float | None) -> float | None:
-    """The price of an hour of all machines of a segment."""
-    node = session.facts.get("node_price")
-    per_node = float(node) if isinstance(node, int | float) and math.isfinite(node) else None
-    return None if price is None else hourly(segment, price, per_node)
 
 
 def _side(segment: Segment, rows: npt.NDArray[Any], price: float | None) -> Side:

@@ -116,7 +116,8 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
                 continue
             path = source.absolute(located.path)
             facts = table.look(located.number, path) if located.data is None else look_bytes(located.data)
-            if facts.reason is not None:
+            turned = facts.turned and located.reading is not None and located.reading.opened.turned
+            if facts.reason is not None or turned:
                 continue
             file = os.fsencode(path) if located.data is None else located.data
             keys = sample_keys(seed, 0, [index], [0])

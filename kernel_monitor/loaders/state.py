@@ -61,7 +61,7 @@ def loader_state(
         decoded={**dict.fromkeys(decoders, 0), **record.decoded},
         calibration=pool.calibration,
     )
-    working = sum(node.workers > 0 for node in pool.nodes)
+    working = sum(node.workers > 0 and not node.is_ours for node in pool.nodes)
     if working:
         state["nodes"] = working
     return state

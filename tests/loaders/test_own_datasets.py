@@ -23,6 +23,7 @@ from kernel_monitor.loaders.engines import backends, setting
 
 from .conftest import settle
 from .datasets import RUNNABLE, Case, as_written, equal, write_images
+from .datasets.arrays import Turned, arrays
 from .datasets.folder import photos
 
 MEAN = 2.0  # greatest mean difference of an image's pixel values (0 to 255) between the engines
@@ -221,3 +222,9 @@ def test_a_structure_that_is_first_met_in_the_loop_keeps_the_plans_draws(folder:
     assert [float(batch["noise"]) for batch in found] == [float(batch["noise"]) for batch in expected]
     assert float(found[41]["rare"]) == float(expected[41]["rare"])
     loader.release()
+
+
+def test_parity_leaves_out_what_the_data_set_turns(folder: Path) -> None:
+    found = switchable(DataLoader(Turned(folder, arrays), batch_size=4)).parity(25)
+    assert (found.samples, found.skipped) == (24, 1)
+    assert found.mean <= 0.5

@@ -106,6 +106,7 @@ def test_the_engines_of_dali_say_why_they_are_grey() -> None:
     loader = switchable(plain(Drawing, 0), seeded=False)
     assert not loader.backends["dali-cpu"].available
     assert "not seeded (seeded=False)" in str(loader.backends["dali-cpu"].reason)
+    assert "seeded=False" in str(loader.backends["ray"].reason)
     with pytest.raises(BackendUnavailable, match=r"seeded=False"):
         loader.switch("dali-cpu")
     own = switchable(plain(Drawing, 0), seeded=False, dali=lambda sample: sample.encoded)

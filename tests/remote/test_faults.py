@@ -352,6 +352,8 @@ def test_a_ray_of_our_own(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(loader)) == 30
     assert loader.decoded() == {"ray": 120}, loader.state()["status"]
     assert loader.backends["ray"].confirm is None  # it runs already
+    assert [node.is_ours for node in loader.nodes if node.workers] == [True]
+    assert "nodes" not in loader.state()  # no machine beside this one, and none to pay for
     driver: Any = loader.pool["ray"].engine
     started = psutil.Process(driver._driver.pid).children(recursive=True)
     assert any(process.name() == "gcs_server" for process in started)

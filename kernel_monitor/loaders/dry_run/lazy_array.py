@@ -21,6 +21,7 @@ ORIENTATION = 0x0112  # tag of EXIF
 _ON_ITS_SIDE = (5, 6, 7, 8)  # orientations that exchange width and height
 _ALL, _BACKWARDS = slice(None), slice(None, None, -1)
 _REVERSED = ((_ALL, _ALL, _BACKWARDS), (..., _BACKWARDS))
+_PLAIN = (slice, type(...))
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -63,7 +64,8 @@ class LazyArray:
         return then(self, np.copy)
 
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, tuple) and key in _REVERSED:
+        # Compared only where it is no array, whose comparison is another array.
+        if isinstance(key, tuple) and all(isinstance(one, _PLAIN) for one in key) and key in _REVERSED:
             return then(self, _reverse, reverses=True)
         return decoded(self)[key]
 

@@ -134,7 +134,7 @@ def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple
         if call.reason is None:
             return made(call, opened_of(image).then(step, PIL), RGB)
     elif type(image) is LazyArray and name == "cvtColor":
-        if others == _EXCHANGE and not named:
+        if (*others, *named.values()) == _EXCHANGE and named.keys() <= {"code"}:
             return then(image, step, reverses=True)
         call.fail(NOT_RGB)
     return None

@@ -197,13 +197,13 @@ def _turn_ray(engine: Any, setting: Setting) -> None:
 def _no_ray(setting: Setting) -> str | None:
     if not ray_cluster.installed():
         return "Ray is not installed; pip install 'kernel-monitor[ray]'."
+    if not setting.keyed.source.seeded:
+        return "The data set draws as in a plain DataLoader (seeded=False), whose workers are seeded on this machine."
     try:
         if ray_cluster.address() == ray_cluster.LOCAL:  # not looked at before it is wanted: pickling may take long
             return None
     except MonitorError as error:
         return str(error)
-    if not setting.keyed.source.seeded:
-        return "The data set draws as in a plain DataLoader (seeded=False), whose workers are seeded on this machine."
     from .by_value import why_not_remote
 
     cause = why_not_remote((setting.keyed, setting.wrapped.collate_fn, setting.wrapped.worker_init_fn))

@@ -18,6 +18,7 @@ class RayNode(NamedTuple):
     alive: bool
     reason: str | None  # why it is left out; None where it is not
     note: str | None  # what slows it down
+    is_ours: bool = False  # whether it is the machine that trains
 
 
 def sentence(nodes: Sequence[RayNode]) -> str:

@@ -109,7 +109,9 @@ class Pool:
         """The nodes for the kernel; those that are left out with the reason."""
         working = Counter(worker.node for worker in self.ready)
         return [
-            RayNode(node.id, node.address, working[node.id], node.answered, node.alive, node.reason, node.note)
+            RayNode(
+                node.id, node.address, working[node.id], node.answered, node.alive, node.reason, node.note, node.is_ours
+            )
             for node in self.nodes.values()
         ]
 

@@ -5,6 +5,7 @@ albumentations is never imported here: its classes are known by their names, and
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from .ops.operation import Cursor, Injection, Seeded
@@ -17,13 +18,15 @@ _OTHERS = {f"{_CORE}composition.ReplayCompose"}
 """Give more than the image."""
 
 
-def _names(kind: type) -> set[str]:
-    return {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
-
-
 def takes_name(transform: Any) -> bool:
     """Whether `transform(image=image)["image"]` is how a transform is used."""
-    names = _names(type(transform))
+    kind: Any = type(transform)
+    return _is_named(kind)
+
+
+@lru_cache(maxsize=1024)  # asked for each sample
+def _is_named(kind: Any) -> bool:
+    names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
     return not names.isdisjoint(_BASES) and names.isdisjoint(_OTHERS)
 
 

@@ -129,6 +129,23 @@ class Cv2Bright(Photos):
         return self.transform(image), bright
 
 
+class Cv2ByKeyword(Photos):
+    def read(self, path: Path) -> Any:
+        return cv2.cvtColor(cv2.imread(str(path), flags=cv2.IMREAD_COLOR), code=cv2.COLOR_BGR2RGB)
+
+
+class Cv2Indexed(Photos):
+    """By arrays; what goes wrong is a label, too: nothing may be raised that the data set would swallow."""
+
+    def __getitem__(self, index: int) -> Any:
+        image: Any = cv2.cvtColor(cv2.imread(str(self.paths[index])), cv2.COLOR_BGR2RGB)
+        try:
+            corner = int(image[np.arange(4), np.arange(4)].max())
+        except ValueError:
+            corner = -1
+        return self.transform(image), corner
+
+
 class Cv2Untransformed(Photos):
     """Arrays of different sizes, in a list."""
 
@@ -312,6 +329,8 @@ CASES = (
     Case("cv2 by hand", lambda folder: Cv2ByHand(folder, None), "grey", PIXELS),
     Case("cv2 and torch.from_numpy", lambda folder: Cv2FromNumpy(folder, tensors), "grey", PIXELS),
     Case("cv2 and np.mean", lambda folder: Cv2Bright(folder, arrays), "grey", PIXELS),
+    Case("cv2 by keyword", lambda folder: Cv2ByKeyword(folder, arrays), "offered"),
+    Case("cv2, indexed by arrays", lambda folder: Cv2Indexed(folder, arrays), "grey", PIXELS),
     Case("cv2 without a transform", lambda folder: Cv2Untransformed(folder, None), "offered", collate=as_list),
     Case("cv2, the size beside it", lambda folder: Cv2Shape(folder, arrays), "offered"),
     Case("cv2, imported inside", lambda folder: Cv2ImportedInside(folder, arrays), "grey", UNKNOWN_OPENER),
