@@ -56,6 +56,7 @@ class NodeWorker:
         self._place = place
         self._keyed: Any = None
         self._collate: Any = None
+        self._info: Any = None
 
     def hello(self) -> dict[str, Any]:
         """Get ready. Returns `differs`, a sentence on why this node cannot be used, or None; and what it has."""
@@ -88,7 +89,7 @@ class NodeWorker:
         self._blob, self._version = b"", version
         inherited.restore()
         # What `get_worker_info()` shows to the user's code, as in a worker of torch's.
-        torch_worker._worker_info = torch_worker.WorkerInfo(
+        self._info = torch_worker._worker_info = torch_worker.WorkerInfo(
             id=self._number, num_workers=self._many, seed=self._number, dataset=self._keyed
         )
         init(self._number)
@@ -101,9 +102,26 @@ class NodeWorker:
 
         if version != self._version:
             raise RuntimeError(f"the worker has state {self._version} of the data set, not {version}")
-        fetched = self._collate(self._keyed.__getitems__(pickle.loads(slot)))  # noqa: S301 - written by the kernel
-        header, buffers = pack(fetched)
+        fetched = self._keyed.__getitems__(pickle.loads(slot))  # noqa: S301 - written by the kernel
+        header, buffers = pack(self._collated(fetched))
         return [header, *buffers]
+
+    def _collated(self, fetched: Any) -> Any:
+        """Apply the collate function.
+
+        In a worker, torch's own puts the batch into new shared memory, whose pages cost more than their content. No
+        process shares it here, so that function does not see a worker.
+        """
+        from torch.utils.data import default_collate
+        from torch.utils.data._utils import worker as torch_worker
+
+        if self._collate.collate is not default_collate:
+            return self._collate(fetched)
+        torch_worker._worker_info = None
+        try:
+            return self._collate(fetched)
+        finally:
+            torch_worker._worker_info = self._info
 
 
 def _shared_memory() -> int | None:
