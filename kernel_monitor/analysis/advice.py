@@ -12,6 +12,7 @@ from typing import Any
 
 from .decision import IDLE, WATCHED, Crowd, Decision, Outlook, Reason
 from .gains import COMPUTES, SATURATED
+from .remote_advice import remote_workers
 from .results import Advice, Gain, Point, Stance
 
 MOST_CORES = 128  # of one machine: two sockets of 64 cores. Where more are needed, machines beside it are.
@@ -165,7 +166,7 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
         share = f"{100 * decision.wait:.0f} % of its step" if math.isfinite(decision.wait) else "little"
         text = f"Nothing: the loop waits {share}, so more cores would bring next to nothing."
         return (say(decision, text, Point("cores", "more", "against")),)
-    found = raise_crowd(decision) or storage(decision)
+    found = raise_crowd(decision) or storage(decision) or remote_workers(decision)
     if found:
         return found
     if decision.segment.backend == WATCHED:
@@ -256,6 +257,7 @@ def _relief(decision: Decision, found: tuple[Advice, ...]) -> tuple[Advice, ...]
         return (say(decision, WRAP),)
     number = decision.crowd()
     advised = crowd(decision, number) if number is not None and number.wanted != number.many else storage(decision)
+    advised = advised or remote_workers(decision)
     if advised:
         return (*found, *advised)
     if decision.untried:

@@ -57,6 +57,9 @@ class Decision:
     needed: float = math.nan  # cores that would feed the loop; NaN: not known
     engines: tuple[Outlook, ...] = ()  # the others that can run here
     withheld: str | None = None  # why nothing is advised on this segment, as a sentence; None where something is
+    # images/s that reach this machine from others at most, and what limits them (`driver` or `link`); NaN: not known
+    reach: float = math.nan
+    limited_by: str = ""
 
     @property
     def best(self) -> Outlook | None:
@@ -82,8 +85,8 @@ class Decision:
         """Whether more or fewer processes should load; None where neither the segment nor `many` says how many do."""
         word = self.segment.crowd
         known = many if self.segment.backend == WATCHED else self.segment.knobs.get(word, many)
-        if self.segment.synthetic or known is None or not self.cores > 0:
-            return None
+        if self.segment.synthetic or known is None or not self.cores > 0 or self.segment.nodes:
+            return None  # what loads on other machines has their cores
         return Crowd(word, int(known), *self._wanted(int(known), math.floor(self.cores)))
 
     def _wanted(self, many: int, whole: int) -> tuple[int, Reason]:
@@ -114,6 +117,8 @@ def decide(
     # What a person must agree to first is no advice: batches that are replayed, a Ray on this machine.
     able = [one for one in state.get("backends") or () if one.get("available") and one.get("confirm") is None]
     others = [name for name in (str(one.get("name")) for one in able) if name not in (segment.backend, "synthetic")]
+    limits = {name: value for name, value in (state.get("remote") or {}).items() if isinstance(value, float)}
+    limited_by = min(limits, key=limits.__getitem__, default="")
     return Decision(
         segment=segment,
         kind=verdict.kind,
@@ -123,6 +128,8 @@ def decide(
         needed=cpu_per_image(segment) * rate_without_wait(segment),
         engines=tuple(Outlook(name, _stance(gains.get(name), verdict.kind), gains.get(name)) for name in others),
         withheld=withheld,
+        reach=limits.get(limited_by, math.nan),
+        limited_by=limited_by,
     )
 
 

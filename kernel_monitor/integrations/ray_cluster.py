@@ -26,9 +26,16 @@ ASK = (
 
 
 class Chosen:
-    """What `monitor.configure(ray=…)` was given for this process; None: nothing."""
+    """What `monitor.configure` was given for this process; None: nothing.
+
+    Attributes:
+        address: `ray=…`.
+        send_files: whether nodes get the contents of the data set's files with each batch; None: those that do not see
+            the files.
+    """
 
     address: str | None = None
+    send_files: bool | None = None
 
 
 def checked(address: Any) -> str:

@@ -36,6 +36,8 @@ class Slot(NamedTuple):
     occurrences: list[int]  # n counts of how often that index came earlier in the epoch
     # images that another engine has made already, for a worker that does the rest; None in the plan
     decoded: Any = None
+    # files that came with the batch (`data.sent_files.SentFiles`), for a worker that does not see them
+    sent: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,9 @@ def loader_state(
     working = sum(node.workers > 0 and not node.is_ours for node in pool.nodes)
     if working:
         state["nodes"] = working
+        limits = pool.remote_limits
+        if limits is not None:
+            state["remote"] = limits
     return state
 
 

@@ -168,11 +168,19 @@ class CalibrationState(TypedDict):
     reason: str | None
 
 
+class RemoteLimits(TypedDict):
+    """Images/s that can reach the kernel from other machines at most: through the driver process, over the link."""
+
+    driver: float
+    link: float | None
+
+
 class LoaderState(TypedDict):
     """A loader; counts are of its newest epoch.
 
     `wanted`: the engine requested and not yet in use; `skips`: the last skipped samples; `decoded`: samples by engine;
-    `nodes`: other machines that work for it now; `ended`: the loader is gone and this is its last state.
+    `nodes`: other machines that work for it now; `remote`: what limits them; `ended`: the loader is gone, and this is
+    its last state.
     """
 
     id: str
@@ -196,6 +204,7 @@ class LoaderState(TypedDict):
     calibration: dict[str, CalibrationState]
     finished: NotRequired[bool]
     nodes: NotRequired[int]
+    remote: NotRequired[RemoteLimits | None]
     ended: NotRequired[bool]
 
 

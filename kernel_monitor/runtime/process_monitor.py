@@ -115,6 +115,7 @@ class Monitor:
         record: Record | None = None,
         price: Price | None = None,
         ray: str | None = None,
+        send_files: bool | str | None = None,
         node_names: bool | None = None,
     ) -> SettingsState:
         """Change settings, also while the monitor runs, without losing samples; returns all settings.
@@ -128,6 +129,9 @@ class Monitor:
             price: of an hour of this machine: a number, or text such as `2.50 €`; an empty text removes it.
             ray: the cluster that the engine `ray` of this process's loaders joins from now on: `auto` or `host:port`;
                 an empty text for the one of RAY_ADDRESS. Part of no recording.
+            send_files: whether the nodes of that cluster get the contents of the data set's files with each batch:
+                True, False, or `auto` (the default) for those that do not see the files. Counts from the next time that
+                a loader joins the cluster. Part of no recording.
             node_names: whether recordings and exports may name other machines; default False: they are `node-1`, ….
 
         Raises:
@@ -135,6 +139,8 @@ class Monitor:
         """
         with self._lock:
             cluster = None if ray is None else _cluster(ray)
+            if send_files not in (None, True, False, "auto"):
+                raise SessionError(f"send_files is True, False or auto, not {send_files!r}.")
             before = self._settings
             after = before.changed(
                 interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names
@@ -142,6 +148,8 @@ class Monitor:
             self._settings = after
             if cluster is not None:
                 ray_cluster.Chosen.address = cluster or None
+            if send_files is not None:
+                ray_cluster.Chosen.send_files = None if send_files == "auto" else bool(send_files)
             self._configure_store()
             if after != before or record is not None:
                 self.live_session.configure(before, after)

@@ -90,6 +90,7 @@ class Source:
             "calibration": {},
             "ended": False,
             "nodes": 0,
+            "remote": None,
             "knobs": {"workers": None, "prefetch": None, "threads": None},
             **_counts(epoch),
             "batches": self._length,

@@ -2,17 +2,20 @@
 
 The head, which stands for the machine that trains, with HEAD cores, and nodes with CORES each; object
 stores of STORE MB. Answers lines on its input:
-`add`, `remove NODE` (without warning), `stop`. Ends the nodes when its input ends.
+`add`, `remove NODE` (without warning), `hide FOLDER` (from nodes that are added afterwards; needs the right to mount),
+`stop`. Ends the nodes when its input ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
+CLONE_NEWNS, MS_PRIVATE, MS_REC = 0x20000, 1 << 18, 1 << 14  # <linux/sched.h>, <linux/mount.h>
 
 
 def main() -> None:
@@ -52,11 +55,24 @@ def main() -> None:
                 break
             if what == "add":
                 tell(add(cores))
+            elif what == "hide":
+                tell(hide(args[0]))
             elif what == "remove":
                 cluster.remove_node(nodes.pop(args[0]), allow_graceful=False)
                 tell("removed")
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def hide(folder: str) -> str:
+    """See an empty folder in its place, in this process and those that it starts from now on; an error's text."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = (
+        libc.unshare(CLONE_NEWNS) == 0
+        and libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) == 0
+        and libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0, None) == 0
+    )
+    return "" if done else os.strerror(ctypes.get_errno())
 
 
 if __name__ == "__main__":

@@ -62,11 +62,13 @@ class Kept:
         self.driver: DriverProcess | None = None
         self._close: Callable[[], None] = lambda: None
 
-    def __call__(self, address: str, blob: bytes, workers: int, prefetch: int, finish: Any) -> DriverProcess:
+    def __call__(
+        self, address: str, blob: bytes, workers: int, prefetch: int, finish: Any, probes: Any, sending: Any
+    ) -> DriverProcess:
         driver = self.driver
         if driver is None or not driver.alive:
             self.close()
-            driver = self.driver = DriverProcess(address, blob, workers, prefetch, finish)
+            driver = self.driver = DriverProcess(address, blob, workers, prefetch, finish, probes, sending)
             self._close, driver.close = driver.close, lambda: None  # type: ignore[method-assign]
         driver._finish = finish
         driver.give(blob)

@@ -11,11 +11,14 @@ import pytest
 from ray.util import scheduling_strategies
 
 from kernel_monitor.loaders.remote import pool as pool_module
+from kernel_monitor.loaders.remote.dispatch import Dispatch
+from kernel_monitor.loaders.remote.node_files import Sending, Work
 from kernel_monitor.loaders.remote.node_worker import Place
 from kernel_monitor.loaders.remote.nodes import sentence
 from kernel_monitor.loaders.remote.pool import Pool
 
-GREETING = {"differs": None, "pid": 1, "shared_memory": 8 << 30}
+GREETING = {"differs": None, "pid": 1, "shared_memory": 8 << 30, "sees_files": True}
+SENDING = Sending(always=False, refusal=None)
 
 
 class Reference:
@@ -99,12 +102,12 @@ class On:
         self.node_id = node_id
 
 
-def placed(ray: FakeRay, workers: int, looks: int = 1) -> Pool:
+def placed(ray: FakeRay, workers: int, looks: int = 1, sending: Sending = SENDING) -> Pool:
     """A pool that has looked at the nodes, its workers started."""
     made: list[Pool] = []
 
     async def run() -> None:
-        pool = Pool(ray, Place({}, (), "/"), workers, 2, lambda: None)
+        pool = Pool(ray, Place({}, (), "/"), sending, workers, 2, lambda: None)
         made.append(pool)
         pool.give(b"")
         for _ in range(looks):
@@ -133,7 +136,7 @@ def test_workers_that_start_are_left_to_start_while_more_are_wanted() -> None:
     pools: list[Pool] = []
 
     async def run() -> None:
-        pool = Pool(ray, Place({}, (), "/"), 1, 2, lambda: None)
+        pool = Pool(ray, Place({}, (), "/"), SENDING, 1, 2, lambda: None)
         pools.append(pool)
         pool.give(b"")
         await pool.look()
@@ -188,3 +191,47 @@ def test_a_node_where_nothing_starts_is_left_out_in_the_end(monkeypatch: pytest.
     assert shown["10.0.0.1"].reason == "ModuleNotFoundError: No module named 'mydata'"
     assert shown["10.0.0.2"].workers == 1
     assert ray.placed.count("a") == 2
+
+
+def test_files_are_sent_to_nodes_that_do_not_see_them() -> None:
+    ray = FakeRay(head=1, a=1, b=1)
+    ray.greetings["b"] = {**GREETING, "sees_files": False}
+    pool = placed(ray, 2)
+    assert {node.address: node.is_sent_files for node in pool.shown()} == {
+        "10.0.0.0": False, "10.0.0.1": False, "10.0.0.2": True,
+    }  # fmt: skip
+    assert sentence(pool.shown()).endswith("node 3: the files are sent to it with each batch")
+    blind = next(worker for worker in pool.workers if worker.node == "b")
+    assert not pool.can_take(blind, Work(b""))
+    assert pool.can_take(blind, Work(b"", b"rows"))
+
+
+def test_where_they_cannot_be_sent_such_a_node_is_left_out() -> None:
+    ray = FakeRay(head=1, a=1, b=1)
+    ray.greetings["b"] = {**GREETING, "sees_files": False}
+    pool = placed(ray, 2, sending=Sending(always=False, refusal="share the folder"))
+    assert pool.nodes["b"].reason == "it does not see the data set's files; share the folder"
+    assert [worker.node for worker in pool.workers] == ["a"]
+    assert all(not node.is_sent_files for node in pool.shown())
+
+
+def test_a_slot_for_nodes_that_see_the_files_is_not_kept_waiting_when_there_are_none() -> None:
+    """It was taken before; those that are left cannot compute it."""
+    ray = FakeRay(head=1, a=1, b=1)
+    ray.greetings["b"] = {**GREETING, "sees_files": False}
+    failed: list[tuple[int, str]] = []
+
+    async def run() -> None:
+        dispatch = Dispatch(lambda *_: None, lambda _run, number, why: failed.append((number, why)))
+        pool = dispatch.pool = Pool(ray, Place({}, (), "/"), SENDING, 2, 2, dispatch.match)
+        pool.give(b"")
+        await pool.look()
+        await asyncio.sleep(0.05)
+        dispatch.begin(1)
+        del ray.cores["a"]
+        await pool.look()
+        dispatch.take(1, 7, Work(b"slot"))
+        await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+    assert failed == [(7, "The nodes that see the data set's files are gone")]

@@ -91,6 +91,7 @@ def test_a_dataloader_reads_and_writes_through_and_its_plan_is_known() -> None:
         "skips": [],
         "calibration": {},
         "nodes": 0,
+        "remote": None,
         "ended": False,
         "knobs": {"workers": None, "prefetch": None, "threads": None},
         "decoded": {},

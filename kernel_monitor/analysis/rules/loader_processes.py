@@ -104,6 +104,8 @@ def _amount(many: float, word: str) -> str:
 
 def _loading(session: Session, segment: Segment) -> tuple[float, str, float]:
     """How many processes or threads load for the segment, what they are, and the cores that there are for them."""
+    if segment.nodes:
+        raise SignalMissing("workers on this machine: they are on others")
     word = segment.crowd
     many: float | None = segment.knobs.get(word)
     if many is None and word == "workers":

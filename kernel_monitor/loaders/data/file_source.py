@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
-import io
 import operator
 import os
-import stat
 import time
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
+from torchvision.datasets.folder import pil_loader
 
 from ...errors import TransformNotTranslatable
 from ..dry_run.opened import as_opened
@@ -21,11 +18,12 @@ from ..dry_run.openers import PIL
 from ..dry_run.own_dataset import PATIENCE_S, OwnDataset, Reading
 from ..random_streams import Streams
 from ..transforms.chain import flatten
-from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, open_as_stored, open_gray, parts, plain
+from .image_files import MODES, data_of, open_content, open_data, open_file, path_of
+from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, part_of, parts, plain
+from .sent_files import SentRow
 
 ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
 ASKED_OWN = 32  # where a dry run tells: as many as a calibration takes
-_MODES = {open_as_stored: "in the file's own mode", open_gray: "in grey"}  # openers whose images are not RGB
 
 
 class Located(NamedTuple):
@@ -128,8 +126,8 @@ class FileSource:
     def obstacle(self) -> str | None:
         """Why nothing but the data set's own function may open the files, a sentence; None where that is not so."""
         for opener in self.openers:
-            if opener in _MODES:
-                return f"The data set opens its images {_MODES[opener]}, and DALI would make all of them RGB."
+            if opener in MODES:
+                return f"The data set opens its images {MODES[opener]}, and DALI would make all of them RGB."
             if not plain(opener):
                 shown = getattr(opener, "__name__", type(opener).__name__)
                 return f"The data set opens its files by {shown}, and DALI would decode them itself."
@@ -139,6 +137,16 @@ class FileSource:
         if self._owns and len({self.kind, *(own.kind for own in self._owns)}) > 1:
             return "The parts of the ConcatDataset open their images by different functions."
         return None
+
+    @property
+    def unsendable(self) -> str | None:
+        """Why the contents of its files cannot stand for them, as the end of "The data set …"; None if they can."""
+        if self.gives_batches:
+            return "has a __getitems__ of its own"
+        for opener in self.openers:
+            if not plain(opener) and opener not in MODES:
+                return f"opens its files by {getattr(opener, '__name__', type(opener).__name__)}"
+        return next((own.refusal for own in self._owns if own.refusal is not None), None)
 
     @property
     def kind(self) -> str:
@@ -181,7 +189,7 @@ class FileSource:
                     if index < ASKED or time.monotonic() < until:
                         self._first.append(self.read(self.locate(index)))
                 self.encoded = any(
-                    layout is PROTOCOL and len(part) > 0 and _data(part.image_file(0)[0]) is not None
+                    layout is PROTOCOL and len(part) > 0 and data_of(part.image_file(0)[0]) is not None
                     for part, layout in parts(self.dataset)
                 ) or any(located.data is not None for located in self._first)
 
@@ -218,8 +226,31 @@ class FileSource:
         count = min(count, total)
         return self._first[:count] if self.asks_user else [self.locate(k * total // count) for k in range(count)]
 
+    def known_paths(self, count: int) -> list[str]:
+        """Paths of files spread over the data set, `count` at most; of files in memory, there are none."""
+        found = [] if self.gives_batches else self.spread(count)
+        paths = [one.path for one in found if one.data is None and one.reason is None]
+        return paths or [own.path for own in self._owns if own.path is not None]
+
     def locate(self, index: int) -> Located:
         """Return the file of a sample; raises torch's error for an index that there is not, or the user's own."""
+        view, index, first = self._bottom(index)
+        layout = layout_of(view)
+        if layout is None:
+            number = first + (index if index >= 0 else index + len(view))
+            return Located(number, f"{type(view).__name__}[{index}]", None, None, index, view)
+        given, target = layout.entry(view, index)
+        number = first + (index if index >= 0 else index + len(layout.entries(view)))
+        data = data_of(given)
+        path = path_of(given) if data is None else f"{type(view).__name__}[{index}]"
+        return Located(number, path, target, data, given, view)
+
+    def part(self, index: int) -> Any:
+        """The data set at the bottom that a sample is of; none of its own code is run."""
+        return self._bottom(index)[0]
+
+    def _bottom(self, index: int) -> tuple[Any, int, int]:
+        """The data set at the bottom that a sample is of, its index there, and the number of its first file."""
         view, first = self.dataset, 0
         while True:
             getitem = getattr(type(view), "__getitem__", None)
@@ -227,20 +258,11 @@ class FileSource:
                 index = operator.index(view.indices[index])
                 view = view.dataset
             elif getitem is ConcatDataset.__getitem__:
-                number, index = _part_of(view, index)
+                number, index = part_of(view, index)
                 first += self._starts(view)[number]
                 view = view.datasets[number]
             else:
-                break
-        layout = layout_of(view)
-        if layout is None:
-            number = first + (index if index >= 0 else index + len(view))
-            return Located(number, f"{type(view).__name__}[{index}]", None, None, index, view)
-        given, target = layout.entry(view, index)
-        number = first + (index if index >= 0 else index + len(layout.entries(view)))
-        data = _data(given)
-        path = _path(given) if data is None else f"{type(view).__name__}[{index}]"
-        return Located(number, path, target, data, given, view)
+                return view, index, first
 
     def read(self, located: Located) -> Located:
         """The same with the file, where only the data set's own `__getitem__` knows it: by a dry run."""
@@ -261,19 +283,27 @@ class FileSource:
         if located.reading is not None:
             return as_opened(located.reading.opened)
         if located.data is not None:
-            with Image.open(_Named(located.data, located.path)) as image:
-                return image.convert("RGB")
+            return open_data(located.data, located.path)
         layout = layout_of(located.part)
         if layout is None:
             raise OSError(f"{located.path} {located.reason}")
         opener = layout.opener(located.part)
-        if not plain(opener) and opener not in _MODES:
+        if not plain(opener) and opener not in MODES:
             return opener(located.given)
-        absolute = self.absolute(located.path)
-        if not stat.S_ISREG(os.stat(absolute).st_mode):  # noqa: PTH116 - once per sample
-            # Opening a named pipe would wait for ever for a writer.
-            raise OSError(f"not a regular file: {located.path}")
-        return opener(absolute)
+        return open_file(opener, self.absolute(located.path), located.path)
+
+    def open_sent(self, part: Any, sent: SentRow, content: bytes) -> Any:
+        """Open the content of a file as a part of the data set opens the file."""
+        if isinstance(sent.piece, Reading):
+            return as_opened(sent.piece.opened.with_content(content))
+        if sent.path is None:
+            return open_data(content, sent.name)
+        layout = layout_of(part)
+        return open_content(pil_loader if layout is None else layout.opener(part), content, sent.path)
+
+    def transform_of(self, part: Any) -> Any:
+        """The transform of a part's images; None for none."""
+        return self._transforms(part, layout_of(part))[0]
 
     def transforms_of(self, located: Located) -> tuple[Any, Any]:
         """The transform of a sample's image and that of its target, None for none: its part's own."""
@@ -286,7 +316,7 @@ class FileSource:
     def asks_user(self) -> bool:
         """Whether the user's own code locates or opens the samples' files."""
         return any(layout is PROTOCOL or layout is None for _, layout in parts(self.dataset)) or not all(
-            plain(opener) or opener in _MODES for opener in self.openers
+            plain(opener) or opener in MODES for opener in self.openers
         )
 
     @property
@@ -312,37 +342,3 @@ def _files(view: Any) -> int:
 def same(a: list[Any], b: list[Any]) -> bool:
     """Whether two lists hold the same objects."""
     return len(a) == len(b) and all(map(operator.is_, a, b))
-
-
-class _Named(io.BytesIO):
-    """Encoded bytes whose name appears in Pillow's messages in place of an address."""
-
-    def __init__(self, data: bytes, name: str) -> None:
-        super().__init__(data)
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-
-def _part_of(view: Any, index: int) -> tuple[int, int]:
-    """Which part of a ConcatDataset an index falls into, and where in it; as `ConcatDataset.__getitem__`."""
-    index = operator.index(index)
-    if index < 0:
-        if -index > len(view):
-            raise ValueError("absolute value of index should not exceed dataset length")
-        index += len(view)
-    number = bisect.bisect_right(view.cumulative_sizes, index)
-    if number == len(view.datasets):
-        raise IndexError("list index out of range")
-    return number, index - (view.cumulative_sizes[number - 1] if number else 0)
-
-
-def _data(given: Any) -> bytes | None:
-    return bytes(given) if isinstance(given, bytes | bytearray | memoryview) else None
-
-
-def _path(given: Any) -> str:
-    if not isinstance(given, str | os.PathLike):
-        raise TypeError(f"a data set gave {type(given).__name__} for an image file; it must give a path or bytes")
-    return os.fsdecode(given)

@@ -6,85 +6,28 @@ engine; what goes wrong in the user's own code comes back as torch's `ExceptionW
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 
-from ...errors import SampleError
-from ...text import shown
 from ..dry_run.own_dataset import Reading
-from ..dry_run.structure import Place
-from ..plan import Skipped, Slot
+from ..plan import Slot
 from ..random_streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
 from ..transforms.draws import UInt64s, sample_keys, stream_seeds
 from ..transforms.inject import Injected
+from .fetched import BadSample, Fetched, Pair
+from .file_check import FileTable, look_bytes
 from .file_source import FileSource, Located, same
 from .layouts import layout_of
+from .sent_files import SentRow
 
 UNREADABLE = (OSError, SyntaxError)  # what opening an image file raises; Pillow has both
 GREETING = -1  # number of a slot without samples, which a worker answers as soon as it can work
-
-
-@dataclass(frozen=True, slots=True)
-class BadSample:
-    """A file that could not be read, in a form that crosses processes."""
-
-    index: int  # index, path: of the sample
-    path: str
-    text: str  # what went wrong
-    cause: bytes  # the exception, pickled; empty where it cannot be
-
-    def error(self) -> SampleError:
-        """The exception to raise in the user's loop."""
-        message = shown(f"sample {self.index}, {self.path}: {self.text}")
-        error = SampleError(message, path=self.path, index=self.index)
-        if self.cause:
-            error.__cause__ = pickle.loads(self.cause)  # noqa: S301 - written by our own worker, never by a file
-        return error
-
-    def skipped(self) -> Skipped:
-        return Skipped(self.index, self.path, self.text)
-
-    @classmethod
-    def of(cls, index: int, path: str, error: Exception) -> BadSample:
-        """Describe an exception that opening a file raised."""
-        try:
-            cause = pickle.dumps(error)
-            pickle.loads(cause)  # noqa: S301 - some exceptions pickle but cannot be rebuilt
-        except Exception:  # noqa: BLE001 - a foreign exception's own pickling: the text is enough
-            cause = b""
-        return cls(index, path, f"{type(error).__name__}: {error}", cause)
-
-
-class Fetched(NamedTuple):
-    """What computing a batch gave: samples, or the first failure."""
-
-    indices: bytes  # int64[n] as bytes, of the samples computed (bytes cross processes and pinning untouched)
-    content: Any  # list of samples, later the collated batch; None where every one was skipped
-    failure: BadSample | ExceptionWrapper | None  # what to raise instead of delivering, or None
-    bad: dict[int, BadSample]  # what could not be read and is to be skipped, by row of the planned batch
-    seed: int = 0  # of what the collate function draws from
-
-
-class Pair(NamedTuple):
-    """A sample of an image and a target, without its image; as `dry_run.own_dataset.Reading`."""
-
-    target: Any
-
-    @property
-    def places(self) -> list[Place]:
-        return [(0,)]
-
-    def filled(self, image: Any) -> Any:
-        """The sample with this image."""
-        return image, self.target
 
 
 class KeyedDataset:
@@ -131,6 +74,14 @@ class KeyedDataset:
         bad: dict[int, BadSample] = {}
         for row in rows:
             index = slot.indices[row]
+            whole = None if slot.sent is None else self._sent(slot, row, begun)
+            if whole is not None:
+                if whole.failure is not None:
+                    return whole
+                bad |= whole.bad
+                samples += whole.content
+                indices += [index] * len(whole.content)
+                continue
             located = self._found(slot, row)
             own = layout_of(located.part) is None
             try:
@@ -172,6 +123,48 @@ class KeyedDataset:
         if injected is None:
             return own.compute(located.given, None)
         return own.compute(located.given, partial(self._transformed, injected, row))
+
+    def _sent(self, slot: Slot, row: int, begun: dict[int, Injected]) -> Fetched:
+        """A sample whose file came with the batch, as a batch of one."""
+        sent: SentRow = slot.sent.rows[row]
+        if sent.whole is not None:
+            return sent.whole  # type: ignore[no-any-return]
+        index, part = slot.indices[row], self.source.part(slot.indices[row])
+        own = isinstance(sent.piece, Reading)
+        injected = self._begin(self.source.transform_of(part), slot, begun)
+        try:
+            image = self.source.open_sent(part, sent, slot.sent.content(row))
+            if own and injected is not None:
+                image = self._transformed(injected, row, image)
+        except Exception as error:  # raised in the user's loop, with the file's name
+            if own and not isinstance(error, UNREADABLE):
+                raise
+            found = BadSample.of(index, sent.name, error)
+            if self.on_error == "raise":
+                return Fetched(_pack(slot.indices), None, found, {})
+            return Fetched(b"", [], None, {row: found})
+        if not own and injected is not None:
+            image = injected.run(image, row)
+        return Fetched(b"", [sent.piece.filled(image)], None, {})
+
+    def to_send(self, slot: Slot, files: FileTable) -> list[SentRow]:
+        """What a worker that does not see the files needs of a batch besides the slot and their contents.
+
+        Runs the data set's own code, where that locates the samples; it draws from the process's generators, which are
+        left as they were. `files` has what is known of the files.
+        """
+        with self.apart():
+            return [self._row_to_send(slot, row, files) for row in range(len(slot.indices))]
+
+    def _row_to_send(self, slot: Slot, row: int, files: FileTable) -> SentRow:
+        located = self.locate(slot, row)
+        path = None if located.data is not None else self.source.absolute(located.path)
+        if located.reading is not None:  # the data set may have an answer of its own to a file that cannot be read
+            known = look_bytes(located.data or b"") if path is None else files.look(located.number, path)
+            located = located._replace(reason=known.reason)
+        if located.reason is not None:
+            return SentRow(None, located.path, None, None, self.fetch(slot, [row]))
+        return SentRow.of(path, located.path, located.data, self.piece(slot, row, located))
 
     def _transformed(self, injected: Injected, row: int, image: Any, start: int = 0) -> Any:
         """Transform an image; what the user's code draws afterwards does not depend on what the transform drew."""

@@ -12,6 +12,8 @@ entry.
 
 from __future__ import annotations
 
+import bisect
+import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -273,6 +275,19 @@ def parts(view: Any) -> Iterator[tuple[Any, Layout | None]]:
             yield from parts(part)
     else:
         yield view, layout_of(view)
+
+
+def part_of(view: Any, index: int) -> tuple[int, int]:
+    """Which part of a ConcatDataset an index falls into, and where in it; as `ConcatDataset.__getitem__`."""
+    index = operator.index(index)
+    if index < 0:
+        if -index > len(view):
+            raise ValueError("absolute value of index should not exceed dataset length")
+        index += len(view)
+    number = bisect.bisect_right(view.cumulative_sizes, index)
+    if number == len(view.datasets):
+        raise IndexError("list index out of range")
+    return number, index - (view.cumulative_sizes[number - 1] if number else 0)
 
 
 def gives_batches(dataset: Any) -> bool:

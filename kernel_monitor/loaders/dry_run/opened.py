@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from PIL import Image
 
-from .openers import PIL, Opener, original_open
+from .openers import PIL, Opener, of_content, original_open
 
 
 class Header(NamedTuple):
@@ -50,6 +49,23 @@ class Opened:
         self._steps: tuple[Callable[[Any], Any], ...] = ()
         self._header: Header | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what it was called with, which may be an open file."""
+        return {**self.__dict__, "_args": (None, *self._args[1:]), "_header": None}
+
+    def _copy(self) -> Opened:
+        made = object.__new__(Opened)
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def with_content(self, content: bytes) -> Opened:
+        """The same with the content of its file in place of the file."""
+        made = self._copy()
+        made.data = content
+        if self._opener.kind != PIL:
+            made._opener, made._args = of_content(self._opener, self._args, self._named, content)
+        return made
+
     @property
     def header(self) -> Header:
         """What the file says of the image, read when it is first asked for."""
@@ -61,7 +77,7 @@ class Opened:
 
     def then(self, step: Callable[[Any], Any], kind: str) -> Opened:
         """What a function makes of it, which only moves or copies pixels."""
-        made = copy.copy(self)
+        made = self._copy()
         made.kind, made._steps = kind, (*self._steps, step)
         return made
 

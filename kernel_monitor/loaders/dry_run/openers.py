@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import torch
 from PIL import Image
 from torchvision import io as torchvision_io
 from torchvision.io import ImageReadMode
@@ -72,6 +74,20 @@ def _replace(module: Any, name: str, *how: Any) -> Callable[..., Any] | None:
     replaced = REPLACED[original] = opening(Opener(original, *how))
     setattr(module, name, replaced)
     return replaced
+
+
+def of_content(
+    opener: Opener, args: tuple[Any, ...], named: dict[str, Any], content: bytes
+) -> tuple[Opener, tuple[Any, ...]]:
+    """The opener, no Pillow's, that makes of a file's content what this one makes of the file, and what to call it
+    with, besides `named`.
+    """
+    if opener.kind == ARRAY:
+        cv2: Any = sys.modules["cv2"]
+        how = args[1:] if "flags" in named else (*args[1:], cv2.IMREAD_COLOR)[:1]
+        return replace(opener, function=cv2.imdecode), (np.frombuffer(content, np.uint8), *how)
+    decode = torchvision_image.decode_image if opener.function.__name__ == "read_image" else opener.function
+    return replace(opener, function=decode), (torch.frombuffer(bytearray(content), dtype=torch.uint8), *args[1:])
 
 
 def opening(opener: Opener) -> Callable[..., Any]:

@@ -241,7 +241,7 @@ class OwnDataset:
         if earlier is not None and type(earlier.dataset) is type(self.dataset):
             self._forms = earlier._forms
             if earlier.refusal is not None:
-                self.refusal = earlier.refusal
+                self.refusal, self.path = earlier.refusal, earlier.path
                 return
             self._try(AGAIN, functions=earlier._functions)
         if self.learnt is None:
@@ -259,6 +259,7 @@ class OwnDataset:
             refusal = trial._refusal(watch, samples)
         self.refusal = watch.reason or refusal
         self.learnt = None if self.refusal is not None else trial.learnt
+        self.path = trial.path
         self._forms = self._forms | trial._forms
 
     def _refusal(self, watch: Watch, samples: int) -> str | None:

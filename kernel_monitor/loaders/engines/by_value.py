@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch._utils import ExceptionWrapper
 
-from ..data.keyed_dataset import Fetched
+from ..data.fetched import Fetched
 from ..dry_run.openers import REPLACED
 from .main_guard import imported_again
 from .trial_pickler import Shortened, is_mapped, pickled

@@ -22,9 +22,10 @@ from torch.utils.dlpack import from_dlpack
 from torchvision import tv_tensors
 
 from ...errors import MonitorError
+from ..data.fetched import BadSample
 from ..data.file_check import Facts, FileTable, look_bytes
 from ..data.file_source import Located
-from ..data.keyed_dataset import BadSample, KeyedCollate, KeyedDataset, collate_seed
+from ..data.keyed_dataset import KeyedCollate, KeyedDataset, collate_seed
 from ..dry_run.openers import ARRAY, TENSOR
 from ..dry_run.structure import Place, put
 from ..plan import Fallback, Skipped, Slot

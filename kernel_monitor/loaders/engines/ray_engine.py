@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,12 +13,18 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...errors import MonitorError
 from ...integrations import ray_cluster
+from ...protocol.states import RemoteLimits
+from ..data.fetched import BadSample, Fetched
+from ..data.file_check import FileTable
+from ..data.file_source import FileSource
 from ..data.fingerprint import fingerprint
-from ..data.keyed_dataset import Fetched, KeyedCollate, KeyedDataset, KeyedInit
+from ..data.keyed_dataset import KeyedCollate, KeyedDataset, KeyedInit
 from ..data.worker_settings import Inherited
+from ..dry_run.own_dataset import DEVIATING, LEAST_READ
 from ..plan import Slot
 from ..remote.dispatch import MOST
 from ..remote.driver_process import DriverProcess
+from ..remote.node_files import PROBES, Sending, probes
 from ..remote.nodes import NAME, RayNode
 from .by_value import for_other_machines
 from .engine import Delivery, EngineFailed, Pull
@@ -58,6 +65,8 @@ class RayEngine:
         self._taken: deque[Slot] = deque()
         self._epoch: int | None = None  # in which the workers were last known to have the data set as it is
         self._sent = b""  # a digest of it
+        self._files = FileTable(keyed.source.files)
+        self._rows = self._rows_here = 0  # samples for nodes that are sent the files; of them, those computed here
 
     @property
     def depth(self) -> int:
@@ -68,6 +77,12 @@ class RayEngine:
         """The nodes of the cluster; empty while it is not joined. For any thread."""
         driver = self._driver
         return [] if driver is None or not driver.alive else driver.nodes
+
+    @property
+    def limits(self) -> RemoteLimits | None:
+        """Images/s that can reach this kernel at most; None while that is not known. For any thread."""
+        driver = self._driver
+        return None if driver is None or not driver.alive else driver.passed_on.limits(driver.nodes)
 
     def turn(self, workers: int, prefetch: int | None) -> None:
         """Change the knobs of the engine as it runs; by any thread."""
@@ -90,7 +105,11 @@ class RayEngine:
             blob = packed(self._keyed, self._wrapped)
         except Exception as error:  # whatever the user's own classes raise
             raise MonitorError(f"The data set cannot be sent to other machines: {error}") from error
-        driver = self._driver = DriverProcess(address, blob, self._workers, self._prefetch, self._finished)
+        source = self._keyed.source
+        sending = _sending(source)
+        seen = probes(map(source.absolute, source.known_paths(PROBES)))
+        driver = DriverProcess(address, blob, self._workers, self._prefetch, self._finished, seen, sending)
+        self._driver = driver
         return driver
 
     def start(self, pull: Pull) -> None:
@@ -117,7 +136,7 @@ class RayEngine:
             self._taken.append(slot)
             if slot.number == 0 or slot.epoch != self._epoch:
                 self._renew(slot.epoch)
-            driver.take(self._run, slot)
+            driver.take(self._run, slot, *(self._sent_with(slot) if driver.sends_files else (None, ())))
 
     def receive(self) -> Delivery:
         if not self._taken or self._driver is None:
@@ -126,6 +145,9 @@ class RayEngine:
         found = self._driver.wait(slot.number, self._wrapped.timeout or None)
         if found.why is not None:
             raise EngineFailed(found.why)
+        unseen = next(filter(None, map(_is_here, _unread(found.fetched))), None)
+        if unseen is not None:
+            raise EngineFailed(f"{unseen} is on this machine and not on a node; share the folder with the nodes")
         self._taken.popleft()
         delivery = answer(slot, found.fetched)
         delivery.decoders = [NAME] * len(delivery.decoders)
@@ -139,6 +161,20 @@ class RayEngine:
         self.broken = False
         if driver is not None:
             driver.close()
+
+    def _sent_with(self, slot: Slot) -> tuple[bytes, tuple[str, ...]]:
+        """What a worker needs that does not see the files, and the files whose contents it then gets."""
+        try:
+            rows = self._keyed.to_send(slot, self._files)
+            self._rows += len(rows)
+            self._rows_here += sum(row.whole is not None for row in rows)
+            if self._rows > LEAST_READ and self._rows_here > DEVIATING * self._rows:
+                raise EngineFailed(f"{self._rows_here} of {self._rows} samples had to be computed on this machine")
+            return for_other_machines(rows), tuple(row.path for row in rows if row.path is not None)
+        except EngineFailed:
+            raise
+        except Exception as error:  # the user's own code, or classes: `torchvision` meets it where it belongs
+            raise EngineFailed(f"a batch cannot be sent to a node: {type(error).__name__}: {error}") from error
 
     def _finished(self, fetched: Fetched) -> Fetched:
         """A batch as the loop wants it; on the thread that receives."""
@@ -160,6 +196,36 @@ class RayEngine:
     def _digest(self) -> bytes:
         wrapped = self._wrapped
         return fingerprint(self._keyed.source.dataset, wrapped.collate_fn, wrapped.worker_init_fn, Inherited.now())
+
+
+def _sending(source: FileSource) -> Sending:
+    """Which nodes get the files' contents, as it was configured and as the data set allows.
+
+    Raises:
+        MonitorError: they must, and cannot.
+    """
+    chosen = ray_cluster.Chosen.send_files
+    if chosen is False:
+        return Sending(always=False, refusal="share the folder, or allow monitor.configure(send_files='auto')")
+    refusal = source.unsendable
+    if refusal is None:
+        return Sending(always=chosen is True, refusal=None)
+    because = f"they cannot be sent to nodes, as {type(source.dataset).__name__} {refusal}"
+    if chosen:
+        raise MonitorError(f"send_files=True: the data set's files are to be sent, and {because}.")
+    return Sending(always=False, refusal=f"share the folder: {because}")
+
+
+def _unread(fetched: Fetched) -> list[BadSample]:
+    """The samples of a batch whose files could not be read."""
+    return [*([fetched.failure] if isinstance(fetched.failure, BadSample) else []), *fetched.bad.values()]
+
+
+def _is_here(bad: BadSample) -> str | None:
+    """The file of a sample that was not found on a node, if this machine has it."""
+    cause = bad.error().__cause__
+    path = getattr(cause, "filename", None) if isinstance(cause, FileNotFoundError) else None
+    return path if isinstance(path, str) and Path(path).exists() else None
 
 
 def _numbers(wrapped: DataLoader[Any], workers: int, prefetch: int | None) -> tuple[int, int]:

@@ -17,8 +17,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ...errors import MonitorError
+from ..data.fetched import BadSample, Fetched
 from ..data.fingerprint import fingerprint
-from ..data.keyed_dataset import GREETING, BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
+from ..data.keyed_dataset import GREETING, KeyedCollate, KeyedDataset, KeyedInit
 from ..data.worker_settings import InheritingInit
 from ..plan import Slot
 from . import worker_start

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from .node_files import Work
 from .pool import NoWorkers, Pool, Remote
 
 MOST = 64  # slots under way
@@ -23,6 +24,8 @@ FIRST_PATIENCE = 60.0  # s, before so many are known
 LEAST_PATIENCE = 1.0  # s, so that a pause of a busy machine doubles no work
 SLOW = 4.0  # times the usual time
 STORE_SHARE = 0.5  # of the smallest object store, for batches that have not been fetched
+
+UNSEEN = "The nodes that see the data set's files are gone"
 
 Issued = tuple[Remote, asyncio.Future[Any]]
 Send = Callable[[int, int, str, list[Any]], None]
@@ -36,7 +39,7 @@ class Dispatch:
         self._send = send
         self._fail = fail
         self._run = 0
-        self._waiting: list[tuple[int, int, bytes, asyncio.Future[Issued]]] = []  # a heap, by number
+        self._waiting: list[tuple[int, int, Work, asyncio.Future[Issued]]] = []  # a heap, by number
         self._order = 0
         self._times: deque[float] = deque(maxlen=MEASURED)  # s from the issue to the answer
         self._bytes = 0.0  # of a batch, moving mean
@@ -50,9 +53,9 @@ class Dispatch:
         for *_, turn in waiting:
             turn.cancel()
 
-    def take(self, run: int, number: int, slot: bytes) -> None:
-        """Have a pickled slot computed."""
-        task = asyncio.create_task(self._answer(run, number, slot))
+    def take(self, run: int, number: int, work: Work) -> None:
+        """Have a slot computed."""
+        task = asyncio.create_task(self._answer(run, number, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -61,16 +64,18 @@ class Dispatch:
         pool = self.pool
         hopeless = pool.hopeless if self._waiting else None
         while self._waiting:
-            worker = self._free() if hopeless is None else None
-            if worker is None and hopeless is None:
+            work = self._waiting[0][2]
+            why = UNSEEN if hopeless is None and pool.is_lost_to_all(work) else hopeless
+            worker = self._free(work) if why is None else None
+            if worker is None and why is None:
                 return
-            _, _, slot, turn = heapq.heappop(self._waiting)
+            *_, turn = heapq.heappop(self._waiting)
             if turn.done():
                 continue
             if worker is None:
-                turn.set_exception(NoWorkers(hopeless))
+                turn.set_exception(NoWorkers(why))
             else:
-                turn.set_result((worker, pool.issue(worker, slot)))
+                turn.set_result((worker, pool.issue(worker, work)))
 
     def patience(self) -> float:
         """s after which a slot is given to another worker too."""
@@ -85,38 +90,39 @@ class Dispatch:
         smallest = min((node.store for node in self.pool.nodes.values() if node.alive and node.store), default=0)
         return min(MOST, max(1, int(STORE_SHARE * smallest / self._bytes))) if smallest else MOST
 
-    def _free(self, but: tuple[Remote, ...] = ()) -> Remote | None:
+    def _free(self, work: Work, but: tuple[Remote, ...] = ()) -> Remote | None:
         """The worker with the fewest slots, if it has room."""
         ready = self.pool.ready
         if sum(len(worker.calls) for worker in self.pool.workers) >= self._limit() and not but:
             return None
         room = [worker for worker in ready if len(worker.calls) < self.pool.prefetch and worker not in but]
+        room = [worker for worker in room if self.pool.can_take(worker, work)]
         return min(room, key=lambda worker: len(worker.calls), default=None)
 
-    def _queue(self, number: int, slot: bytes) -> asyncio.Future[Issued]:
+    def _queue(self, number: int, work: Work) -> asyncio.Future[Issued]:
         """A future of the worker that has been given the slot, and of its answer."""
         turn: asyncio.Future[Issued] = asyncio.get_running_loop().create_future()
         self._order += 1
-        heapq.heappush(self._waiting, (number, self._order, slot, turn))
+        heapq.heappush(self._waiting, (number, self._order, work, turn))
         self.match()
         return turn
 
-    async def _answer(self, run: int, number: int, slot: bytes) -> None:
+    async def _answer(self, run: int, number: int, work: Work) -> None:
         pool = self.pool
         calls: dict[asyncio.Future[Any], tuple[Remote, float]] = {}
         deaths, patience = 0, 0.0
         try:
             while run == self._run:
                 if not calls:
-                    worker, call = await self._queue(number, slot)
+                    worker, call = await self._queue(number, work)
                     calls[call] = worker, time.monotonic()
                     patience = self.patience()
                 done, _ = await asyncio.wait(calls, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
-                    other = self._free(but=tuple(worker for worker, _ in calls.values()))
+                    other = self._free(work, but=tuple(worker for worker, _ in calls.values()))
                     if other is not None:
                         self.again += 1
-                        calls[pool.issue(other, slot)] = other, time.monotonic()
+                        calls[pool.issue(other, work)] = other, time.monotonic()
                     patience *= 2
                 for call in done:
                     worker, began = calls.pop(call)

@@ -67,6 +67,7 @@ def leave() -> None:
 async def serve(channel: Channel, parent: int) -> None:
     """Join, answer commands, look after the nodes; returns when the kernel closes."""
     from kernel_monitor.loaders.remote.dispatch import Dispatch
+    from kernel_monitor.loaders.remote.node_files import Work
     from kernel_monitor.loaders.remote.node_watch import NodeWatch
     from kernel_monitor.loaders.remote.pool import Pool
 
@@ -75,14 +76,14 @@ async def serve(channel: Channel, parent: int) -> None:
     command = await commands.get()
     if command is None:
         return
-    _, address, place, workers, prefetch, blob = command
+    _, address, place, sending, workers, prefetch, blob = command
     dispatch = Dispatch(
         send=lambda run, number, node, answer: channel.send(("batch", run, number, (node, answer[0])), answer[1:]),
         fail=lambda run, number, why: channel.send(("failed", run, number, why)),
     )
     try:
         ray = join(address, place)
-        pool = dispatch.pool = Pool(ray, place, workers, prefetch, dispatch.match)
+        pool = dispatch.pool = Pool(ray, place, sending, workers, prefetch, dispatch.match)
         pool.give(blob.tobytes())
         await _first_worker(pool)
     except Exception as error:  # noqa: BLE001 - whatever Ray raises: the kernel's loop goes on with another engine
@@ -97,7 +98,8 @@ async def serve(channel: Channel, parent: int) -> None:
             break
         kind, *args = command
         if kind == "slot":
-            dispatch.take(*args)
+            run, number, slot, rows, paths = args
+            dispatch.take(run, number, Work(slot, rows, paths))
         elif kind == "begin":
             dispatch.begin(*args)
         elif kind == "data":
@@ -172,6 +174,7 @@ async def _watch(channel: Channel, pool: Pool, loads: NodeWatch, parent: int) ->
         if pool.shown() != told:
             told = pool.shown()
             channel.send(("nodes", told))
+        channel.send(("passed", time.process_time()))
         found = loads.look(pool)
         if found:
             channel.send(("loads", found))

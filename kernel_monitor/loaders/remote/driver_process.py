@@ -17,8 +17,11 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from ...errors import MonitorError
+from ..data.fetched import INDEX_BYTES, Fetched
 from ..plan import Slot
 from .channel import Channel
+from .limits import PassedOn
+from .node_files import Probe, Sending
 from .node_rows import NodeRows
 from .node_worker import Place, versions
 from .nodes import RayNode
@@ -48,8 +51,18 @@ class DriverProcess:
         MonitorError: the cluster cannot be joined, or none of its nodes can work; with the cause.
     """
 
-    def __init__(self, address: str, blob: bytes, workers: int, prefetch: int, finish: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        address: str,
+        blob: bytes,
+        workers: int,
+        prefetch: int,
+        finish: Callable[[Any], Any],
+        probes: tuple[Probe, ...],
+        sending: Sending,
+    ) -> None:
         self.nodes: list[RayNode] = []
+        self.passed_on = PassedOn()
         self._rows = NodeRows()
         self._finish = finish
         self._answers: dict[int, Answer] = {}  # of this run, by number: those that came before their turn
@@ -75,8 +88,8 @@ class DriverProcess:
             self._channel = Channel(source, sink)
             threading.Thread(target=self._send_all, name="ray slots", daemon=True).start()
             here = str(Path.cwd())
-            place = Place(versions(), tuple(path or here for path in sys.path), here)
-            self._outbox.put((("open", address, place, workers, prefetch), [blob]))
+            place = Place(versions(), tuple(path or here for path in sys.path), here, probes)
+            self._outbox.put((("open", address, place, sending, workers, prefetch), [blob]))
             self._await_ready(address)
             self._reader = threading.Thread(target=self._receive_all, name="ray batches", daemon=True)
             self._reader.start()
@@ -115,9 +128,14 @@ class DriverProcess:
         self._answers.clear()
         self._outbox.put((("begin", run), []))
 
-    def take(self, run: int, slot: Slot) -> None:
-        """Have a slot computed."""
-        self._outbox.put((("slot", run, slot.number, pickle.dumps(slot, protocol=5)), []))
+    @property
+    def sends_files(self) -> bool:
+        """Whether a node gets the files' contents with each batch."""
+        return any(node.is_sent_files and node.alive and node.reason is None for node in self.nodes)
+
+    def take(self, run: int, slot: Slot, rows: bytes | None, paths: tuple[str, ...]) -> None:
+        """Have a slot computed; `rows` and `paths`: see `pool.Work`."""
+        self._outbox.put((("slot", run, slot.number, pickle.dumps(slot, protocol=5), rows, paths), []))
 
     def give(self, blob: bytes) -> None:
         """The data set has changed: slots taken from now on are computed with this state of it."""
@@ -163,12 +181,18 @@ class DriverProcess:
             if kind == "loads":
                 self._rows.loaded(told[0], self.nodes)
                 continue
+            if kind == "passed":
+                self.passed_on.told(*told)
+                continue
             run, number, content = told
             if kind == "batch":
                 node, content = content
                 self._rows.delivered(node)
             if run == self._run:
                 opened = self._opened(content, buffers) if kind == "batch" else (None, content)
+                if isinstance(opened[0], Fetched):
+                    size = sum(buffer.nbytes for buffer in buffers)
+                    self.passed_on.received(len(opened[0].indices) // INDEX_BYTES, size)
                 self._inbox.put(Answer(run, number, *opened))
 
     def _opened(self, header: bytes, buffers: list[Any]) -> tuple[Any, str | None]:

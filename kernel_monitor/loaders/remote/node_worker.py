@@ -11,7 +11,10 @@ import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .node_files import Probe
 
 COMPARED = ("torch", "torchvision", "numpy", "pillow")
 """What the pixels of a batch depend on."""
@@ -24,6 +27,7 @@ class Place:
     versions: dict[str, str]  # of the kernel, by `versions`
     paths: tuple[str, ...]  # where the kernel looks for modules
     folder: str  # in which it works
+    probes: tuple[Probe, ...] = ()  # files of the data set
 
 
 def versions() -> dict[str, str]:
@@ -59,17 +63,29 @@ class NodeWorker:
         self._info: Any = None
 
     def hello(self) -> dict[str, Any]:
-        """Get ready. Returns `differs`, a sentence on why this node cannot be used, or None; and what it has."""
+        """Get ready. Returns `differs`, a sentence on why this node cannot be used, or None; and what it has.
+
+        `sees_files`: whether the data set's files are here, under the same paths.
+        """
         sys.path.extend(path for path in self._place.paths if path not in sys.path)
         differs = self._differs()
+        sees_files = True
         if differs is None:
+            from .node_files import sees
+
+            sees_files = sees(self._place.probes)
             if Path(self._place.folder).is_dir():
                 os.chdir(self._place.folder)
             import torch
 
             torch.set_num_threads(1)
             self.load(self._blob, self._version)
-        return {"differs": differs, "pid": os.getpid(), "shared_memory": _shared_memory()}
+        return {
+            "differs": differs,
+            "pid": os.getpid(),
+            "shared_memory": _shared_memory(),
+            "sees_files": sees_files,
+        }
 
     def _differs(self) -> str | None:
         here = versions()
@@ -94,15 +110,23 @@ class NodeWorker:
         )
         init(self._number)
 
-    def compute(self, version: int, slot: bytes) -> list[Any]:
-        """A pickled slot in; what the batch is without its tensors and arrays, and those as uint8[bytes] each, out."""
+    def compute(self, version: int, slot: bytes, rows: bytes | None = None, contents: Any = ()) -> list[Any]:
+        """A pickled slot in; what the batch is without its tensors and arrays, and those as uint8[bytes] each, out.
+
+        Where the node does not see the files: pickled `rows` of `data.sent_files.SentRow`, and the files' contents.
+        """
         import pickle
 
         from .packing import pack
 
         if version != self._version:
             raise RuntimeError(f"the worker has state {self._version} of the data set, not {version}")
-        fetched = self._keyed.__getitems__(pickle.loads(slot))  # noqa: S301 - written by the kernel
+        planned = pickle.loads(slot)  # noqa: S301 - written by the kernel
+        if rows is not None:
+            from kernel_monitor.loaders.data.sent_files import SentFiles
+
+            planned = planned._replace(sent=SentFiles(pickle.loads(rows), contents))  # noqa: S301 - by the kernel
+        fetched = self._keyed.__getitems__(planned)
         header, buffers = pack(self._collated(fetched))
         return [header, *buffers]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 NAME = "ray"  # of the engine
+SENT = "the files are sent to it with each batch"
 
 
 class RayNode(NamedTuple):
@@ -19,6 +20,7 @@ class RayNode(NamedTuple):
     reason: str | None  # why it is left out; None where it is not
     note: str | None  # what slows it down
     is_ours: bool = False  # whether it is the machine that trains
+    is_sent_files: bool = False  # whether the files' contents are sent to it
 
 
 def sentence(nodes: Sequence[RayNode]) -> str:
@@ -35,9 +37,17 @@ def sentence(nodes: Sequence[RayNode]) -> str:
             continue
         if node.reason is not None:
             parts.append(f"node {number} is left out: {node.reason}")
-        elif node.note is not None:
-            parts.append(f"node {number}: {node.note}")
+            continue
+        notes = [SENT if node.is_sent_files else None, node.note]
+        parts += [f"node {number}: {note}" for note in notes if note is not None]
     gone = sum(not node.alive for node in nodes)
     if gone:
         parts.append("one node is gone" if gone == 1 else f"{gone} nodes are gone")
     return "; ".join(parts)
+
+
+def last_line(error: BaseException) -> str:
+    """What an error of Ray's comes to: it quotes whole tracebacks, at whose end the cause is."""
+    cause = getattr(error, "cause", None)
+    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import node_worker
+from .node_files import Sending, Work, read_files
 from .node_worker import NodeWorker, Place
-from .nodes import RayNode
+from .nodes import RayNode, last_line
 
 STARTS_WITHIN = 60.0  # s until a worker that has not begun is given up: other jobs have the cores of its node
 LOOKS_AGAIN = 30.0  # s at most, until a node whose workers did not start is tried again
@@ -51,6 +52,7 @@ class Node:
     cores: int
     store: int  # bytes of its object store
     is_ours: bool  # the driver process runs on it
+    is_sent_files: bool = False  # with each batch, as it does not see them
     alive: bool = True
     reason: str | None = None  # why it is left out
     note: str | None = None  # what slows it down
@@ -62,7 +64,9 @@ class Node:
 class Pool:
     """`changed` is called when a worker is ready for a slot, lost or given up."""
 
-    def __init__(self, ray: Any, place: Place, workers: int, prefetch: int, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, ray: Any, place: Place, sending: Sending, workers: int, prefetch: int, changed: Callable[[], None]
+    ) -> None:
         self.wanted = workers
         self.prefetch = prefetch  # slots under way for each
         self.nodes: dict[str, Node] = {}
@@ -70,6 +74,7 @@ class Pool:
         self.version = 0  # of the data set
         self._ray = ray
         self._place = place
+        self._sending = sending
         self._changed = changed
         self._blob: Any = None
         self._numbers = itertools.count()
@@ -110,7 +115,15 @@ class Pool:
         working = Counter(worker.node for worker in self.ready)
         return [
             RayNode(
-                node.id, node.address, working[node.id], node.answered, node.alive, node.reason, node.note, node.is_ours
+                node.id,
+                node.address,
+                working[node.id],
+                node.answered,
+                node.alive,
+                node.reason,
+                node.note,
+                node.is_ours,
+                node.is_sent_files,
             )
             for node in self.nodes.values()
         ]
@@ -200,12 +213,13 @@ class Pool:
         except TimeoutError:
             self._not_started(worker, node, "its cores are taken by others", lasting=True)
         except Exception as error:  # noqa: BLE001 - Ray's, or of the user's own modules on that node
-            self._not_started(worker, node, _last_line(error), lasting=not self.is_loss(error))
+            self._not_started(worker, node, last_line(error), lasting=not self.is_loss(error))
         else:
-            if found["differs"] is not None:
-                node.reason = f"it has {found['differs']}"
+            node.reason = self._unusable(found)
+            if node.reason is not None:
                 self.lose(worker, node.reason)
                 return
+            node.is_sent_files = self._sending.always or not found["sees_files"]
             size = found["shared_memory"]
             if size is not None and size < min(SMALL, node.store):
                 node.note = (
@@ -215,6 +229,14 @@ class Pool:
             worker.ready, node.failures = True, 0
             self._without_since = None
             self._changed()
+
+    def _unusable(self, found: dict[str, Any]) -> str | None:
+        """Why a node cannot work, by what its first worker found."""
+        if found["differs"] is not None:
+            return f"it has {found['differs']}"
+        if found["sees_files"] or self._sending.refusal is None:
+            return None
+        return f"it does not see the data set's files; {self._sending.refusal}"
 
     def _not_started(self, worker: Remote, node: Node, why: str, *, lasting: bool) -> None:
         """`lasting`: it is not that somebody has killed it."""
@@ -243,12 +265,24 @@ class Pool:
 
     # ---- slots
 
-    def issue(self, worker: Remote, slot: bytes) -> asyncio.Future[Any]:
-        """Let a worker compute a pickled slot. The future gives what `NodeWorker.compute` returned.
+    def can_take(self, worker: Remote, work: Work) -> bool:
+        """Whether a worker sees the files of a slot, or gets their contents."""
+        return work.rows is not None or not self.nodes[worker.node].is_sent_files
+
+    def is_lost_to_all(self, work: Work) -> bool:
+        """Whether a slot was taken for nodes that see the files, and there are none any more."""
+        staying = [worker for worker in self.workers if not worker.leaving]
+        return bool(self.ready) and not any(self.can_take(worker, work) for worker in staying)
+
+    def issue(self, worker: Remote, work: Work) -> asyncio.Future[Any]:
+        """Let a worker compute a slot. The future gives what `NodeWorker.compute` returned.
 
         Its exceptions: `WorkerLost`, or what the call itself raised.
         """
-        answered = self._asked(worker.handle.compute.remote(self.version, slot))
+        if self.nodes[worker.node].is_sent_files:
+            answered = self._asked_with_files(worker, work)
+        else:
+            answered = self._asked(worker.handle.compute.remote(self.version, work.slot))
         worker.calls[answered] = time.monotonic()
         answered.add_done_callback(lambda call: self._answered(worker, call))
         return answered
@@ -261,7 +295,7 @@ class Pool:
         if error is None:
             self.nodes[worker.node].answered += 1
         elif self._is_loss(error):
-            self.lose(worker, _last_line(error))
+            self.lose(worker, last_line(error))
         self._end_if_done(worker)
         self._changed()
 
@@ -277,30 +311,37 @@ class Pool:
         if worker.leaving and not worker.calls:
             self.lose(worker, "fewer workers are wanted")
 
+    def _asked_with_files(self, worker: Remote, work: Work) -> asyncio.Future[Any]:
+        async def ask() -> Any:
+            contents = await asyncio.to_thread(read_files, work.paths)
+            return await self._asked(worker.handle.compute.remote(self.version, work.slot, work.rows, contents))
+
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(ask())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda answer: _settle(waiting, answer))
+        return waiting
+
     def _asked(self, reference: Any) -> asyncio.Future[Any]:
         """A future on this thread's loop for a call; what comes after it was set otherwise is dropped."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[Any] = loop.create_future()
 
-        def settle(answer: concurrent.futures.Future[Any]) -> None:
-            if waiting.done():
-                return
-            error = answer.exception()
-            if error is None:
-                waiting.set_result(answer.result())
-            else:
-                waiting.set_exception(error)
-
         def came(answer: concurrent.futures.Future[Any]) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, answer)
+                loop.call_soon_threadsafe(_settle, waiting, answer)
 
         reference.future().add_done_callback(came)
         return waiting
 
 
-def _last_line(error: BaseException) -> str:
-    """What an error of Ray's comes to: it quotes whole tracebacks, at whose end the cause is."""
-    cause = getattr(error, "cause", None)
-    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+def _settle(waiting: asyncio.Future[Any], answer: Any) -> None:
+    """Give a future what another one has got."""
+    error = None if answer.cancelled() else answer.exception()
+    if waiting.done() or answer.cancelled():
+        return
+    if error is None:
+        waiting.set_result(answer.result())
+    else:
+        waiting.set_exception(error)

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Any
 
-from ...protocol.states import CalibrationState
+from ...protocol.states import CalibrationState, RemoteLimits
 from ..calibration import Calibration, calibrate
 from ..engines.backends import SPECS, Backend, availability
 from ..engines.rest_engine import RestEngine
@@ -65,6 +65,12 @@ class EnginePool:
         """The nodes of the cluster that `ray` has joined; empty where it has joined none."""
         pooled = self._engines.get(RAY)
         return [] if pooled is None else list(getattr(pooled.engine, "nodes", ()))
+
+    @property
+    def remote_limits(self) -> RemoteLimits | None:
+        """Images/s that can come from other machines at most; None where that is not known."""
+        pooled = self._engines.get(RAY)
+        return None if pooled is None else getattr(pooled.engine, "limits", None)
 
     def data_changed(self) -> None:
         """In the middle of an epoch, and to be seen at once: what `ray` computed meanwhile is computed again."""

@@ -440,7 +440,8 @@ export interface Frame {
  * A loader; counts are of its newest epoch.
  *
  * `wanted`: the engine requested and not yet in use; `skips`: the last skipped samples; `decoded`: samples by engine;
- * `nodes`: other machines that work for it now; `ended`: the loader is gone and this is its last state.
+ * `nodes`: other machines that work for it now; `remote`: what limits them; `ended`: the loader is gone, and this is
+ * its last state.
  */
 export interface LoaderState {
   readonly id: string;
@@ -464,6 +465,7 @@ export interface LoaderState {
   readonly calibration: Readonly<Record<string, CalibrationState>>;
   readonly finished?: boolean;
   readonly nodes?: number;
+  readonly remote?: RemoteLimits | null;
   readonly ended?: boolean;
 }
 /**
@@ -481,6 +483,13 @@ export interface KnobsState {
   readonly workers: number | null;
   readonly prefetch: number | null;
   readonly threads: number | null;
+}
+/**
+ * Images/s that can reach the kernel from other machines at most: through the driver process, over the link.
+ */
+export interface RemoteLimits {
+  readonly driver: number;
+  readonly link: number | null;
 }
 /**
  * Figures before and after the last switch; `back`: the engine to return to, if the switch lost speed.
@@ -676,6 +685,7 @@ export interface ReportedState {
   readonly calibration: Readonly<Record<string, CalibrationState>>;
   readonly finished?: boolean;
   readonly nodes?: number;
+  readonly remote?: RemoteLimits | null;
   readonly ended?: boolean;
   readonly epochs: readonly EpochCounts[];
 }
@@ -782,6 +792,7 @@ export interface Received {
   readonly Skip: Skip;
   readonly KnobsState: KnobsState;
   readonly CalibrationState: CalibrationState;
+  readonly RemoteLimits: RemoteLimits;
   readonly Strip: Strip;
   readonly StripRow: StripRow;
   readonly RecordingState: RecordingState;
@@ -844,11 +855,12 @@ export const FIELDS: Readonly<Record<string, string>> = {
   Frame:
     'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
-    'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number ended?:boolean',
+    'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
   Skip: 'index:number path:string reason:string',
   KnobsState: 'workers:number? prefetch:number? threads:number?',
   CalibrationState: 'state:string files:number seconds:number? error:number? reason:string?',
+  RemoteLimits: 'driver:number link:number?',
   Strip: 'loader:string source:string target:string text:string rows:StripRow[] back:string?',
   StripRow: 'label:string unit:string before:number? after:number?',
   RecordingState: 'state:string path:string? message:string',
