@@ -133,7 +133,7 @@ test: setup browser
 test-long: setup browser
 	$(SAY) 'state machine: 10,000 schedules with in-process engines, 1,000 on real workers and DALI'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/test_state_machine.py --quiet -o faulthandler_timeout=0
-	$(SAY) 'state machine on a Ray cluster: 1,000 schedules, workers killed, 20 nodes removed'
+	$(SAY) 'state machine on a Ray cluster: 1,000 schedules, 1,000 workers killed, 20 nodes removed'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/remote/test_schedules.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'differential: 10,000 loaders beside plain torch'
 	@CASES=$${CASES:-long} $(PY) -m pytest tests/loaders/test_differential.py --quiet -o faulthandler_timeout=0

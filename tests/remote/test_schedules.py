@@ -1,13 +1,15 @@
 """Whatever is done to a loader that works on a cluster, and to the cluster, at whatever moment: the plan is delivered.
 
-By default 40 schedules, always the same; with SCHEDULES=long 1,000, others each time, whose seed is printed. In each a
-worker may be killed. The last part lets a node vanish and another one join between the switches of a longer loop.
+By default 200 schedules, always the same; with SCHEDULES=long 1,000, others each time, whose seed is printed. In each a
+worker may be killed. Then workers are killed one after the other, 3 or 1,000; the last part lets a node vanish and
+another one join between the switches of a longer loop.
 """
 
 from __future__ import annotations
 
 import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,40 @@ def test_schedules(
         covers(totals, ("torchvision", "ray"), 1)
     assert sum(killed) >= (4 if most else 100)
     assert min(totals.switches, totals.interrupts, totals.knobs, *totals.decoders.values()) > 0
+
+
+def test_kills(quick: RunningCluster, make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """A worker is killed as soon as there are two, at any moment of a batch; every epoch is delivered once, as planned.
+
+    A batch whose workers were killed three times is left to `torchvision`: then the loop is sent back to `ray`.
+    """
+    wanted = effort()
+    seed, kills = wanted.seed or 3, 1_000 if wanted.long else 3
+    rng, killed, epochs, given_up, delivered = random.Random(seed), 0, 0, 0, 0
+    loader = make()
+    expected = list(loader)
+    loader.switch("ray")
+    while killed < kills:
+        epochs += 1
+        loader.set_epoch(0)
+        for batch, other in zip(loader, expected, strict=True):
+            assert torch.equal(batch[0], other[0])
+            time.sleep(rng.uniform(0, 0.1))
+            workers = quick.workers()
+            if killed < kills and len(workers) > 1 and loader.backend == "ray":
+                workers[rng.randrange(len(workers))].kill()
+                killed += 1
+        state = loader.state()
+        assert (state["lost"], state["doubled"], state["samples"]) == (0, 0, 120), state["status"]
+        delivered += loader.decoded().get("ray", 0)
+        if loader.backend != "ray" and state["wanted"] is None:
+            assert "workers ended while they computed" in state["status"]
+            given_up += 1
+            loader.switch("ray")
+    with capsys.disabled():
+        print(f"seed {seed}: {killed} workers killed in {epochs} epochs, of which {given_up} ended on torchvision")
+    assert delivered > 60
+    assert given_up < epochs / 10 + 1
 
 
 def test_switches_while_nodes_come_and_go(quick: RunningCluster, make: Make) -> None:
