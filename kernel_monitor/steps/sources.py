@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ..protocol.states import EngineState, EpochCounts, LoaderState
 
 EPOCHS_KEPT = 4  # epochs of a source whose counts are kept
+EMPTY_KEPT = (
+    50  # of those that delivered nothing: of an iterator at its end they pass between two readings of the counts
+)
 
 _lock = threading.Lock()
 _live: weakref.WeakValueDictionary[int, Source] = weakref.WeakValueDictionary()
@@ -72,7 +75,9 @@ class Source:
     def begin(self) -> Epoch:
         self._length = self._batches()
         epoch = Epoch(self._epochs[-1].number + 1 if self._epochs else 0, self._planned())
-        self._epochs = [*self._epochs[1 - EPOCHS_KEPT :], epoch]
+        delivered = [one for one in self._epochs if one.batches][1 - EPOCHS_KEPT :]
+        empty = [one for one in self._epochs if not one.batches][-EMPTY_KEPT:]
+        self._epochs = [*sorted((*delivered, *empty), key=lambda one: one.number), epoch]
         return epoch
 
     def state(self) -> LoaderState:
