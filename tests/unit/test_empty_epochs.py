@@ -62,8 +62,8 @@ def test_an_exhausted_generator_is_flagged_in_every_epoch_after_the_first(sessio
     found = session.told("generated")
     assert (found.state, found.times, found.severity) == ("fired", 9, "warning")
     assert found.evidence[0].text == (
-        "generated: 9 epochs (2 to 10) delivered nothing, epoch 1 20 samples in 5 batches; the iterator was at its end "
-        "and was not reset. An average over epochs counts them as whole"
+        "generated: 9 epochs (2 to 10) delivered nothing; epoch 1 delivered 20 samples in 5 batches. The iterator was "
+        "at its end and was not reset: an average over epochs counts them as whole"
     )
     assert "iterator.reset()" in found.advice
 
@@ -79,12 +79,27 @@ def test_the_published_trap_is_in_verdict_text_and_json(session: Session) -> Non
         (0, "delivered 0 samples; epoch 1 delivered 20"),
     ]
     (warning,) = analysis.verdict.warnings
-    assert warning.startswith("published: epoch 2 delivered nothing, epoch 1 20 samples in 5 batches; the iterator was")
-    assert "An average over epochs counts it as whole. Make the iterator anew for each epoch" in warning
+    assert warning.startswith(
+        "published: epoch 2 delivered nothing; epoch 1 delivered 20 samples in 5 batches. The iterator was"
+    )
+    assert "an average over epochs counts it as whole. Make the iterator anew for each epoch" in warning
     assert f"careful {warning}" in " ".join(analysis_text(analysis).split())
     told = analysis.to_json()
     assert told["verdict"]["warnings"] == [warning]
     assert next(one for one in told["findings"] if one["rule"] == RULE)["state"] == "fired"
+
+
+def test_epochs_that_pass_before_the_loader_ends_are_counted(session: Session) -> None:
+    """As in a function that trains and returns: a tenth of a second lies between two looks."""
+    watched = watch_loader(batches(), name="local")
+    for _ in watched:
+        session.look()
+    assert [len(list(watched)) for _ in range(2)] == [0, 0]
+    del watched
+    found = session.told("local")
+    assert found.evidence[0].text.startswith("local: epochs 2 and 3 delivered nothing; epoch 1 delivered 20 samples")
+    (told,) = [one for one in session.tracker.states() if one["name"] == "local"]
+    assert (told["ended"], told["epoch"], told["status"]) == (True, 2, "watched, batch 0")
 
 
 def test_an_iterator_that_was_made_once_is_flagged_and_one_made_anew_is_not(session: Session) -> None:
@@ -134,7 +149,7 @@ def test_less_than_half_of_the_epochs_before_is_far_too_little(session: Session,
     assert found.state == state
     if state == "fired":
         assert found.evidence[0].text == (
-            "anew49: epoch 2 came to its end after 196 samples, 49 % of the 400 that those before it delivered. An "
+            "anew49: epoch 2 came to its end after 196 samples, 49 % of the 400 that those before it delivered: an "
             "average over epochs counts it as whole"
         )
 
@@ -204,7 +219,9 @@ def test_a_switchable_loader_whose_sampler_is_used_up_is_flagged(session: Sessio
         assert session.told("drawn").state == "quiet"
         assert list(loader) == []
         found = session.told("drawn")
-        assert found.evidence[0].text.startswith("drawn: epoch 2 delivered nothing, epoch 1 8 samples in 2 batches")
+        assert found.evidence[0].text.startswith(
+            "drawn: epoch 2 delivered nothing; epoch 1 delivered 8 samples in 2 batches"
+        )
     finally:
         loader.release()
 
@@ -249,7 +266,9 @@ def test_dalis_own_iterator_that_is_never_reset_is_flagged_and_a_reset_one_is_no
     assert session.told("dali").state == "quiet"
     assert pulled(watched) == 0
     found = session.told("dali")
-    assert found.evidence[0].text.startswith("dali: epoch 3 delivered nothing, epoch 1 12 samples in 3 batches")
+    assert found.evidence[0].text.startswith(
+        "dali: epoch 3 delivered nothing; epoch 1 delivered 12 samples in 3 batches"
+    )
     # DALI 2 resets in iter(), which a `for` calls.
     assert [len(list(watched)), len(list(watched))] == [3, 3]
     assert session.told("dali").times == 1

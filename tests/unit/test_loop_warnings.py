@@ -90,7 +90,7 @@ def test_an_epoch_that_delivered_nothing_is_warned_of_while_the_next_runs() -> N
     for _ in range(3):
         assert list(watched) == []
     (words,) = said()
-    assert words.startswith("twice: epochs 2, 3 and 4 delivered nothing, epoch 1 5 samples in 5 batches; the iterator")
+    assert words.startswith("twice: epochs 2, 3 and 4 delivered nothing; epoch 1 delivered 5 samples in 5 batches.")
 
 
 def test_a_state_without_counts_is_no_epoch() -> None:

@@ -33,7 +33,7 @@ def empty(session: Session, check: Check) -> Finding:
             percent = 100 * epoch.passed / usual
             text = (
                 f"{epoch.name}: epoch {epoch.epoch + 1} came to its end after {epoch.passed:,} samples, "
-                f"{percent:.0f} % of the {usual:,.0f} {whose}. An average over epochs counts it as whole"
+                f"{percent:.0f} % of the {usual:,.0f} {whose}: an average over epochs counts it as whole"
             )
             evidence.append(Evidence(text, percent, 100 * check["share"], "%"))
     if not evidence:
@@ -47,9 +47,9 @@ def _of_nothing(nothing: Sequence[EpochCount], own: Sequence[EpochCount]) -> Evi
     text = f"{first.name}: {_numbers([epoch.epoch + 1 for epoch in nothing])} delivered nothing"
     fullest = max(own, key=lambda epoch: epoch.samples)
     if fullest.batches:
-        text += f", epoch {fullest.epoch + 1} {fullest.samples:,} samples in {fullest.batches:,} batches"
+        text += f"; epoch {fullest.epoch + 1} delivered {fullest.samples:,} samples in {fullest.batches:,} batches"
     those = "it" if len(nothing) == 1 else "them"
-    text += f"; the iterator was at its end and was not reset. An average over epochs counts {those} as whole"
+    text += f". The iterator was at its end and was not reset: an average over epochs counts {those} as whole"
     return Evidence(text, 0.0, unit="batches")
 
 

@@ -51,7 +51,7 @@ def contention(session: Session, check: Check, segment: Segment) -> Finding:
     before, after = _sides(session, check, segment)
     _comparable(session, before, after)
     change = _longer(*(_mean(side.own, side.segment) for side in (before, after)))
-    _steady(check, before, after)
+    _steady(max(check["slower"], change[1] / 2), before, after)
     loads = [quantiles(session.frames.load[side.rows]) for side in (before, after)]
     require("samples of CPU", min(load.count for load in loads), check["samples"])
     longer, low, high = change
@@ -124,12 +124,12 @@ def _comparable(session: Session, before: Side, after: Side) -> None:
         raise SignalMissing("the GPU's own times, which tell waiting from work: monitor.watch(model, optimizer)")
 
 
-def _steady(check: Check, *sides: Side) -> None:
-    """Abstain where the training's own step changed within a side: then something else changed it."""
+def _steady(most: float, *sides: Side) -> None:
+    """Abstain where the training's own step changed by more than that within a side: then something else does it."""
     for side, word in zip(sides, ("before", "since"), strict=True):
         halves = np.array_split(side.own, 2)
         _, low, high = _longer(*(_mean(half, side.segment) for half in halves))
-        if low > check["slower"] or high < -check["slower"]:
+        if low > most or high < -most:
             first, last = (1e3 * float(half.mean()) for half in halves)
             raise SignalMissing(
                 f"one training on each side: {word} the change its own step went from {first:,.1f} to {last:,.1f} ms"
@@ -195,7 +195,8 @@ def _change(before: Segment, after: Segment) -> str:
         for name, value in after.knobs.items()
         if name in before.knobs and before.knobs[name] != value
     ]
-    return f"Turning {' and '.join(turned) or 'the knobs'}"
+    known = ", ".join(f"{name} {value}" for name, value in after.knobs.items())
+    return f"Turning {' and '.join(turned)}" if turned else f"Turning the knobs ({known})"
 
 
 def _sentence(before: Side, after: Side, longer: float, low: float, high: float) -> str:
