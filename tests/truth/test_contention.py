@@ -1,14 +1,31 @@
-"""Whether a swap took the training's own cores: 200 sessions drawn at random, and a real training on this machine."""
+"""Whether a swap took the training's own cores: 200 sessions drawn at random, and a real training with a clock."""
 
 from __future__ import annotations
 
 import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
 
+from kernel_monitor.analysis.frames import Frames
 from kernel_monitor.analysis.results import Finding
+from kernel_monitor.analysis.rules import RULES
+from kernel_monitor.analysis.rules.host_contention import sides_of
+from kernel_monitor.analysis.rules.rule import Check, Session
+from kernel_monitor.analysis.segments import segments
+from kernel_monitor.loaders import SwitchableLoader, switchable
+from kernel_monitor.runtime import Monitor
 from kernel_monitor.store import Snapshot
 
 from ..unit.rules_asked import findings
@@ -88,3 +105,70 @@ def test_of_200_sessions_at_least_195_are_judged_right() -> None:
     print(states, *wrong, sep="\n")
     assert len(wrong) <= SESSIONS - RIGHT
     assert not [one for one in wrong if not one[1]], "a false alarm"
+
+
+@pytest.fixture
+def loader(tmp_path: Path) -> Iterator[SwitchableLoader]:
+    """Photographs that take a core 10 ms each and more, by one worker; DALI's threads are more than the cores."""
+    (tmp_path / "a").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(24):
+        small = Image.fromarray(rng.integers(0, 255, (24, 32, 3), dtype=np.uint8))
+        small.resize((1600, 1200)).save(tmp_path / "a" / f"{number}.jpg")
+    chain = transforms.Compose([transforms.RandomResizedCrop(224), transforms.ToTensor()])
+    data = ImageFolder(str(tmp_path), chain)
+    threads = 4 * (os.cpu_count() or 2)
+    batches = DataLoader(data, batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
+    made = switchable(batches, name="contended", seed=1)
+    made.set(threads=threads)
+    yield made
+    made.release()
+
+
+def test_a_trainings_own_step_is_what_its_own_clock_says(loader: SwitchableLoader) -> None:
+    """Whether this machine has a core left for DALI is its own affair: the rule must see what the loop's clock saw."""
+    pytest.importorskip("nvidia.dali")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    weights = torch.randn(420, 420)
+    measured: list[tuple[float, float]] = []  # when the training was done with a batch, and s that it took
+    monitor = Monitor()
+    monitor.start(record=False)
+    try:
+        begun = time.monotonic()
+        swapped = False
+        while time.monotonic() < begun + 24:
+            for _ in loader:
+                got = time.monotonic()
+                moved = weights
+                for _ in range(6):
+                    moved = (moved @ weights).tanh()
+                done = time.monotonic()
+                measured.append((done, done - got))
+                if not swapped and got > begun + 11:
+                    loader.switch("dali-cpu")
+                    swapped = True
+        snapshot = monitor.snapshot()
+        ended = [monitor.live_session.session_time(done) for done, _ in measured]
+    finally:
+        monitor.stop()
+        torch.set_num_threads(threads)
+    assert loader.backend == "dali-cpu"
+    (found,) = [one for one in findings("host-contention", snapshot) if one.segment == "contended/2"]
+    print(found.state, found.missing or [one.text for one in found.evidence])
+    parts = [one for one in segments(snapshot) if one.name == "contended"]
+    rule = RULES["host-contention"]
+    sides = sides_of(Session(snapshot, Frames(snapshot), parts), Check(rule, rule.defaults, parts[1]), parts[1])
+    taken = {round(at, 3): seconds for at, (_, seconds) in zip(ended, measured, strict=True) if at is not None}
+    times = np.array(sorted(taken))
+    for side in sides:
+        # The step ends where the loop asks for the next batch, right after its work.
+        places = np.searchsorted(times, side.steps["end"] + 5e-3) - 1
+        own = np.array([taken[float(at)] for at in times[places]])
+        assert len(set(places.tolist())) == len(places) >= 20
+        print(f"{1e3 * side.own.mean():.2f} ms by the rule, {1e3 * own.mean():.2f} ms by the loop, {len(own)} steps")
+        assert side.own.mean() == pytest.approx(own.mean(), rel=0.05, abs=5e-4)
+    longer = sides[1].own.mean() / sides[0].own.mean() - 1
+    if found.state != "abstained":
+        assert found.evidence[0].value == pytest.approx(100 * longer)
+        assert (found.state == "fired") == (longer > 0.05)

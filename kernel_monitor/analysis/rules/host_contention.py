@@ -48,7 +48,7 @@ class Side:
 
 
 def contention(session: Session, check: Check, segment: Segment) -> Finding:
-    before, after = _sides(session, check, segment)
+    before, after = sides_of(session, check, segment)
     _comparable(session, before, after)
     change = _longer(*(_mean(side.own, side.segment) for side in (before, after)))
     _steady(max(check["slower"], change[1] / 2), before, after)
@@ -71,7 +71,7 @@ def contention(session: Session, check: Check, segment: Segment) -> Finding:
     return check.finding(fires, _advised(session, before, after), told, cpu, samples=samples)
 
 
-def _sides(session: Session, check: Check, segment: Segment) -> tuple[Side, Side]:
+def sides_of(session: Session, check: Check, segment: Segment) -> tuple[Side, Side]:
     """What lies on both sides of the change that began a segment; abstains where there is too little."""
     earlier = [one for one in session.segments if one.loader == segment.loader and one.start < segment.start]
     if segment.began_by not in ("switch", "knobs") or not earlier:
