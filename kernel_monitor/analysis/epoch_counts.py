@@ -20,6 +20,7 @@ from .results import EpochCount
 UNKNOWN = "its plan is not known: only its steps are"
 LOST_BEGIN = 0.01
 """An epoch's time is not known when more than this share of it lies before the first of its steps that was kept."""
+NOTHING = "delivered no sample"
 MISSING = {"skipped": "skipped as unreadable", "replaced": "replaced by replayed ones", "lost": "lost"}
 
 
@@ -34,7 +35,7 @@ def epoch_counts(snapshot: Snapshot) -> tuple[EpochCount, ...]:
         state = next((state for state in snapshot.loaders if str(state["id"]) == loader), None)
         if state is not None:
             reported = {int(epoch["epoch"]): epoch for epoch in state.get("epochs", ())}
-            if state.get("batch") or state.get("samples") or reported:
+            if state.get("batch") or state.get("samples") or state.get("finished") or reported:
                 reported[int(state["epoch"])] = {**state, "batches": state["batch"]}
         counts = []
         for number in sorted({*reported, *map(int, np.unique(steps["epoch"]))}):
@@ -49,6 +50,7 @@ def epoch_counts(snapshot: Snapshot) -> tuple[EpochCount, ...]:
                 seconds=_seconds(own, thinned=thinned),
                 finished=False,
                 problem="not all of its steps were kept" if thinned else UNKNOWN,
+                passed=int(own["images"].sum()),
             )
             counts.append(_as_reported(known, reported[number]) if number in reported else known)
         found += _beside_others(counts)
@@ -58,11 +60,12 @@ def epoch_counts(snapshot: Snapshot) -> tuple[EpochCount, ...]:
 def _as_reported(known: EpochCount, reported: Mapping[str, Any]) -> EpochCount:
     samples = int(reported["samples"])
     planned = None if reported.get("planned") is None else int(reported["planned"])
-    if planned is None:
+    passed = samples + int(reported.get("skipped") or 0) + int(reported.get("replaced") or 0)
+    if not planned:  # of a sampler without a length it is what was drawn so far
         is_past = "knobs" not in reported  # a state is of the newest epoch
         finished = bool(reported.get("finished", is_past))
     else:
-        finished = samples + int(reported.get("skipped") or 0) + int(reported.get("replaced") or 0) >= planned
+        finished = passed >= planned
     parts = []
     if planned is not None and samples < planned:
         so_far = " so far" if not finished and reported.get("ended") is False else ""
@@ -72,8 +75,19 @@ def _as_reported(known: EpochCount, reported: Mapping[str, Any]) -> EpochCount:
         parts.append(f"delivered {samples:,} samples so far")
     if reported.get("doubled"):
         parts.append(f"{reported['doubled']:,} delivered twice")
-    batches, problem = int(reported["batches"] or 0), ", ".join(parts) or None
-    return replace(known, batches=batches, samples=samples, planned=planned, finished=finished, problem=problem)
+    batches, ended = int(reported["batches"] or 0), bool(reported.get("finished"))
+    if planned == 0 and batches == 0:
+        parts.append(NOTHING if ended else f"{NOTHING} so far")
+    return replace(
+        known,
+        batches=batches,
+        samples=samples,
+        planned=planned,
+        finished=finished,
+        problem=", ".join(parts) or None,
+        ended=ended,
+        passed=passed,
+    )
 
 
 def _seconds(steps: Steps, *, thinned: bool) -> float:
@@ -100,6 +114,8 @@ def _beside_others(counts: list[EpochCount]) -> list[EpochCount]:
         elif epoch.samples < fullest.samples:
             problem = f"delivered {epoch.samples:,} samples; epoch {fullest.epoch + 1} delivered {fullest.samples:,}"
             found.append(replace(epoch, finished=False, problem=problem))
+        elif epoch.ended and epoch.batches == 0:  # as did all of them
+            found.append(replace(epoch, problem=NOTHING))
         else:
             known = epoch.problem is None or (as_many and epoch.samples > 0)
             found.append(replace(epoch, finished=True, problem=None) if known else epoch)

@@ -129,6 +129,8 @@ class EpochCount:
     finished: bool  # its loop went to the end
     # why its time must not be compared with another's (`delivered 0 of 9,469 samples`); None if it may
     problem: str | None
+    ended: bool = False  # its iterator said that it was at its end: the loop was not left early
+    passed: int = 0  # samples that were delivered, skipped as unreadable or replaced by replayed ones
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ class Verdict(Advised):
     missing: tuple[str, ...] = ()  # what to measure to say more (`phases: monitor.watch(model, optimizer)`)
     # what to expect, the most promising first; of a step that is not input-bound only what was measured
     gains: tuple[Gain, ...] = ()
+    warnings: tuple[str, ...] = ()  # what rules found that must be seen with it, each with what to do
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from .frames import Frames
 from .gains import Pair, pairs, tried
 from .loops import in_use, representative, standing, withheld
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
-from .rules import evaluate
+from .rules import evaluate, warnings
 from .segments import segments
 from .verdict import THRESHOLDS, advised, judge
 
@@ -113,11 +114,15 @@ def analyse(
     findings: tuple[Finding, ...] = attempt(
         "The rules", lambda: evaluate(snapshot, parts, given, others, frames, decisions), (), asked=bool(given)
     )
+    with_advice = [replace(found, warnings=warnings(findings, found.segment)) for found in with_advice]
     cannot += _cannot(snapshot, parts, epochs)
     return Analysis(
         segments=parts,
         epochs=epochs,
-        verdict=next((found for found in with_advice if chosen is not None and found.segment == chosen.key), NOTHING),
+        verdict=next(
+            (found for found in with_advice if chosen is not None and found.segment == chosen.key),
+            replace(NOTHING, warnings=warnings(findings, None)),
+        ),
         verdicts=tuple(with_advice),
         changes=compared,
         findings=tuple(sorted(findings, key=lambda finding: ORDER[finding.state])),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.results import Analysis, Gain
+from ..analysis.rules import with_verdict
 from ..diagnosis.diagnose_command import Diagnosis
 from ..profiler.profile_command import text as operators_text
 from ..profiler.profile_run import READING
@@ -115,14 +116,15 @@ class Answers:
 
 
 def analysis_text(analysis: Analysis) -> str:
-    """The analysis of a session: verdict, reason, advice, gains, and the rules that fired."""
+    """The analysis of a session: verdict, reason, warnings, advice, gains, and the other rules that fired."""
     verdict = analysis.verdict
     of = "" if verdict.segment is None else f"{verdict.segment}: "
-    parts = [("why", verdict.sentence), ("next", verdict.advice)]
+    parts = [("why", verdict.sentence), *(("careful", text) for text in verdict.warnings), ("next", verdict.advice)]
     parts += [("gain", _gain(gain)) for gain in verdict.gains]
     if analysis.feeding is not None and analysis.feeding.advice:
         parts.append(("feeding", analysis.feeding.advice))
-    fired = [finding for finding in analysis.findings if finding.state == "fired"]
+    said = with_verdict(analysis.findings, verdict.segment)
+    fired = [finding for finding in analysis.findings if finding.state == "fired" and finding not in said]
     for finding in fired[:MOST_FINDINGS]:
         evidence = finding.evidence[0].text if finding.evidence else finding.advice
         where = "" if finding.segment in (None, verdict.segment) else f", {finding.segment}"

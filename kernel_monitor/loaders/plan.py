@@ -107,6 +107,7 @@ class EpochRecord:
             skipped=self.skipped,
             replaced=self.replaced,
             decoded=dict(self.decoded),
+            finished=self.finished,
         )
 
     def batch(self, number: int) -> array[int]:

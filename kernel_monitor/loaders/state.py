@@ -60,6 +60,7 @@ def loader_state(
         knobs=KnobsState(workers=knobs.workers, prefetch=knobs.prefetch, threads=knobs.threads),
         decoded={**dict.fromkeys(decoders, 0), **record.decoded},
         calibration=pool.calibration,
+        finished=record.finished,
     )
     working = sum(node.workers > 0 and not node.is_ours for node in pool.nodes)
     if working:

@@ -37,7 +37,7 @@ class GainState(TypedDict):
 
 
 class VerdictState(TypedDict):
-    """Where the time of a loader's steps goes; see `analysis.results.Verdict`."""
+    """Where the time of a loader's steps goes; see `analysis.results.Verdict`. `warnings`: sentences of rules."""
 
     kind: Kind
     segment: str | None
@@ -48,6 +48,7 @@ class VerdictState(TypedDict):
     steps: int
     missing: list[str]
     gains: list[GainState]
+    warnings: list[str]
     loader: str
 
 

@@ -139,7 +139,7 @@ class KnobsState(TypedDict):
 class EpochCounts(TypedDict):
     """Counts of one epoch: batches and samples delivered; samples planned, skipped, replaced, lost and doubled.
 
-    `finished`, of a watched iterable: its loop ran to the end.
+    `finished`: its iterator said that it was at its end; missing in older recordings of switchable loaders.
     """
 
     epoch: int

@@ -15,6 +15,7 @@ from ..analysis.results import Advice, Verdict, plain
 from ..analysis.switches import LONGEST_S, asked, first
 from ..protocol.analysis_states import GainState, Kind, VerdictState
 from ..store import Store
+from .loop_warnings import LoopWarnings
 from .offers import Offers, under_way
 
 PERIOD_S = 2.0  # between two verdicts while a page is watching
@@ -29,11 +30,18 @@ class CurrentVerdict:
     """Verdicts of one session, computed on the sampler's reader thread from its store.
 
     `calibrate` is called with the id of each loader whose loop is input-bound, to measure other engines on its files.
+    `past` is that of `LoopWarnings`.
     """
 
-    def __init__(self, store: Store, calibrate: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        calibrate: Callable[[str], object],
+        past: Callable[[], Mapping[str, Sequence[State]]] = dict,
+    ) -> None:
         self.verdict: VerdictState | None = None
         self.offers = Offers()
+        self._warnings = LoopWarnings(store, past)
         self._store = store
         self._calibrate = calibrate
         self._due = 0.0
@@ -61,7 +69,7 @@ class CurrentVerdict:
                 self._calibrate_if_bound(found)
             backs = () if strip is None else ((strip["loader"], strip.get("back")),)
             self.offers.judge(now, found, states, busy=bool(busy), backs=backs)
-            self.verdict = _without_offer(found)
+            self.verdict = self._warned(found, now, states)
         except Exception as error:  # noqa: BLE001 - frames and the recording must go on
             self.verdict = self._failed(error, states)
 
@@ -73,7 +81,14 @@ class CurrentVerdict:
         """The verdict at a session time on a loader (its id; by default the one that delivered last), or None."""
         found = self._judge(now, states, loader=loader)
         self._calibrate_if_bound(found)
-        return _without_offer(found)
+        return self._warned(found, now, states)
+
+    def _warned(self, found: dict[str, Any] | None, now: float, states: Sequence[State]) -> VerdictState | None:
+        """A verdict as sent to pages: without the offer, and with the warnings."""
+        if found is None:
+            return None
+        sent = {name: value for name, value in found.items() if name != "offer"}
+        return cast("VerdictState", {**sent, "warnings": self._warnings.of(found["loader"], now, states)})
 
     def _calibrate_if_bound(self, found: dict[str, Any] | None) -> None:
         if found is not None and found["kind"] == "input-bound":
@@ -149,10 +164,3 @@ class CurrentVerdict:
         sentence = f"No verdict can be reached: {cause}"
         verdict = Verdict("undetermined", None, sentence, (Advice("Please report this error."),))
         return cast("VerdictState", {**plain(verdict), "loader": states[-1]["id"]})
-
-
-def _without_offer(verdict: dict[str, Any] | None) -> VerdictState | None:
-    """The verdict as sent to pages."""
-    if verdict is None:
-        return None
-    return cast("VerdictState", {name: value for name, value in verdict.items() if name != "offer"})

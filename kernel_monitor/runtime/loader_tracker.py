@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import sub
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..steps import sources
 from ..steps.measured_step import PHASES, Step
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..loaders import SwitchableLoader
     from ..protocol.states import EpochCounts, LoaderState, ReportedState
-    from ..steps.sources import Source
+    from ..steps.sources import EpochLog, Source
 
 KEPT_ENDED = 4  # ended loaders still shown: one made in a function ends with it, but its curves are the session's
 KEPT_EPOCHS = 100  # finished epochs whose counts are kept for the report, per loader
@@ -58,6 +58,7 @@ class LoaderTracker:
         self._listening = False
         self._named: dict[str, tuple[str, bool]] = {}
         self._counted: dict[str, int] = {}
+        self._logs: dict[str, EpochLog] = {}  # as the meters, of watched sources
         self._meters: dict[str, Meter] = {}  # that of an ended loader is kept until its last steps have been read
         self.phased: set[str] = set()
         self._reading = threading.Lock()  # `steps` is called by the reader thread and by snapshots
@@ -105,6 +106,7 @@ class LoaderTracker:
         if module is not None and not self._listening:
             self._listening = True
             module.listen(self._add_loader_event)
+        self._read_last_epochs()
         states = self.states()
         if not states and not self._named:
             return states
@@ -123,12 +125,22 @@ class LoaderTracker:
             )
         return states
 
+    def _read_last_epochs(self) -> None:
+        """Read once more the counts of sources that ended: their last epochs may have passed since the last look."""
+        live = {source.id: source.log for source in sources.live()}
+        for key, log in self._logs.items():
+            state, counts = self._states.get(key), log.counts()
+            if key not in live and state is not None and counts:
+                self._epochs[key] = _newest(self._epochs.get(key, {}), counts)
+                last = {**counts[-1], "batch": counts[-1]["batches"], "batches": state["batches"]}
+                self._states[key] = cast("LoaderState", {**state, **last, "status": sources.status(counts[-1])})
+        self._logs = live
+
     def _count_epochs(self, newest: Mapping[str, int]) -> None:
         epochs = {key: self._epochs.get(key, {}) for key in newest}
         for source in self.sources():
             if source.id in epochs:
-                known = epochs[source.id] | {counts["epoch"]: counts for counts in source.epochs()}
-                epochs[source.id] = dict(list(known.items())[-KEPT_EPOCHS:])
+                epochs[source.id] = _newest(epochs[source.id], source.epochs())
         self._epochs = epochs
         self.past = {
             key: [counts for number, counts in known.items() if number != newest[key]] for key, known in epochs.items()
@@ -185,6 +197,11 @@ class LoaderTracker:
         fields = {key: value for key, value in event.items() if key not in ("kind", "monotonic")}
         fields |= {stamp: self._session_time(fields[stamp]) for stamp in ("asked", "first") if stamp in fields}
         self._add_event(event["kind"], at, **fields)
+
+
+def _newest(known: Mapping[int, EpochCounts], newer: Sequence[EpochCounts]) -> dict[int, EpochCounts]:
+    found = {**known, **{counts["epoch"]: counts for counts in newer}}
+    return dict(list(found.items())[-KEPT_EPOCHS:])
 
 
 def _between(old: Totals | None, new: Totals, window: float) -> dict[str, float]:

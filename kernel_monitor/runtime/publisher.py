@@ -42,7 +42,7 @@ class Publisher:
     def __init__(
         self, session: Session, store: Store, hub: Hub, settings: Callable[[], Settings], tasks: Callable[[], Findings]
     ) -> None:
-        self.current = CurrentVerdict(store, session.calibrate)
+        self.current = CurrentVerdict(store, session.calibrate, lambda: session.tracker.past)
         self.strip: Strip | None = None
         self._session = session
         self._store = store

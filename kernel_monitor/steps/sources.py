@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ..protocol.states import EngineState, EpochCounts, LoaderState
 
 EPOCHS_KEPT = 4  # epochs of a source whose counts are kept
+EMPTY_KEPT = (
+    50  # of those that delivered nothing: of an iterator at its end they pass between two readings of the counts
+)
 
 _lock = threading.Lock()
 _live: weakref.WeakValueDictionary[int, Source] = weakref.WeakValueDictionary()
@@ -46,6 +49,25 @@ class Epoch:
     finished: bool = False  # its end was reached
 
 
+class EpochLog:
+    """The newest epochs of a source; it may outlive the source, and holds nothing of what that iterates over."""
+
+    def __init__(self) -> None:
+        self._epochs: list[Epoch] = []
+
+    def begin(self, planned: int | None) -> Epoch:
+        """A new epoch, of so many samples if that is known."""
+        delivered = [one for one in self._epochs if one.batches][1 - EPOCHS_KEPT :]
+        empty = [one for one in self._epochs if not one.batches][-EMPTY_KEPT:]
+        epoch = Epoch(self._epochs[-1].number + 1 if self._epochs else 0, planned)
+        self._epochs = [*sorted((*delivered, *empty), key=lambda one: one.number), epoch]
+        return epoch
+
+    def counts(self) -> list[EpochCounts]:
+        """Of each, oldest first, as a switchable loader's."""
+        return [_counts(epoch) for epoch in self._epochs]
+
+
 class Source:
     """A loop whose steps are measured and whose data comes from elsewhere."""
 
@@ -65,40 +87,44 @@ class Source:
         self._planned = planned
         self.engines = list(engines)
         self._length: int | None = None
-        self._epochs: list[Epoch] = []
+        self.log = EpochLog()
         with _lock:
             _live[number] = self
 
     def begin(self) -> Epoch:
         self._length = self._batches()
-        epoch = Epoch(self._epochs[-1].number + 1 if self._epochs else 0, self._planned())
-        self._epochs = [*self._epochs[1 - EPOCHS_KEPT :], epoch]
-        return epoch
+        return self.log.begin(self._planned())
 
     def state(self) -> LoaderState:
         """As a switchable loader's; there is nothing to switch and no knob."""
-        epoch = self._epochs[-1] if self._epochs else Epoch(0, None)
+        counts = self.log.counts()
+        newest = counts[-1] if counts else _counts(Epoch(0, None))
         return {
             "id": self.id,
             "name": self.name,
             "backend": "loader",
             "wanted": None,
-            "status": f"watched, batch {epoch.batches:,}" if self._epochs else "watched",
+            "status": status(newest) if counts else "watched",
             "backends": self.engines,
-            "batch": epoch.batches,
+            "batch": newest["batches"],
             "skips": [],
             "calibration": {},
             "ended": False,
             "nodes": 0,
             "remote": None,
             "knobs": {"workers": None, "prefetch": None, "threads": None},
-            **_counts(epoch),
+            **newest,
             "batches": self._length,
         }
 
     def epochs(self) -> list[EpochCounts]:
         """The counts of the last epochs, oldest first, as a switchable loader's."""
-        return [_counts(epoch) for epoch in self._epochs]
+        return self.log.counts()
+
+
+def status(counts: EpochCounts) -> str:
+    """The sentence of a page's status region, of the newest epoch."""
+    return f"watched, batch {counts['batches']:,}"
 
 
 def _counts(epoch: Epoch) -> EpochCounts:

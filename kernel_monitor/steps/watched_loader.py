@@ -114,7 +114,10 @@ class _Iteration:
         return self
 
     def __next__(self) -> Any:
-        epoch = self._epoch = self._epoch or self._source.begin()
+        epoch = self._epoch
+        if epoch is None or self.ended:  # asked again at its end: by a loop that did not reset it, or did
+            epoch = self._epoch = self._source.begin()
+            self.ended = False
         self._clock.ask()
         try:
             batch = next(self.iterator)

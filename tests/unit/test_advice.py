@@ -305,11 +305,11 @@ def problems(snapshot: Snapshot) -> list[str]:
     """Contradictions; sentences whose points are not what they say; prose that advises and is made from no `Advice`."""
     found = analyse(snapshot)
     advised = list(collected(snapshot, found))
-    text = " ".join(analysis_text(found).split())
-    for _, one in advised:
-        text = text.replace(" ".join(one["text"].split()), "")
     brief = strip(snapshot, snapshot.events, snapshot.loaders)
-    rest = [text, *strings(found.to_json()), "" if brief is None else brief["text"]]
+    said = [analysis_text(found), *strings(found.to_json()), "" if brief is None else brief["text"]]
+    rest = [" ".join(words.split()) for words in said]
+    for _, one in advised:  # a warning holds sentences of advice, as the text does
+        rest = [words.replace(" ".join(one["text"].split()), "") for words in rest]
     loose = [f"{pattern} in {words!r}" for words in rest for pattern in ADVISES if re.search(pattern, words)]
     return contradictions(advised) + [problem for _, one in advised for problem in unfounded(one)] + loose
 

@@ -55,6 +55,28 @@ beforeEach(() => {
 });
 
 describe('the verdict', () => {
+  it('has its warnings in sight while it is folded, and says a new one once', () => {
+    const [warning] = verdict.warnings;
+    const lines = (): (string | null)[] =>
+      [...document.querySelectorAll('.km-warnings li')].map(li => li.textContent);
+    expect(details('.km-verdict').open).toBe(false);
+    expect([lines(), shown('.km-warnings')]).toEqual([[`Careful: ${warning}`], true]);
+    expect(document.querySelector('.km-warnings b')).toBeNull();
+    const told = one('.km-insight [aria-live]');
+    expect(told.textContent).toBe('');
+    const warn = (warnings: string[]): void =>
+      show({ verdicts: new Map([[verdict.loader, { ...verdict, warnings }]]) });
+    warn([]);
+    expect([lines(), shown('.km-warnings')]).toEqual([[], false]);
+    warn(['The swap took 12 %.']);
+    expect(told.textContent).toBe('Careful: The swap took 12 %.');
+    warn(['The swap took 13 %.']);
+    expect([lines(), told.textContent]).toEqual([
+      ['Careful: The swap took 13 %.'],
+      'Careful: The swap took 12 %.'
+    ]);
+  });
+
   it('is one line in words, with its parts, advice and gains folded behind it', () => {
     const el = details('.km-verdict');
     const body = one('.km-verdict-body');

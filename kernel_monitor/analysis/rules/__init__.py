@@ -5,21 +5,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ...errors import MonitorError
 from ...store import Snapshot
 from ..decision import Decision
 from ..frames import Frames
 from ..results import Finding, Segment
-from . import gpu_use, loader_processes, memory_growth, step_patterns, whole_session
+from . import (
+    empty_epochs,
+    gpu_use,
+    host_contention,
+    loader_processes,
+    memory_growth,
+    step_patterns,
+    whole_session,
+)
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing
 
-__all__ = ["RULES", "Parameter", "Rule", "evaluate"]
+__all__ = ["RULES", "Parameter", "Rule", "evaluate", "warnings", "with_verdict"]
 
 RULES: dict[str, Rule] = {
     rule.id: rule
-    for family in (gpu_use, loader_processes, step_patterns, memory_growth, whole_session)
+    for family in (
+        gpu_use,
+        loader_processes,
+        host_contention,
+        step_patterns,
+        empty_epochs,
+        memory_growth,
+        whole_session,
+    )
     for rule in family.RULES
 }
 """Every rule by its id."""
@@ -32,8 +48,9 @@ def evaluate(
     others: Sequence[Snapshot] = (),
     frames: Frames | None = None,
     decisions: Mapping[str, Decision] | None = None,
+    only: Collection[str] = RULES,
 ) -> tuple[Finding, ...]:
-    """Check every rule, in the order of `RULES`; those of segments for each segment.
+    """Check every rule (or `only` some, by their ids), in the order of `RULES`; those of segments for each segment.
 
     `thresholds` replaces parameters, by the rule's id and the parameter's name. `others` are the sessions of the other
     ranks. The rules' advice is made from `decisions`, by the segments' keys.
@@ -52,8 +69,26 @@ def evaluate(
     return tuple(
         finding
         for rule in RULES.values()
+        if rule.id in only
         for finding in _findings(rule, {**rule.defaults, **given.get(rule.id, {})}, session)
     )
+
+
+def with_verdict(findings: Sequence[Finding], segment: str | None) -> tuple[Finding, ...]:
+    """What fired of the rules that stand with the verdict on a segment (its key), and of the session."""
+    ids = {rule.id for rule in RULES.values() if rule.with_verdict}
+    fired = [finding for finding in findings if finding.state == "fired" and finding.rule in ids]
+    return tuple(finding for finding in fired if finding.segment in (None, segment))
+
+
+def warnings(findings: Sequence[Finding], segment: str | None) -> tuple[str, ...]:
+    """The same as sentences: what was seen, and what to do."""
+    return tuple(_sentence(finding) for finding in with_verdict(findings, segment))
+
+
+def _sentence(finding: Finding) -> str:
+    seen = [f"{evidence.text.removesuffix('.')}." for evidence in finding.evidence]
+    return " ".join([*seen, *([finding.advice] if finding.advice else [])])
 
 
 def _findings(rule: Rule, thresholds: Mapping[str, float], session: Session) -> Iterator[Finding]:

@@ -82,6 +82,7 @@ class Rule:
     of_segment: Callable[[Session, Check, Segment], Finding] | None = None
     of_session: Callable[[Session, Check], Finding] | None = None  # checked once
     replayed: bool = False  # it is checked for segments of replayed batches, too
+    with_verdict: bool = False  # what it finds stands with the verdict, on pages while the loop runs
 
     @property
     def defaults(self) -> dict[str, float]:

@@ -50,9 +50,10 @@ export class InsightControl {
   private readonly outcome = element('p', 'km-outcome');
   private readonly runs = new RunsView();
   private readonly operators = new OperatorsView();
-  /** Announces to assistive technology a new verdict and the end of what a person started, and nothing in between. */
+  /** Announces to assistive technology a new verdict, new warnings and the end of what a person started, and nothing in between. */
   private readonly news = element('div', 'km-unseen');
   private kind: string | null = null;
+  private warned = '';
   private ended = '';
   private readonly busy = new Set<HTMLButtonElement>();
   private state: LoaderState | null = null;
@@ -64,7 +65,7 @@ export class InsightControl {
     this.verdictEl = this.verdict.el;
     this.actionsEl.append(this.diagnoseButton, this.profileButton);
     this.el.append(
-      ...[this.verdict.body, this.question.el],
+      ...[this.verdict.warnings, this.verdict.body, this.question.el],
       ...[this.diagnosing.el, this.profiling.el, this.outcome],
       ...[this.runs.el, this.operators.el, this.news]
     );
@@ -83,9 +84,19 @@ export class InsightControl {
     const verdict = analysis.verdicts.get(state.id) ?? null;
     this.verdict.update(verdict);
     this.verdict.hidden = verdict === null && !live;
-    if (verdict !== null && this.kind !== null && verdict.kind !== this.kind) {
-      setText(this.news, verdictWords(verdict).join(''));
+    // Which rules' words they are: a figure that changes is no news.
+    const warned = (verdict?.warnings ?? []).map(words => words.replace(/[\d.,]+/g, '')).join('\n');
+    if (verdict !== null && this.kind !== null) {
+      const isNew = warned !== this.warned && warned !== '';
+      const news = [
+        ...(verdict.kind === this.kind ? [] : [verdictWords(verdict).join('')]),
+        ...(isNew ? verdict.warnings.map(words => `Careful: ${words}`) : [])
+      ];
+      if (news.length > 0) {
+        setText(this.news, news.join('\n'));
+      }
     }
+    this.warned = warned;
     this.kind = verdict?.kind ?? this.kind;
     this.showButtons(state, analysis, live);
     this.showProgress(state, analysis);

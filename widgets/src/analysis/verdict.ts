@@ -34,6 +34,8 @@ export class VerdictView {
   readonly el = element('details', 'km-verdict');
   /** Why and what to do. A separate element, so that its length moves no button below the line. */
   readonly body = element('div', 'km-folded km-verdict-body');
+  /** What must be seen with it, also while it is closed. */
+  readonly warnings = element('ul', 'km-warnings');
   private readonly mark = document.createElementNS(SVG, 'path');
   private readonly line = element('span', 'km-verdict-line');
   private readonly kind = element('strong');
@@ -56,6 +58,8 @@ export class VerdictView {
     summary.setAttribute('aria-controls', this.body.id);
     this.body.append(this.shares.el, this.advice, this.gains.el, this.missing);
     this.el.append(summary);
+    this.warnings.setAttribute('aria-label', 'Warnings');
+    this.warnings.hidden = true;
     remember(this.el, 'verdict');
     this.el.addEventListener('toggle', () => this.fold());
     this.fold();
@@ -84,6 +88,9 @@ export class VerdictView {
     const missing = (verdict?.missing ?? []).filter(words => !verdict?.advice.includes(words));
     setText(this.missing, missing.length === 0 ? '' : `To say more: ${missing.join('; ')}`);
     this.missing.hidden = missing.length === 0;
+    const warnings = verdict?.warnings ?? [];
+    this.warnings.replaceChildren(...warnings.map(warningLine));
+    this.warnings.hidden = warnings.length === 0;
   }
 
   set hidden(hidden: boolean) {
@@ -94,6 +101,12 @@ export class VerdictView {
   private fold(): void {
     this.body.hidden = this.el.hidden || !this.el.open;
   }
+}
+
+function warningLine(words: string): HTMLElement {
+  const line = element('li');
+  line.append(element('strong', '', 'Careful: '), element('span', '', words));
+  return line;
 }
 
 /** `Input-bound: ` and `62 % of each step waits for data (1,204 steps)` */

@@ -271,7 +271,7 @@ export interface EngineState {
 /**
  * Counts of one epoch: batches and samples delivered; samples planned, skipped, replaced, lost and doubled.
  *
- * `finished`, of a watched iterable: its loop ran to the end.
+ * `finished`: its iterator said that it was at its end; missing in older recordings of switchable loaders.
  */
 export interface EpochCounts {
   readonly epoch: number;
@@ -333,7 +333,7 @@ export interface Findings {
   readonly profiling?: ProfileState | null;
 }
 /**
- * Where the time of a loader's steps goes; see `analysis.results.Verdict`.
+ * Where the time of a loader's steps goes; see `analysis.results.Verdict`. `warnings`: sentences of rules.
  */
 export interface VerdictState {
   readonly kind: 'input-bound' | 'copy-bound' | 'compute-bound' | 'residual-heavy' | 'undetermined';
@@ -345,6 +345,7 @@ export interface VerdictState {
   readonly steps: number;
   readonly missing: readonly string[];
   readonly gains: readonly GainState[];
+  readonly warnings: readonly string[];
   readonly loader: string;
 }
 /**
@@ -835,7 +836,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   FindingsReply:
     'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState?',
   VerdictState:
-    'kind:string segment:string? sentence:string advised:AdviceState[] advice:string shares:number?{} steps:number missing:string[] gains:GainState[] loader:string',
+    'kind:string segment:string? sentence:string advised:AdviceState[] advice:string shares:number?{} steps:number missing:string[] gains:GainState[] warnings:string[] loader:string',
   AdviceState: 'text:string points:AdvicePoint[] segment:string?',
   AdvicePoint: 'about:string target:string stance:string',
   GainState: 'action:string low:number? high:number? measured:number? basis:string by:string',
