@@ -1,12 +1,13 @@
 """Whatever is done to a loader that works on a cluster, and to the cluster, at whatever moment: the plan is delivered.
 
 By default 200 schedules, always the same; with SCHEDULES=long 1,000, others each time, whose seed is printed. In each a
-worker may be killed. Then workers are killed one after the other, 3 or 1,000; the last part lets a node vanish and
-another one join between the switches of a longer loop.
+worker may be killed. Then workers are killed one after the other, 3 or 1,000 (or KILLS). The last part lets a node
+vanish and another one join between the switches of a longer loop.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import time
@@ -87,7 +88,7 @@ def test_kills(quick: RunningCluster, make: Make, capsys: pytest.CaptureFixture[
     A batch whose workers were killed three times is left to `torchvision`: then the loop is sent back to `ray`.
     """
     wanted = effort()
-    seed, kills = wanted.seed or 3, 1_000 if wanted.long else 3
+    seed, kills = wanted.seed or 3, int(os.environ.get("KILLS") or (1_000 if wanted.long else 3))
     rng, killed, epochs, given_up, delivered = random.Random(seed), 0, 0, 0, 0
     loader = make()
     expected = list(loader)
