@@ -2,8 +2,8 @@
 
 The head, which stands for the machine that trains, with HEAD cores, and nodes with CORES each; object
 stores of STORE MB. Answers lines on its input:
-`add`, `remove NODE` (without warning), `hide FOLDER` (from nodes that are added afterwards; needs the right to mount),
-`stop`. Ends the nodes when its input ends.
+`add`, `remove NODE` (without warning), `hide FOLDER` (from nodes that are added afterwards), `stop`. Ends the nodes
+when its input ends.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ctypes
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
@@ -56,7 +57,8 @@ def main() -> None:
             if what == "add":
                 tell(add(cores))
             elif what == "hide":
-                tell(hide(args[0]))
+                hide(args[0])
+                tell("hidden")
             elif what == "remove":
                 cluster.remove_node(nodes.pop(args[0]), allow_graceful=False)
                 tell("removed")
@@ -64,15 +66,21 @@ def main() -> None:
         cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
-def hide(folder: str) -> str:
-    """See an empty folder in its place, in this process and those that it starts from now on; an error's text."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    done = (
+def hide(folder: str) -> None:
+    """Let processes that are started from now on see an empty folder in its place; where that needs rights, none."""
+    if not _mounted_over(folder):
+        os.environ["HIDDEN_FOLDER"] = folder
+        paths = (str(Path(__file__).parent / "hidden"), os.environ.get("PYTHONPATH", ""))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def _mounted_over(folder: str) -> bool:
+    libc = ctypes.CDLL(None)
+    return bool(
         libc.unshare(CLONE_NEWNS) == 0
         and libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) == 0
         and libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0, None) == 0
     )
-    return "" if done else os.strerror(ctypes.get_errno())
 
 
 if __name__ == "__main__":

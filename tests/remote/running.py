@@ -40,10 +40,10 @@ class RunningCluster:
         self._answer()
         self.nodes.remove(node)
 
-    def hide(self, folder: str) -> str:
-        """Let nodes that are added from now on not see a folder. Returns why that is not possible, else nothing."""
+    def hide(self, folder: str) -> None:
+        """Let nodes that are added from now on not see a folder."""
         self._say(f"hide {folder}")
-        return str(self._answer())
+        self._answer()
 
     def processes(self) -> list[psutil.Process]:
         """All processes of the cluster."""

@@ -1,4 +1,4 @@
-"""Nodes that do not see the data set's files: a folder is hidden from them by a file system mounted over it."""
+"""Nodes that do not see the data set's files: they are hidden by a file system that is mounted over their folder."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def mixed(folder: Path) -> Iterator[RunningCluster]:
     """A node that sees the folder, and one that does not."""
     cluster = RunningCluster(nodes=1, cores=1)
     try:
-        refused = cluster.hide(str(folder))
-        if refused:
-            pytest.skip(f"a file system cannot be mounted here: {refused}")
+        cluster.hide(str(folder))
         cluster.add()
         yield cluster
     finally:
