@@ -57,7 +57,7 @@ class Grid:
     rows: tuple[Row, ...]
     passes: int = 2
     seconds: float = 10.0
-    steps: int = 10
+    steps: int = 12
     epochs: int = 0
     short: bool = False
     empty_epoch: bool = False

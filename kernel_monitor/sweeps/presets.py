@@ -20,7 +20,7 @@ PREFETCH = (2, 4)
 SIZES = {False: (256, 224), True: (73, 64)}
 """Pixels of resize and crop, by whether the sweep is short: the same share of the image."""
 BATCH = {"sagemaker-dali": 32, "resnet50-case-study": 128, "workers": 32}
-SHORT_BATCH = 16
+SHORT_BATCH = 8
 SECONDS = {False: 20.0, True: 6.0}
 MOST_WORKERS = 16
 

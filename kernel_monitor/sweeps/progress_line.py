@@ -1,4 +1,4 @@
-"""The progress of a sweep: one line with a bar, the cell and the time left, on stderr, in a terminal or a notebook."""
+"""The progress of a sweep: one line with a bar, the cell and the time left."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ EVERY_S = 0.5
 
 
 class Progress:
-    """A line that is written over. In a log file each pass is a line of its own."""
+    """A line that is written over, on stderr; in a notebook on stdout. In a log file each pass is a line of its own."""
 
     def __init__(self, passes: int, done: int, *, shown: bool = True) -> None:
         self._passes = passes
         self._resumed = self._done = done
         self._shown = shown
-        self._live = sys.stderr.isatty() or "ipykernel" in sys.modules
+        self._notebook = "ipykernel" in sys.modules
+        self._live = sys.stderr.isatty() or self._notebook
         self._began = time.monotonic()
         self._due = 0.0
         self._cell = ""
@@ -62,8 +63,9 @@ class Progress:
 
     def _write(self, text: str) -> None:
         if self._shown:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            stream = sys.stdout if self._notebook else sys.stderr
+            stream.write(text)
+            stream.flush()
 
 
 def _words(seconds: float) -> str:

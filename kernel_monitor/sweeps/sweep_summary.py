@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..analysis.results import plain
+from ..analysis.switches import REPLAYS
 from ..report.formats import count, money, number, percent
 from ..report.privacy import cleaned
 from .table_cells import Cell, cells, signs
@@ -35,23 +36,22 @@ def failed(found: Sequence[Sequence[Cell]]) -> list[Cell]:
 
 
 def sentence(found: Sequence[Sequence[Cell]]) -> str:
-    """The result in one sentence: the largest saving of an engine, and the smallest."""
-    known = [cell for row in found for cell in row if math.isfinite(cell.saved) and cell.engine != "synthetic"]
+    """The result in one sentence: the largest saving of an engine, and the largest loss."""
+    known = [cell for row in found for cell in row if math.isfinite(cell.saved) and cell.engine != REPLAYS]
     if not known:
         return "No two engines of a row were measured yet."
-    best, least = max(known, key=lambda cell: cell.saved), min(known, key=lambda cell: cell.saved)
     first = {cell.row: row[0] for row in found for cell in row}
-    words = (
-        f"{best.engine} {_saves(best)} of {first[best.row].engine}'s time in {best.row} "
-        f"({number(first[best.row].epoch)} → {number(best.epoch)} s per epoch)"
-    )
-    return f"{words}, and {_saves(least)} in {least.row}." if least is not best else f"{words}."
-
-
-def _saves(cell: Cell) -> str:
-    if abs(cell.saved) <= cell.noise:
-        return f"saves {percent(cell.saved)} (within the noise)"
-    return f"saves {percent(cell.saved)}" if cell.saved > 0 else f"costs {percent(-cell.saved)} more"
+    best, worst = max(known, key=lambda cell: cell.saved), min(known, key=lambda cell: cell.saved)
+    words = []
+    for cell, share, verb in ((best, best.saved, "saves"), (worst, -worst.saved, "costs")):
+        if share > cell.noise:
+            base = first[cell.row]
+            more = " more" if verb == "costs" else " of the time"
+            words.append(
+                f"{cell.engine} {verb} {percent(share)}{more} in {cell.row}, beside {base.engine} "
+                f"({number(base.epoch)} → {number(cell.epoch)} s per epoch)"
+            )
+    return f"{', and '.join(words)}." if words else "No engine is faster or slower than the first beyond the noise."
 
 
 def table(content: Mapping[str, Any], price: float | None = None, currency: str = "") -> str:
