@@ -63,7 +63,10 @@ def reenact(grid: Grid, data: Path) -> dict[str, Any]:
     segments = [one for one in analysis.segments if one.name == NAME]
     verdict = next((one for one in analysis.verdicts if segments and one.segment == segments[-1].key), None)
     whole = max(samples)
-    keys = [None, *(one.key for one in segments)]
+    rules = [
+        *rules_of(analysis, None, about=f"{NAME}:"),
+        *(rule for one in segments for rule in rules_of(analysis, one.key)),
+    ]
     found = {
         "iterator": kind,
         "images": count,
@@ -78,7 +81,7 @@ def reenact(grid: Grid, data: Path) -> dict[str, Any]:
         "flagged": any(one.problem for one in epochs),
         "problem": next((f"epoch {one.epoch + 1} {one.problem}" for one in epochs if one.problem), None),
         "verdict": None if verdict is None else {"kind": verdict.kind, "sentence": verdict.sentence},
-        "rules": [rule for key in keys for rule in rules_of(analysis, key)],
+        "rules": rules,
         "true_seconds": seconds[samples.index(whole)],
     }  # fmt: skip
     return dict(plain(found))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import MonitorError
@@ -63,3 +64,20 @@ def own_training(
         return Training(loader, step or supervised(model, optimizer, where), watched, keep=True)
 
     return prepare
+
+
+@contextmanager
+def as_before(loader: SwitchableLoader) -> Iterator[None]:
+    """Give a loader back its engine and its knobs afterwards."""
+    engine, knobs = loader.backend, loader.knobs
+    fused = loader.fused_decode
+    try:
+        yield
+    finally:
+        if loader.fused_decode != fused:
+            loader.fused_decode = fused
+        now = loader.knobs._asdict()
+        changed = {name: value for name, value in knobs._asdict().items() if value is not None and now[name] != value}
+        if changed:
+            loader.set(**changed)
+        loader.switch(engine)

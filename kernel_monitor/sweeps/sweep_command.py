@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,11 +112,13 @@ def sweep(
     settings = Settings().changed(price="" if price is None else price)
     choice = Choice(models, loads, engines, batch, workers, seconds, epochs, passes, short)
     prepare: Prepare
+    kept: AbstractContextManager[None] = nullcontext()
     if name == "own":
         if not isinstance(loader, SwitchableLoader):
             raise MonitorError("A sweep of your own needs the loader: sweep(loader=switchable(…), step=…).")
-        from .own import own_grid, own_training
+        from .own import as_before, own_grid, own_training
 
+        kept = as_before(loader)
         grid, root = own_grid(loader, choice, knobs), None
         prepare = own_training(loader, step, model, optimizer)
     else:
@@ -136,7 +139,8 @@ def sweep(
             return prepare_row(row, grid, root)
 
     target = Path(output if output is not None else f"sweep-{name}{'-short' if short else ''}").expanduser()
-    return run(grid, prepare, target, root=root, again=again, settings=settings, progress=progress)
+    with kept:
+        return run(grid, prepare, target, root=root, again=again, settings=settings, progress=progress)
 
 
 def run(

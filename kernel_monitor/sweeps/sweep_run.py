@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from ..analysis import analyse
 from ..paths import error_text
 from ..runtime import monitor
 from .grid import Grid, Row, fused_of, order_of
@@ -16,7 +15,7 @@ from .progress_line import Progress
 from .sweep_file import SweepFile
 from .training import Training
 from .training_loop import Timed, TrainingLoop
-from .window_figures import expected, of_window
+from .window_figures import expected, of_windows
 
 CALIBRATION_S = 60.0  # longest that the measurement of another engine on some files is waited for
 Prepare = Callable[[Row], Training]
@@ -75,17 +74,15 @@ class SweepRun:
                 timed[engine] = self._window(row, training, loop, engine, number)
             except Exception as error:  # noqa: BLE001 - whatever an engine or a model raise: the other cells go on
                 windows[engine] = {"problem": cause(error)}
-                loop = TrainingLoop(training, self._progress.tell)
+            if engine in windows:  # here, where the error no longer holds what is on the GPU
+                loop = TrainingLoop(training, self._progress.tell, failed=True)
                 if torch.cuda.is_initialized():
                     torch.cuda.empty_cache()
-                continue
-            if not predicted and engine == order[0] and number == 1:
+            elif engine == order[0] and number == 1:
                 state: Any = training.loader.state()
                 predicted = expected(timed[engine].label, monitor.snapshot(), state, order[1:])
         if timed:
-            snapshot = monitor.snapshot()
-            analysis = analyse(snapshot)
-            windows |= {engine: of_window(one, snapshot, analysis, training.loader.id) for engine, one in timed.items()}
+            windows |= of_windows(timed, monitor.snapshot(), training.loader.id)
         return windows, predicted
 
     def _window(self, row: Row, training: Training, loop: TrainingLoop, engine: str, number: int) -> Timed:

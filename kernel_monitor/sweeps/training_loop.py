@@ -56,9 +56,14 @@ class Timed:
 
 
 class TrainingLoop:
-    """Trains on one loader for as long as it is asked to. `tell` is called between steps, for the progress."""
+    """Trains on one loader for as long as it is asked to.
 
-    def __init__(self, training: Training, tell: Callable[[], None]) -> None:
+    `tell` is called between steps, for the progress. `failed`: a step failed with the engine in use; its batches are
+    then taken without a step until another engine delivers.
+    """
+
+    def __init__(self, training: Training, tell: Callable[[], None], *, failed: bool = False) -> None:
+        self._failed = failed
         self.loader = training.loader
         self._training = training
         self._tell = tell
@@ -83,14 +88,15 @@ class TrainingLoop:
         until = time.monotonic() + CHANGE_S
         if loader.switch_state.active != name:
             loader.switch(name)
-        self._turn()
+        self._hand_over()
         while loader.backend != name or loader.switch_state.wanted is not None:
             clicks = loader.clicks
             if clicks and clicks[-1].target == name and clicks[-1].outcome == "failed":
                 raise CellFailed(f"{name} did not start: {clicks[-1].message}")
             if time.monotonic() > until:
                 raise CellFailed(f"{name} delivered nothing within {CHANGE_S:g} s of the switch.")
-            self._turn()
+            self._hand_over()
+        self._failed = False
         for _ in range(self.warm_up(name)):
             self._turn()
         self._check(name)
@@ -145,6 +151,11 @@ class TrainingLoop:
     def _check(self, name: str) -> None:
         if self.loader.backend != name:
             raise CellFailed(f"{name} could not go on: {self.loader.switch_state.status}")
+
+    def _hand_over(self) -> None:
+        batch = self._next()
+        if not self._failed:
+            self._work(batch)
 
     def _turn(self) -> None:
         self._work(self._next())

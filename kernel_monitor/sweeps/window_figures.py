@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..analysis import analyse, measure
@@ -20,7 +21,20 @@ from .training_loop import Timed
 Figures = dict[str, Any]
 
 
-def of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, loader: str) -> Figures:
+def of_windows(timed: Mapping[str, Timed], snapshot: Snapshot, loader: str) -> dict[str, Figures]:
+    """The figures of the windows of one pass, by engine, in the order in which they were measured.
+
+    The rules look at the segments as the switches made them: a mark behind a switch, which takes its warm-up off the
+    window, would hide the switch from rules that compare both of its sides.
+    """
+    analysis = analyse(snapshot)
+    marks = {one.label for one in list(timed.values())[1:]}
+    events = [event for event in snapshot.events if event["kind"] != "mark" or event.get("label") not in marks]
+    switched = analyse(replace(snapshot, events=events)) if marks else analysis
+    return {engine: _of_window(one, snapshot, analysis, switched, loader) for engine, one in timed.items()}
+
+
+def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: Analysis, loader: str) -> Figures:
     """The figures of a window as JSON-able values; what is not known is None.
 
     `rate` is what was delivered (of `synthetic`: replayed) in a second of wall time. `wait`, `step` and `without_wait`
@@ -56,14 +70,22 @@ def of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, loader: str)
         "gpu_histogram": list(segment.gpu_histogram),
         "kind": None if verdict is None else verdict.kind,
         "sentence": None if verdict is None else verdict.sentence,
-        "rules": rules_of(analysis, segment.key),
+        "rules": rules_of(switched, _around(switched, segment)),
         "segment": segment.key,
     }
     return dict(plain(found))
 
 
-def rules_of(analysis: Analysis, key: str | None) -> list[dict[str, Any]]:
-    """The rules that fired on a segment, as the analysis has them."""
+def _around(analysis: Analysis, segment: Segment) -> str | None:
+    """The key of the segment of another analysis that has most of this segment's time; None where there is none."""
+    same = [one for one in analysis.segments if one.loader == segment.loader]
+    shared = {one.key: min(one.end, segment.end) - max(one.start, segment.start) for one in same}
+    key = max(shared, key=lambda one: shared[one], default=None)
+    return key if key is not None and shared[key] > 0 else None
+
+
+def rules_of(analysis: Analysis, key: str | None, *, about: str = "") -> list[dict[str, Any]]:
+    """The rules that fired on a segment (None: on the session), with evidence that begins with the words `about`."""
     return [
         {
             "rule": finding.rule,
@@ -74,6 +96,7 @@ def rules_of(analysis: Analysis, key: str | None) -> list[dict[str, Any]]:
         }
         for finding in analysis.findings
         if finding.state == "fired" and finding.segment == key
+        if any(evidence.text.startswith(about) for evidence in finding.evidence)
     ]
 
 
@@ -112,8 +135,8 @@ def expected(label: str, snapshot: Snapshot, state: Mapping[str, Any], engines: 
     for engine in engines:
         gain = actions.get("loader" if engine == REPLAYS else backend_of(engine))
         if gain is not None and math.isfinite(gain.low) and math.isfinite(gain.high):
-            found[engine] = {"low": gain.low, "high": gain.high, "basis": gain.basis, "kind": kind, "by": gain.by}
+            found[engine] = {"low": gain.low, "high": gain.high, "basis": gain.basis, "kind": kind}
         else:
             reasons = [text for text in reckoned.unknown if backend_of(engine) in text]
-            found[engine] = {"low": None, "high": None, "basis": " ".join(reasons), "kind": kind, "by": ""}
+            found[engine] = {"low": None, "high": None, "basis": " ".join(reasons), "kind": kind}
     return found
