@@ -67,7 +67,7 @@ def table(content: Mapping[str, Any], price: float | None = None, currency: str 
         "saved",
         "noise",
         "wait",
-        "own step",
+        "own work",
         "predicted",
     ]
     if price is not None:
@@ -83,7 +83,7 @@ def table(content: Mapping[str, Any], price: float | None = None, currency: str 
             line = [
                 name, cell.engine, number(cell.epoch), number(cell.rate), delivered, count(cell.batches),
                 percent(cell.saved) if place else "", percent(cell.noise) if place else "",
-                f"{number(cell.wait)} ms", f"{number(cell.without_wait)} ms", predicted(cell) if place else "",
+                f"{number(cell.wait)} ms", f"{number(cell.own_work)} ms", predicted(cell) if place else "",
             ]  # fmt: skip
             lines.append([*line, *([money(cell.cost, currency)] if price is not None else [])])
     widths = [max(len(line[k]) for line in lines if len(line) == len(head)) for k in range(len(head))]

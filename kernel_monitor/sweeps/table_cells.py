@@ -26,8 +26,8 @@ class Cell:
         saved: share of the time of the row's first engine that it saves; negative: it takes longer.
         noise: what of `saved` is within the noise, see `noise_of`.
         ceiling: share of the rate of `synthetic`, where that was measured.
-        wait, step, without_wait: ms, means over the steps.
-        slower: by how much the training's own part of a step is longer than with the row's first engine, a share.
+        wait, step, own_work: ms, means over the steps; `own_work` is the step without its wait.
+        slower: by how much the own work takes longer than with the row's first engine, a share.
         low, high: of the share that was expected to be saved; `sign_right` as `sign_right` has it.
         cost: of an epoch, at the price of an hour.
         windows: the figures of each pass.
@@ -51,7 +51,7 @@ class Cell:
     ceiling: float = math.nan
     wait: float = math.nan
     step: float = math.nan
-    without_wait: float = math.nan
+    own_work: float = math.nan
     slower: float = math.nan
     low: float = math.nan
     high: float = math.nan
@@ -95,7 +95,7 @@ def _row(row: Mapping[str, Any], content: Mapping[str, Any], images: int, price:
             epoch = (
                 sum(one["seconds"] for one in known) / sum(one["epochs"] for one in known) if whole else images / rate
             )
-            own, first = _mean(known, "without_wait"), _mean(base, "without_wait")
+            own, first = _mean(known, "own_work"), _mean(base, "own_work")
             said = predicted.get(engine) or {}
             low, high = _number(said.get("low")), _number(said.get("high"))
             decoded: dict[str, int] = {}
@@ -114,7 +114,7 @@ def _row(row: Mapping[str, Any], content: Mapping[str, Any], images: int, price:
                 "noise": noise,
                 "ceiling": rate / ceiling if ceiling > 0 else math.nan,
                 **{name: _mean(known, name) for name in ("wait", "step")},
-                "without_wait": own,
+                "own_work": own,
                 "slower": own / first - 1 if engine != engines[0] and first > 0 else math.nan,
                 "low": low,
                 "high": high,

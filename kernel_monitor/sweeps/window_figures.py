@@ -37,8 +37,8 @@ def of_windows(timed: Mapping[str, Timed], snapshot: Snapshot, loader: str) -> d
 def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: Analysis, loader: str) -> Figures:
     """The figures of a window as JSON-able values; what is not known is None.
 
-    `rate` is what was delivered (of `synthetic`: replayed) in a second of wall time. `wait`, `step` and `without_wait`
-    are ms, means over the steps of the window's segment; `without_wait` is the training's own part of a step.
+    `rate` is what was delivered (of `synthetic`: replayed) in a second of wall time. `wait`, `step` and `own_work`
+    are ms, means over the steps of the window's segment; `own_work` is the training's own part of a step.
     """
     counted = timed.counted
     found: Figures = {
@@ -61,7 +61,7 @@ def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: A
     found |= {
         "wait": segment.wait,
         "step": segment.step,
-        "without_wait": without_wait(segment),
+        "own_work": own_work(segment),
         "timed_steps": segment.steps,
         "cpu": spread.get("cpu"),
         "gpu": spread.get("gpu"),
@@ -105,7 +105,7 @@ def segment_of(analysis: Analysis, label: str, loader: str) -> Segment | None:
     return next((one for one in reversed(analysis.segments) if (one.label, one.loader) == (label, loader)), None)
 
 
-def without_wait(segment: Segment) -> float:
+def own_work(segment: Segment) -> float:
     """The part of a mean step that is not waiting for data, ms; on a GPU at least the GPU's own time."""
     own = segment.step - segment.wait
     if segment.on_device:

@@ -23,7 +23,7 @@ def grid(name: str, *, gpu: bool = False, cores: int = 8, **choice: Any) -> Any:
 def window(rate: float, seconds: float = 10.0, **more: Any) -> dict[str, Any]:
     samples = round(rate * seconds)
     counted = {"steps": 20, "batches": 20, "samples": samples, "replaced": 0, "decoded": {"torchvision": samples}}
-    times = {"wait": 10.0, "step": 100.0, "without_wait": 90.0, "timed_steps": 20}
+    times = {"wait": 10.0, "step": 100.0, "own_work": 90.0, "timed_steps": 20}
     return {"seconds": seconds, **counted, "epochs": 0, "rate": samples / seconds, **times, **more}
 
 
