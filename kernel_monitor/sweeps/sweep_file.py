@@ -34,7 +34,9 @@ class SweepFile:
         return any((one["row"], one["number"]) == (row, number) for one in self.passes)
 
     def add(self, made: dict[str, Any]) -> None:
-        """Keep a pass."""
+        """Keep a pass. Raises MonitorError if another process has measured into this folder meanwhile."""
+        if read(self.folder).content != self.content:
+            raise MonitorError(f"Another sweep writes into {self.folder}: give this one a folder with --output.")
         self.passes.append(made)
         self.save()
 
@@ -67,9 +69,8 @@ def begin(folder: Path, grid: Grid, about: dict[str, Any], *, again: bool = Fals
                 "name another folder with --output, or measure anew with --again."
             )
         return found
-    file = SweepFile(folder, made)
-    file.save()
-    return file
+    SweepFile(folder, made).save()
+    return read(folder)
 
 
 def read(folder: Path) -> SweepFile:

@@ -88,6 +88,15 @@ def test_a_folder_keeps_to_its_grid(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_two_sweeps_in_one_folder_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    made = grid("sagemaker-dali", short=True)
+    first, second = begin(tmp_path, made, {}), begin(tmp_path, made, {})
+    first.add({"row": made.rows[0].name, "number": 1, "windows": {}, "predicted": {}})
+    with pytest.raises(MonitorError, match="Another sweep writes into"):
+        second.add({"row": made.rows[0].name, "number": 1, "windows": {}, "predicted": {}})
+    assert len(read(tmp_path).passes) == 1
+
+
 def test_a_saving_is_of_all_passes_and_its_noise_of_their_spread() -> None:
     found = cells(
         content(
