@@ -21,7 +21,9 @@ SIZES = {False: (256, 224), True: (73, 64)}
 """Pixels of resize and crop, by whether the sweep is short: the same share of the image."""
 BATCH = {"sagemaker-dali": 32, "resnet50-case-study": 128, "workers": 32}
 SHORT_BATCH = 8
-SECONDS = {False: 20.0, True: 6.0}
+SECONDS, PASSES = {False: 20.0, True: 4.0}, {False: 2, True: 4}
+"""Of a window at least, and how often a cell is measured: without a GPU, training and loading share the cores, and the
+steps vary more."""
 MOST_WORKERS = 16
 
 
@@ -36,7 +38,7 @@ class Choice:
     workers: int = 0
     seconds: float = 0.0
     epochs: int = 0
-    passes: int = 2
+    passes: int = 0
     short: bool = False
 
 
@@ -48,11 +50,10 @@ def preset(name: str, choice: Choice, *, cores: int, gpu: bool, images: int, dat
     """
     if name not in PRESETS:
         raise MonitorError(f"There is no sweep {name!r}. There are: {', '.join(PRESETS)}.")
-    for what, value in (("--seconds", choice.seconds), ("--epochs", choice.epochs), ("--batch", choice.batch)):
+    for what in ("seconds", "epochs", "passes", "batch", "workers"):
+        value = getattr(choice, what)
         if value < 0:
-            raise MonitorError(f"{what} must not be negative, and {value:g} is.")
-    if choice.passes < 1:
-        raise MonitorError(f"A sweep needs at least one pass, not {choice.passes}.")
+            raise MonitorError(f"--{what} must not be negative, and {value:g} is.")
     if any(load < 0 for load in choice.loads or ()):
         raise MonitorError("--loads are 0 or more: how often flips and rotation are repeated.")
     dali = "dali-gpu" if gpu else "dali-cpu"
@@ -60,7 +61,7 @@ def preset(name: str, choice: Choice, *, cores: int, gpu: bool, images: int, dat
     return Grid(
         preset=name,
         rows=_rows(name, choice, dali, batch, choice.workers or max(1, min(cores, MOST_WORKERS)), cores),
-        passes=choice.passes,
+        passes=choice.passes or PASSES[choice.short],
         seconds=choice.seconds or SECONDS[choice.short],
         epochs=choice.epochs,
         short=choice.short,

@@ -74,7 +74,7 @@ def sweep(
     workers: int = 0,
     seconds: float = 0.0,
     epochs: int = 0,
-    passes: int = 2,
+    passes: int = 0,
     images: int = 0,
     short: bool = False,
     again: bool = False,
@@ -95,7 +95,7 @@ def sweep(
         models, loads, batch, workers: of the presets, instead of the preset's.
         seconds: of a window at least.
         epochs: whole epochs in a window instead.
-        passes: how often each engine of a row is measured.
+        passes: how often each engine of a row is measured; twice by default, four times in the short form.
         images: of the demo set.
         short: small images and short windows, for machines without a GPU.
         again: measure what is done, too.

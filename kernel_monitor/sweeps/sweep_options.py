@@ -23,9 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     window = parser.add_mutually_exclusive_group()
     window.add_argument("--seconds", metavar="S", type=float, default=0.0, help="of a window at least")
     window.add_argument("--epochs", metavar="N", type=int, default=0, help="whole epochs in a window instead")
-    parser.add_argument(
-        "--passes", metavar="N", type=int, default=2, help="how often each cell is measured (default: 2)"
-    )
+    parser.add_argument("--passes", metavar="N", type=int, default=0, help="how often each cell is measured")
     parser.add_argument("--models", metavar="M", nargs="+", help="of torchvision, instead of the preset's")
     parser.add_argument("--loads", metavar="N", type=int, nargs="+", help="repetitions of flips and rotation")
     engines = "torchvision, dali, dali-fused, synthetic …; the others are compared with the first"

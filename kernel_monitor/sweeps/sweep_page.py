@@ -22,8 +22,8 @@ from .histograms import Drawn, drawn
 from .presets import PRESETS
 from .published import PUBLISHED
 from .sweep_file import PAGE
-from .sweep_summary import failed, predicted, sentence
-from .table_cells import Cell, Figures, cells, signs
+from .sweep_summary import failed, predicted, said_of_signs, sentence
+from .table_cells import Cell, Figures, cells
 
 HERE = Path(__file__).parent
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -50,7 +50,7 @@ def render(content: dict[str, Any], price: float | None = None, currency: str = 
         machine=content["machine"],
         versions=content["versions"],
         sentence=sentence(found),
-        signs=signs(found),
+        signs=said_of_signs(found),
         failed=failed(found),
         rows=found,
         engines=_engines(found),

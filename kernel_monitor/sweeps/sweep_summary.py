@@ -8,7 +8,7 @@ from typing import Any
 
 from ..analysis.results import plain
 from ..analysis.switches import REPLAYS
-from ..report.formats import count, money, number, percent
+from ..report.formats import count, money, number, percent, plural
 from ..report.privacy import cleaned
 from .table_cells import Cell, cells, signs
 
@@ -43,15 +43,27 @@ def sentence(found: Sequence[Sequence[Cell]]) -> str:
     first = {cell.row: row[0] for row in found for cell in row}
     best, worst = max(known, key=lambda cell: cell.saved), min(known, key=lambda cell: cell.saved)
     words = []
-    for cell, share, verb in ((best, best.saved, "saves"), (worst, -worst.saved, "costs")):
+    for cell, share, what in ((best, best.saved, "saves {} of {}’s time"), (worst, -worst.saved, "takes {} longer")):
         if share > cell.noise:
-            base = first[cell.row]
-            more = " more" if verb == "costs" else " of the time"
+            base, same = first[cell.row], words and cell.engine == best.engine
+            change = what.format(percent(share), base.engine)
             words.append(
-                f"{cell.engine} {verb} {percent(share)}{more} in {cell.row}, beside {base.engine} "
+                f"{'it' if same else cell.engine} {change} in {cell.row} "
                 f"({number(base.epoch)} → {number(cell.epoch)} s per epoch)"
             )
-    return f"{', and '.join(words)}." if words else "No engine is faster or slower than the first beyond the noise."
+    return f"{'; '.join(words)}." if words else "No engine is faster or slower than the first beyond the noise."
+
+
+def said_of_signs(found: Sequence[Sequence[Cell]]) -> str | None:
+    """In how many cells the predicted sign was right, and in how many there was a change at all."""
+    right, judged = signs(found)
+    if not judged:
+        return None
+    changed = sum(cell.sign_right is not None and abs(cell.saved) > cell.noise for row in found for cell in row)
+    return (
+        f"The predicted sign of the change was right in {right} of {plural(judged, 'cell')}; in {changed} of them the "
+        "change was beyond the noise."
+    )
 
 
 def table(content: Mapping[str, Any], price: float | None = None, currency: str = "") -> str:
@@ -93,10 +105,9 @@ def table(content: Mapping[str, Any], price: float | None = None, currency: str 
 
 def closing(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> list[str]:
     """The sentences below the table: result, predicted signs, the empty epoch, and what failed."""
-    right, judged = signs(found)
     lines = [sentence(found)]
-    if judged:
-        lines.append(f"The predicted sign of the change was right in {right} of {judged} cells.")
+    if (said := said_of_signs(found)) is not None:
+        lines.append(said)
     empty = content.get("empty_epoch")
     if empty and empty.get("problem"):
         lines.append(f"Re-enacted, a loader that is never reset: {empty['problem']}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -133,11 +134,14 @@ def _row(row: Mapping[str, Any], content: Mapping[str, Any], images: int, price:
 def noise_of(base: Sequence[Figures], other: Sequence[Figures]) -> float:
     """What of a saving is within the noise: a share of the time.
 
-    Each pass has measured the saving once. Half of the range of those savings is what the machine's own changes make of
-    it; at least `decision.CLEAR`, below which no engine is called faster.
+    Each pass has measured the saving once. Twice the standard error of their mean (the sample's standard deviation over
+    the root of the count) is what the machine's own changes make of it; at least `decision.CLEAR`, below which no
+    engine is called faster, and that where there is one pass.
     """
     savings = [_saved(one["rate"], two["rate"]) for one, two in zip(base, other, strict=False)]
-    return max(CLEAR, (max(savings) - min(savings)) / 2) if savings else math.nan
+    if not savings:
+        return math.nan
+    return max(CLEAR, 2 * statistics.stdev(savings) / math.sqrt(len(savings)) if len(savings) > 1 else 0.0)
 
 
 def sign_right(low: float, high: float, saved: float, noise: float) -> bool | None:

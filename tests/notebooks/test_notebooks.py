@@ -274,7 +274,7 @@ def test_workers_on_ray_take_over_and_nothing_is_lost(cpu_machines: Run) -> None
 
 def test_the_published_table_is_measured_with_what_was_delivered(published_tables: Run) -> None:
     table = published_tables.of_cell("table")
-    assert "2 cells" in table  # whose predicted signs were judged
+    assert "of 2 cells" in table  # whose predicted signs were judged
     cell = r"^(?:resnet18 · load (?:1|12))? +(torchvision|dali-\w+) +[\d.,]+ +[\d.,]+ +([\d,]+) +([\d,]+) "
     cells = re.findall(cell, table, re.MULTILINE)
     assert len(cells) == 4

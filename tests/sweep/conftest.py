@@ -13,7 +13,7 @@ import pytest
 from kernel_monitor.demo import demo_data
 
 IMAGES = 48
-QUICK = ("--short", "--batch", "4", "--workers", "1", "--seconds", "0.4")
+QUICK = ("--short", "--batch", "4", "--workers", "1", "--seconds", "0.4", "--passes", "2")
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
