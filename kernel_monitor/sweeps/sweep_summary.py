@@ -42,7 +42,7 @@ def sentence(found: Sequence[Sequence[Cell]]) -> str:
         return "No two engines of a row were measured yet."
     first = {cell.row: row[0] for row in found for cell in row}
     best, worst = max(known, key=lambda cell: cell.saved), min(known, key=lambda cell: cell.saved)
-    words = []
+    words: list[str] = []
     for cell, share, what in ((best, best.saved, "saves {} of {}’s time"), (worst, -worst.saved, "takes {} longer")):
         if share > cell.noise:
             base, same = first[cell.row], words and cell.engine == best.engine
