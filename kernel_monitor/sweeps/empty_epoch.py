@@ -45,6 +45,7 @@ def reenact(grid: Grid, data: Path) -> dict[str, Any]:
     network = model(MODEL, len(images.classes)).to(where)
     optimizer = torch.optim.SGD(network.parameters(), 0.01)
     step = supervised(network, optimizer, where)
+    watch = monitor.watch(network, optimizer)
     watched = watch_loader(iterator, name=NAME)
     monitor.mark(NAME)
     seconds, samples = [], []
@@ -57,12 +58,13 @@ def reenact(grid: Grid, data: Path) -> dict[str, Any]:
             torch.cuda.synchronize()
         seconds.append(time.monotonic() - began)
         samples.append(delivered)
-    snapshot = monitor.snapshot()
-    analysis = analyse(snapshot)
-    epochs = [epoch for epoch in analysis.epochs if epoch.name == NAME]
+    analysis = analyse(monitor.snapshot())
+    watch.stop()
+    epochs = [epoch for epoch in analysis.epochs if epoch.name == NAME][-EPOCHS:]
     segments = [one for one in analysis.segments if one.name == NAME]
     verdict = next((one for one in analysis.verdicts if segments and one.segment == segments[-1].key), None)
     whole = max(samples)
+    problem = next((f"epoch {one.epoch + 1} {one.problem}" for one in epochs if one.problem), None)
     rules = [
         *rules_of(analysis, None, about=f"{NAME}:"),
         *(rule for one in segments for rule in rules_of(analysis, one.key)),
@@ -75,16 +77,21 @@ def reenact(grid: Grid, data: Path) -> dict[str, Any]:
         "epochs": [
             {"epoch": one.epoch + 1, "batches": one.batches, "samples": one.samples, "problem": one.problem,
              "seconds": took}
-            for one, took in zip(epochs[-EPOCHS:], seconds, strict=False)
+            for one, took in zip(epochs, seconds, strict=False)
         ],
         "looped": samples,
         "flagged": any(one.problem for one in epochs),
-        "problem": next((f"epoch {one.epoch + 1} {one.problem}" for one in epochs if one.problem), None),
-        "verdict": None if verdict is None else {"kind": verdict.kind, "sentence": verdict.sentence},
+        "problem": problem,
+        "verdict": None if verdict is None else {"kind": verdict.kind, "sentence": _told(verdict.sentence, problem)},
         "rules": rules,
         "true_seconds": seconds[samples.index(whole)],
     }  # fmt: skip
     return dict(plain(found))
+
+
+def _told(sentence: str, problem: str | None) -> str:
+    """The verdict's sentence with what forbids to compare the epochs' times."""
+    return sentence if problem is None else f"{sentence} Its times per epoch must not be averaged: {problem}."
 
 
 def _iterator(images: Any, count: int, size: int, resize: int, crop: int) -> tuple[Iterator[Any], str]:

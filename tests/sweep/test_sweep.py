@@ -107,6 +107,7 @@ def test_the_empty_epoch_is_flagged(swept: Swept) -> None:
     assert first["problem"] is None
     assert second["problem"] == f"delivered 0 samples; epoch 1 delivered {IMAGES}"
     assert found["flagged"]
+    assert found["problem"] in found["verdict"]["sentence"]
     assert found["mean_seconds"] == pytest.approx(found["true_seconds"] / 2, rel=0.02)
 
 
