@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from .loaders import switchable
     from .runtime import monitor, open_session
     from .steps import watch_loader
+    from .sweeps import sweep
 
-__all__ = ["__version__", "errors", "monitor", "open_session", "switchable", "watch_loader"]
+__all__ = ["__version__", "errors", "monitor", "open_session", "sweep", "switchable", "watch_loader"]
 
 _DEFINED_IN = {
     "load_ipython_extension": ".ipython",
     "monitor": ".runtime",
     "open_session": ".runtime",
+    "sweep": ".sweeps",
     "switchable": ".loaders",
     "unload_ipython_extension": ".ipython",
     "watch_loader": ".steps",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ._version import __version__
 from .errors import MonitorError, SessionError
+from .sweeps.sweep_options import add_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,6 +124,15 @@ def _parser() -> _Parser:
     for command in (report, compare):
         price = "of an hour, such as 2.50€ (or 2.50€+0.30 with that of each CPU machine), instead of the recorded one"
         command.add_argument("--price", metavar="P", type=_price, help=price)
+
+    sweep = add(
+        _sweep,
+        "sweep",
+        "measure a grid of models, loads, engines and knobs, and write one page of it",
+        "Measures every cell of a grid in one process, the engines in turns, and writes a page. Ctrl-C stops it; the "
+        "same command goes on from there. Exit status 1: a cell could not be measured.",
+    )
+    add_options(sweep)
 
     add(
         _warm,
@@ -273,6 +283,12 @@ def _compare(options: argparse.Namespace) -> int:
     else:
         print(table(found, max(currencies)))
     return status(found)
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from .sweeps.sweep_options import command
+
+    return command(options)
 
 
 def _warm(_options: argparse.Namespace) -> int:

@@ -83,6 +83,24 @@ PARTS = (
         ("-m", "benchmarks.swap", "--workers", str(WORKERS)),
         sources=("benchmarks/swap.py", "benchmarks/common.py"),
     ),
+    Part(
+        "sweep",
+        "the published table of models and loads, with what was delivered",
+        (
+            "-m", "benchmarks.sweep", "--preset", "sagemaker-dali", "--runs", "1", "--whole",
+            "--arguments", "--loads 1 12 --seconds 4 --images 1024",
+        ),
+        sources=("benchmarks/sweep.py", "benchmarks/common.py"),
+    ),
+    Part(
+        "case-study",
+        "ResNet50: `dali-gpu`, fused and not, beside the synthetic ceiling",
+        (
+            "-m", "benchmarks.sweep", "--preset", "resnet50-case-study", "--runs", "1", "--whole",
+            "--arguments", "--seconds 8 --images 1024",
+        ),
+        sources=("benchmarks/sweep.py", "benchmarks/common.py"),
+    ),
 )  # fmt: skip
 ALWAYS = ("kernel_monitor", "torch", "torchvision", "Python")
 """What every part needs."""

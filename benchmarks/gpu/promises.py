@@ -105,6 +105,13 @@ PROMISES = (
     ),
     Promise("docs/howto/gpu-proof.md", "as fast as DALI by hand", "loaders", bars("dali-gpu", "by hand")),
     Promise("docs/howto/gpu-proof.md", "faster than the plain `DataLoader`", "loaders", bars("dali-gpu / DataLoader")),
+    Promise("docs/howto/sweep.md", "the samples that the loader's own counters say were delivered", "sweep",
+            bars("delivered or replayed")),
+    Promise("docs/howto/sweep.md", "Our counters show 0 samples in the second epoch and flag it", "sweep",
+            bars("empty epochs")),
+    Promise("docs/howto/gpu-proof.md", "at least 72.6 % of ResNet18's time at load 12", "sweep",
+            bars("resnet18 at load 12")),
+    Promise("docs/howto/gpu-proof.md", "at least 0.97 of the synthetic ceiling", "case-study", bars("synthetic")),
     Promise("docs/howto/gpu-proof.md", "what `nvidia-smi` shows", "rows", bars("of what is allowed")),
     Promise("docs/gpu-metrics.md", "no query delays a frame", "rows", bars("error of the interval")),
     Promise(

@@ -25,6 +25,7 @@ CALIBRATION_SPREAD = 0.09
 STEP_SPREAD = 0.04
 """How far the step may be off besides, either way, as a share of the present one: what is not measured, and noise."""
 COMPUTES = 0.5  # of its time: a worker that takes less of the processor waits for files rather than compute
+WAITS = 0.10  # share of the step: `verdict.THRESHOLDS` has the same for an input-bound loop
 FEW_STEPS = 10
 ANOTHER_LOOP = ("knobs", "mark")  # events after which the loop is not the one that was measured
 FEWEST_STEPS = 20  # each side of a switch must have so many
@@ -138,7 +139,8 @@ def _engine(
     if not math.isfinite(given.workers_s + given.kernel_s) or given.workers_s <= 0:
         return "the processor time of the workers was not measured"
     workers = max(1, segment.knobs.get("workers", 1))
-    if given.workers_s / (workers * step) < COMPUTES and not _saturated(given, step):
+    # Where the loop does not wait, workers wait for the loop.
+    if wait >= WAITS and given.workers_s / (workers * step) < COMPUTES and not _saturated(given, step):
         return "the workers wait for files rather than compute"
     if calibration.get("state") == "running":
         return f"{calibration['files']} of your files are being measured"

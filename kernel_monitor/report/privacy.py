@@ -55,6 +55,11 @@ def clean(snapshot: Snapshot) -> Snapshot:
     )
 
 
+def cleaned(value: Any) -> Any:
+    """Any JSON-able value with its strings made printable and freed of absolute paths."""
+    return _clean(value, lambda found: _UNPRINTABLE.sub("�", private(found)))
+
+
 def with_pseudonyms(snapshot: Snapshot, names: Mapping[str, str]) -> Snapshot:
     """The snapshot with each of these names of machines replaced by its pseudonym; nodes are named by their ids."""
     nodes = tuple(

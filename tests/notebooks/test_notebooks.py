@@ -132,6 +132,11 @@ def cpu_machines(runs: Runs) -> Run:
     return runs(FOLDER / "cpu_machines.ipynb")
 
 
+@pytest.fixture
+def published_tables(runs: Runs) -> Run:
+    return runs(FOLDER / "published_tables.ipynb")
+
+
 def test_there_are_notebooks() -> None:
     assert [path.name for path in NOTEBOOKS if path.name == "quickstart.ipynb"]
 
@@ -265,6 +270,28 @@ def test_workers_on_ray_take_over_and_nothing_is_lost(cpu_machines: Run) -> None
     assert f"last epoch: {IMAGES} of {IMAGES} samples, 0 lost, 0 doubled" in counted
     assert re.search(r"^[12] workers on 127\.0\.0\.1, [1-9]\d* batches$", counted, re.MULTILINE)
     assert re.findall(r"([\d.]+) cents a step", cpu_machines.of_cell("cost")) == ["0.127", "0.029"]
+
+
+def test_the_published_table_is_measured_with_what_was_delivered(published_tables: Run) -> None:
+    table = published_tables.of_cell("table")
+    assert "of 2 cells" in table  # whose predicted signs were judged
+    cell = r"^(?:resnet18 · load (?:1|12))? +(torchvision|dali-\w+) +[\d.,]+ +[\d.,]+ +([\d,]+) +([\d,]+) "
+    cells = re.findall(cell, table, re.MULTILINE)
+    assert len(cells) == 4
+    batch = 8
+    assert all(int(samples.replace(",", "")) == batch * int(batches.replace(",", "")) for _, samples, batches in cells)
+    assert re.search(
+        r"^epoch 2: 0\.0\d+ s, 0 samples; delivered 0 samples", published_tables.of_cell("empty"), re.MULTILINE
+    )
+    assert (published_tables.folder / "sweep-sagemaker-dali-short" / "index.html").exists()
+
+
+def test_a_loop_of_ones_own_is_swept(published_tables: Run) -> None:
+    table = published_tables.of_cell("own")
+    for row in ("workers 1, threads 1", "workers 2, threads 2"):
+        assert row in table
+    assert table.count("replayed") == 2
+    assert "not measured" not in table
 
 
 def test_a_pipeline_of_ones_own_takes_over_and_is_reproducible(own_pipeline: Run) -> None:

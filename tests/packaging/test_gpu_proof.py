@@ -159,7 +159,7 @@ def test_the_kit_brings_all_but_torch() -> None:
 def test_without_a_gpu_it_says_so_and_what_was_not_run(tmp_path: Path) -> None:
     """On any machine: NVML is the stand-in, and says that there is no driver."""
     on_gpu = [part.name for part in PARTS if "GPU" in part.needs]
-    assert on_gpu == ["tests", "parity", "rows", "loaders", "swap"]
+    assert on_gpu == ["tests", "parity", "rows", "loaders", "swap", "sweep", "case-study"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path), "--parts", *on_gpu],
         cwd=ROOT, capture_output=True, text=True, timeout=300,

@@ -1,0 +1,239 @@
+"""The entries of a sweep: `kernel_monitor.sweep(…)`, and what `kernel-monitor sweep` calls."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MonitorError
+from .grid import Grid, Row
+from .presets import Choice, preset
+from .sweep_file import PAGE, RECORDINGS, SweepFile, begin
+
+if TYPE_CHECKING:
+    from .sweep_run import Prepare
+
+IMAGES = {False: 2048, True: 512}  # of the demo set, by whether the sweep is short
+STOPPED = "stopped after {done} passes, which are kept in {folder}: the same command goes on from there."
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A sweep that ended, or was stopped: its folder and what is in its `sweep.json`."""
+
+    folder: Path
+    content: dict[str, Any]
+    price: float | None = None
+    currency: str = ""
+
+    @property
+    def page(self) -> Path:
+        """The page, one HTML file."""
+        return self.folder / PAGE
+
+    def cells(self) -> list[Any]:
+        """The cells of the table, row by row (`sweeps.table_cells.Cell`)."""
+        from .table_cells import cells
+
+        return [cell for row in cells(self.content, self.price) for cell in row]
+
+    def summary(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        from .sweep_summary import summary
+
+        return summary(self.content, self.price, self.currency)
+
+    def __str__(self) -> str:
+        from .sweep_summary import table
+
+        return table(self.content, self.price, self.currency)
+
+    def __repr__(self) -> str:
+        return f"<sweep {self.content['grid']['preset']}: {len(self.content['passes'])} passes>"
+
+
+def sweep(
+    name: str = "own",
+    *,
+    data: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    loader: Any = None,
+    step: Callable[[Any], object] | None = None,
+    model: Any = None,
+    optimizer: Any = None,
+    engines: Sequence[str] | None = None,
+    knobs: Sequence[Mapping[str, int]] | None = None,
+    models: Sequence[str] | None = None,
+    loads: Sequence[int] | None = None,
+    batch: int = 0,
+    workers: int = 0,
+    seconds: float = 0.0,
+    epochs: int = 0,
+    passes: int = 0,
+    images: int = 0,
+    short: bool = False,
+    again: bool = False,
+    price: Any = None,
+    progress: bool = True,
+) -> Swept:
+    """Measure a grid and write its page. Called again with the same folder and grid, it goes on where it was.
+
+    Args:
+        name: `sagemaker-dali`, `resnet50-case-study`, `workers`, or `own` with a `loader`.
+        data: a folder of images, one folder per class; without it a demo set in the user's cache folder.
+        output: the folder of the results; `sweep-NAME` in the working directory by default.
+        loader: of `own`: the `switchable` loader.
+        step: of `own`: called with each batch. Without it, supervised training of `model` with `optimizer`.
+        engines: those to compare, the first being what the others are compared with. `dali` is the better of the two
+            that can run, `dali-fused` the same with its decode fused.
+        knobs: of `own`: a row for each of these settings, such as `{"workers": 4}`; by default one row as it is.
+        models, loads, batch, workers: of the presets, instead of the preset's.
+        seconds: of a window at least.
+        epochs: whole epochs in a window instead.
+        passes: how often each engine of a row is measured; twice by default, four times in the short form.
+        images: of the demo set.
+        short: small images and short windows, for machines without a GPU.
+        again: measure what is done, too.
+        price: of an hour of this machine, such as `2.50 €`.
+        progress: whether to show the line with the bar.
+
+    Raises:
+        MonitorError: an argument is none, the folder has another grid, or there are no images.
+        KeyboardInterrupt: it was stopped; what is measured is kept, and the page is written.
+    """
+    from ..loaders import SwitchableLoader
+    from ..runtime.settings import Settings
+
+    settings = Settings().changed(price="" if price is None else price)
+    choice = Choice(models, loads, engines, batch, workers, seconds, epochs, passes, short)
+    prepare: Prepare
+    kept: AbstractContextManager[None] = nullcontext()
+    if name == "own":
+        if not isinstance(loader, SwitchableLoader):
+            raise MonitorError("A sweep of your own needs the loader: sweep(loader=switchable(…), step=…).")
+        from .own import as_before, own_grid, own_training
+
+        kept = as_before(loader)
+        grid, root = own_grid(loader, choice, knobs), None
+        prepare = own_training(loader, step, model, optimizer)
+    else:
+        if loader is not None or knobs is not None:
+            raise MonitorError(f"The sweep {name!r} makes its own loaders: leave loader= and knobs= out.")
+        from ..os_process import usable_cores
+        from .training import device, folder
+        from .training import prepare as prepare_row
+
+        grid = preset(name, choice, cores=usable_cores(), gpu=device().type == "cuda", images=0, data="")
+        root = _demo(images or IMAGES[short], progress=progress) if data is None else Path(data).expanduser()
+        grid = preset(
+            name, choice, cores=usable_cores(), gpu=device().type == "cuda",
+            images=len(folder(root)), data="demo" if data is None else root.name,
+        )  # fmt: skip
+
+        def prepare(row: Row) -> Any:
+            return prepare_row(row, grid, root)
+
+    target = Path(output if output is not None else f"sweep-{name}{'-short' if short else ''}").expanduser()
+    with kept:
+        return run(grid, prepare, target, root=root, again=again, settings=settings, progress=progress)
+
+
+def run(
+    grid: Grid, prepare: Prepare, target: Path, *, root: Path | None, again: bool, settings: Any, progress: bool
+) -> Swept:
+    """Measure what is missing of a grid, and write the page in any case."""
+    from .machine_facts import machine_facts
+    from .progress_line import Progress
+    from .sweep_page import write_page
+    from .sweep_run import SweepRun
+
+    file = begin(target, grid, machine_facts(), again=again)
+    swept = Swept(target, file.content, settings.price, settings.currency)
+    planned = len(grid.rows) * grid.passes
+    line = Progress(planned, len(file.passes), shown=progress)
+    empty = grid.empty_epoch and root is not None and file.content["empty_epoch"] is None
+    try:
+        if empty or len(file.passes) < planned:
+            with _recorded(target / RECORDINGS):
+                SweepRun(grid, file, prepare, line).rows()
+                if empty:
+                    _reenact(grid, root, file, line)
+    finally:
+        line.end()
+        write_page(target, file.content, settings.price, settings.currency)
+    return swept
+
+
+def _reenact(grid: Grid, root: Path | None, file: SweepFile, line: Any) -> None:
+    from .empty_epoch import reenact
+    from .sweep_run import cause
+
+    line.cell("the epoch that delivers nothing")
+    try:
+        file.content["empty_epoch"] = None if root is None else reenact(grid, root)
+    except Exception as error:  # noqa: BLE001 - the table stands without it, and the page says why
+        file.content["empty_epoch"] = {"problem_of_run": cause(error)}
+    file.save()
+
+
+class _recorded:  # noqa: N801 - used as a context manager
+    """The monitor runs and records into a folder; one that runs already is left as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started = False
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        from ..runtime import monitor
+
+        if monitor.running:
+            return
+        self._before = monitor.settings
+        monitor.start(record=str(self._folder))
+        self._started = True
+
+    def __exit__(self, *_: object) -> None:
+        from ..runtime import monitor
+
+        if self._started:
+            monitor.stop()
+            monitor.configure(record=self._before["record_to"] or "")
+            if not self._before["record"]:
+                monitor.configure(record=False)
+
+
+def _demo(count: int, *, progress: bool) -> Path:
+    """A demo set of so many images in the user's cache folder."""
+    from ..demo import demo_data
+    from ..stream.chart_documents import cache_folder
+
+    return demo_data(cache_folder().parent / f"demo-{count}", images=count, progress=progress)
+
+
+def compared(a: Path, b: Path) -> tuple[str, float]:
+    """Two sweeps of one grid as a table of their ratios, and the largest relative difference; NaN where none is known.
+
+    Raises:
+        MonitorError: one of them is no sweep, or they have no cell in common.
+    """
+    from .sweep_file import read
+    from .table_cells import ratios
+
+    first, second = (ratios(read(folder).content) for folder in (a, b))
+    common = [key for key in first if key in second]
+    if not common:
+        raise MonitorError(f"{a} and {b} have no cell in common: they are of different grids.")
+    width = max(len(f"{row}, {engine}") for row, engine in common)
+    lines, worst = [], math.nan
+    for row, engine in common:
+        one, two = first[row, engine], second[row, engine]
+        apart = abs(two / one - 1)
+        worst = apart if math.isnan(worst) else max(worst, apart)
+        lines.append(f"{f'{row}, {engine}':{width}}  {one:6.3f}  {two:6.3f}  {100 * apart:5.1f} %")
+    return "\n".join([f"{'ratio of images/s to the first engine':{width}}  {'A':>6}  {'B':>6}  apart", *lines]), worst

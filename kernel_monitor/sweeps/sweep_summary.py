@@ -1,0 +1,122 @@
+"""A sweep in words: as data for `--json`, as a table for a terminal, and in one sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..analysis.results import plain
+from ..analysis.switches import REPLAYS
+from ..report.formats import count, money, number, percent, plural
+from ..report.privacy import cleaned
+from .table_cells import Cell, cells, signs
+
+
+def summary(content: Mapping[str, Any], price: float | None = None, currency: str = "") -> dict[str, Any]:
+    """What is in `sweep.json`, with the cells that it gives, as JSON-able values without any folder."""
+    found = cells(content, price)
+    right, judged = signs(found)
+    made = {
+        **{key: value for key, value in content.items() if key != "passes"},
+        "sentence": sentence(found),
+        "price": price,
+        "currency": currency,
+        "signs": {"right": right, "judged": judged},
+        "cells": [cell.to_json() for row in found for cell in row],
+        "passes": len(content["passes"]),
+        "passes_planned": len(content["grid"]["rows"]) * content["grid"]["passes"],
+    }
+    return dict(plain(cleaned(made)))
+
+
+def failed(found: Sequence[Sequence[Cell]]) -> list[Cell]:
+    """The cells that were not measured."""
+    return [cell for row in found for cell in row if cell.problem is not None]
+
+
+def sentence(found: Sequence[Sequence[Cell]]) -> str:
+    """The result in one sentence: the largest saving of an engine, and the largest loss."""
+    known = [cell for row in found for cell in row if math.isfinite(cell.saved) and cell.engine != REPLAYS]
+    if not known:
+        return "No two engines of a row were measured yet."
+    first = {cell.row: row[0] for row in found for cell in row}
+    best, worst = max(known, key=lambda cell: cell.saved), min(known, key=lambda cell: cell.saved)
+    words: list[str] = []
+    for cell, share, what in ((best, best.saved, "saves {} of {}’s time"), (worst, -worst.saved, "takes {} longer")):
+        if share > cell.noise:
+            base, same = first[cell.row], words and cell.engine == best.engine
+            change = what.format(percent(share), base.engine)
+            words.append(
+                f"{'it' if same else cell.engine} {change} in {cell.row} "
+                f"({number(base.epoch)} → {number(cell.epoch)} s per epoch)"
+            )
+    return f"{'; '.join(words)}." if words else "No engine is faster or slower than the first beyond the noise."
+
+
+def said_of_signs(found: Sequence[Sequence[Cell]]) -> str | None:
+    """In how many cells the predicted sign was right, and in how many there was a change at all."""
+    right, judged = signs(found)
+    if not judged:
+        return None
+    changed = sum(cell.sign_right is not None and abs(cell.saved) > cell.noise for row in found for cell in row)
+    return (
+        f"The predicted sign of the change was right in {right} of {plural(judged, 'cell')}; in {changed} of them the "
+        "change was beyond the noise."
+    )
+
+
+def table(content: Mapping[str, Any], price: float | None = None, currency: str = "") -> str:
+    """The table for a terminal: each cell with its seconds per epoch, what was delivered and what it saves."""
+    found = cells(content, price)
+    head = [
+        "",
+        "engine",
+        "s/epoch",
+        "images/s",
+        "delivered",
+        "batches",
+        "saved",
+        "noise",
+        "wait",
+        "own work",
+        "predicted",
+    ]
+    if price is not None:
+        head.append("cost/epoch")
+    lines = [head]
+    for row in found:
+        for place, cell in enumerate(row):
+            name = cell.row if place == 0 else ""
+            if not cell.rates:
+                lines.append([name, cell.engine, f"not measured: {cell.problem}"])
+                continue
+            delivered = f"{count(cell.replaced)} replayed" if cell.replaced else count(cell.samples)
+            line = [
+                name, cell.engine, number(cell.epoch), number(cell.rate), delivered, count(cell.batches),
+                percent(cell.saved) if place else "", percent(cell.noise) if place else "",
+                f"{number(cell.wait)} ms", f"{number(cell.own_work)} ms", predicted(cell) if place else "",
+            ]  # fmt: skip
+            lines.append([*line, *([money(cell.cost, currency)] if price is not None else [])])
+    widths = [max(len(line[k]) for line in lines if len(line) == len(head)) for k in range(len(head))]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in lines]
+    return "\n".join([*text, "", *closing(content, found)])
+
+
+def closing(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> list[str]:
+    """The sentences below the table: result, predicted signs, the empty epoch, and what failed."""
+    lines = [sentence(found)]
+    if (said := said_of_signs(found)) is not None:
+        lines.append(said)
+    empty = content.get("empty_epoch")
+    if empty and empty.get("problem"):
+        lines.append(f"Re-enacted, a loader that is never reset: {empty['problem']}.")
+    return lines
+
+
+def predicted(cell: Cell) -> str:
+    """`12 to 31 %, right`; `-` where nothing was predicted."""
+    if not (math.isfinite(cell.low) and math.isfinite(cell.high)):
+        return "-"
+    words = f"{percent(cell.low).removesuffix(' %')} to {percent(cell.high)}"
+    return words if cell.sign_right is None else f"{words}, {'right' if cell.sign_right else 'wrong'}"
