@@ -30,20 +30,13 @@ from kernel_monitor.loaders.plan import Slot
 from kernel_monitor.loaders.remote.node_files import probes, read_files, sees
 
 from .conftest import augmented
-from .datasets import RUNNABLE, Case, as_written, equal, write_images
+from .datasets import RUNNABLE, Case, as_written, equal
 from .datasets.folder import photos
+from .test_own_datasets import folder, images
+
+__all__ = ["folder", "images"]  # fixtures
 
 SEED = 11
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("datasets"))
-
-
-@pytest.fixture
-def folder(images: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(images, tmp_path / "images")
 
 
 class Elsewhere:

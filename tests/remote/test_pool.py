@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from ray.util import scheduling_strategies
 
+from kernel_monitor.loaders.remote import node_worker
 from kernel_monitor.loaders.remote import pool as pool_module
 from kernel_monitor.loaders.remote.dispatch import Dispatch
-from kernel_monitor.loaders.remote.node_files import Sending, Work
-from kernel_monitor.loaders.remote.node_worker import Place
+from kernel_monitor.loaders.remote.node_files import Sending, Work, probes
+from kernel_monitor.loaders.remote.node_worker import NodeWorker, Place, versions
 from kernel_monitor.loaders.remote.nodes import sentence
 from kernel_monitor.loaders.remote.pool import Pool
 
@@ -235,3 +240,38 @@ def test_a_slot_for_nodes_that_see_the_files_is_not_kept_waiting_when_there_are_
 
     asyncio.run(run())
     assert failed == [(7, "The nodes that see the data set's files are gone")]
+
+
+WITHOUT_PACKAGE = """
+import pickle, sys
+sys.modules["kernel_monitor"] = None  # it cannot be imported
+kind, place = pickle.loads(sys.stdin.buffer.read())
+print(kind(b"", 1, 0, 1, place).hello()["differs"])
+"""
+
+
+def test_a_node_without_this_package_can_say_so(tmp_path: Path) -> None:
+    """What it is sent must not need the package to be understood."""
+    file = tmp_path / "a.jpg"
+    file.write_bytes(b"content")
+    (probe,) = probes([str(file)])
+    place = Place(versions(), (), str(tmp_path), ((probe.path, probe.size, probe.digest),))
+    cloudpickle.register_pickle_by_value(node_worker)
+    try:
+        sent = cloudpickle.dumps((NodeWorker, place))
+    finally:
+        cloudpickle.unregister_pickle_by_value(node_worker)
+    command = [sys.executable, "-c", WITHOUT_PACKAGE]
+    found = subprocess.run(command, input=sent, capture_output=True, check=False, cwd=tmp_path)
+    assert found.stdout.decode().strip() == f"kernel-monitor none instead of {versions()['kernel-monitor']}", (
+        found.stderr
+    )
+
+
+def test_batches_with_large_files_are_few_at_once() -> None:
+    """They lie in an object store, too, of which at most half is used."""
+    dispatch = Dispatch(lambda *_: None, lambda *_: None)
+    dispatch.pool = placed(FakeRay(head=1, a=1), 1)  # with stores of 4 GB
+    assert dispatch._limit() == 64
+    dispatch.pool.sent_bytes = 200e6
+    assert dispatch._limit() == 10

@@ -85,10 +85,11 @@ class Dispatch:
 
     def _limit(self) -> int:
         """Slots under way, by number and by what they take of an object store."""
-        if not self._bytes:
+        each = self._bytes + self.pool.sent_bytes
+        if not each:
             return MOST
         smallest = min((node.store for node in self.pool.nodes.values() if node.alive and node.store), default=0)
-        return min(MOST, max(1, int(STORE_SHARE * smallest / self._bytes))) if smallest else MOST
+        return min(MOST, max(1, int(STORE_SHARE * smallest / each))) if smallest else MOST
 
     def _free(self, work: Work, but: tuple[Remote, ...] = ()) -> Remote | None:
         """The worker with the fewest slots, if it has room."""

@@ -88,7 +88,12 @@ class DriverProcess:
             self._channel = Channel(source, sink)
             threading.Thread(target=self._send_all, name="ray slots", daemon=True).start()
             here = str(Path.cwd())
-            place = Place(versions(), tuple(path or here for path in sys.path), here, probes)
+            place = Place(
+                versions(),
+                tuple(path or here for path in sys.path),
+                here,
+                tuple((one.path, one.size, one.digest) for one in probes),
+            )
             self._outbox.put((("open", address, place, sending, workers, prefetch), [blob]))
             self._await_ready(address)
             self._reader = threading.Thread(target=self._receive_all, name="ray batches", daemon=True)
@@ -134,7 +139,7 @@ class DriverProcess:
         return any(node.is_sent_files and node.alive and node.reason is None for node in self.nodes)
 
     def take(self, run: int, slot: Slot, rows: bytes | None, paths: tuple[str, ...]) -> None:
-        """Have a slot computed; `rows` and `paths`: see `pool.Work`."""
+        """Have a slot computed; `rows` and `paths`: see `node_files.Work`."""
         self._outbox.put((("slot", run, slot.number, pickle.dumps(slot, protocol=5), rows, paths), []))
 
     def give(self, blob: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -51,15 +52,15 @@ class PassedOn:
         if not images or cpu_s <= 0:
             return None
         far = any(node.workers and not node.is_ours and not node.address.startswith("127.") for node in nodes)
-        speed = _link_speed() if far else 0.0
+        speed = self._link_speed if far else 0.0
         each = (last.bytes - first.bytes) / images
         return {"driver": images / cpu_s, "link": speed / each if speed and each else None}
 
-
-def _link_speed() -> float:
-    """Bytes/s of this machine's fastest network interface; 0 where none says."""
-    try:
-        found = psutil.net_if_stats()
-    except OSError:
-        return 0.0
-    return max((one.speed * 1e6 / 8 for name, one in found.items() if one.isup and name != "lo"), default=0.0)
+    @functools.cached_property  # a state is asked for ten times a second
+    def _link_speed(self) -> float:
+        """Bytes/s of this machine's fastest network interface; 0 where none says."""
+        try:
+            found = psutil.net_if_stats()
+        except OSError:
+            return 0.0
+        return max((one.speed * 1e6 / 8 for name, one in found.items() if one.isup and name != "lo"), default=0.0)

@@ -54,10 +54,10 @@ def probes(paths: Iterable[str]) -> tuple[Probe, ...]:
     return tuple(found)
 
 
-def sees(wanted: Sequence[Probe]) -> bool:
-    """Whether this machine has all these files, with the same content."""
+def sees(wanted: Sequence[tuple[str, int, bytes]]) -> bool:
+    """Whether this machine has all these files, given as the fields of a `Probe`, with the same content."""
     try:
-        return all(_probe(probe.path) == probe for probe in wanted)
+        return all(_probe(path) == (path, size, digest) for path, size, digest in wanted)
     except OSError:
         return False
 

@@ -11,10 +11,7 @@ import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .node_files import Probe
+from typing import Any
 
 COMPARED = ("torch", "torchvision", "numpy", "pillow")
 """What the pixels of a batch depend on."""
@@ -27,7 +24,8 @@ class Place:
     versions: dict[str, str]  # of the kernel, by `versions`
     paths: tuple[str, ...]  # where the kernel looks for modules
     folder: str  # in which it works
-    probes: tuple[Probe, ...] = ()  # files of the data set
+    # Files of the data set, each the fields of a `node_files.Probe`: a node without this package must understand them.
+    probes: tuple[tuple[str, int, bytes], ...] = ()
 
 
 def versions() -> dict[str, str]:

@@ -72,6 +72,7 @@ class Pool:
         self.nodes: dict[str, Node] = {}
         self.workers: list[Remote] = []
         self.version = 0  # of the data set
+        self.sent_bytes = 0.0  # of the files that go with a batch, moving mean
         self._ray = ray
         self._place = place
         self._sending = sending
@@ -314,6 +315,8 @@ class Pool:
     def _asked_with_files(self, worker: Remote, work: Work) -> asyncio.Future[Any]:
         async def ask() -> Any:
             contents = await asyncio.to_thread(read_files, work.paths)
+            size = float(sum(one.nbytes for one in contents if not isinstance(one, tuple)))
+            self.sent_bytes = size if not self.sent_bytes else 0.9 * self.sent_bytes + 0.1 * size
             return await self._asked(worker.handle.compute.remote(self.version, work.slot, work.rows, contents))
 
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
