@@ -29,15 +29,27 @@ from .conftest import FREE, has_gpu
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 # A folder that is missing is a failure: its tests would be gone and nobody would notice.
-FOLDERS = ("unit", "truth", "record", "wire", "loaders", "remote", "packaging", "kernel", "notebooks", "browser")
+FOLDERS = (
+    "unit",
+    "truth",
+    "record",
+    "wire",
+    "loaders",
+    "ranks",
+    "remote",
+    "packaging",
+    "kernel",
+    "notebooks",
+    "browser",
+)
 PAGE = "widgets (vitest)"
 LIMIT_S = 1800.0
 ALONE = "alone"
-LONGEST_FIRST = ("browser", "loaders", "unit", "kernel", "remote", "packaging", "notebooks", "record")
+LONGEST_FIRST = ("browser", "loaders", "unit", "kernel", "ranks", "remote", "packaging", "notebooks", "record")
 """So that no lane is left with a long folder when the others have finished."""
 LANES = int(os.environ.get("TEST_LANES", "4"))
 PRINTING = threading.Lock()
-AGAIN = ("unit", "record", "remote", "kernel", "notebooks", "browser")
+AGAIN = ("unit", "record", "ranks", "remote", "kernel", "notebooks", "browser")
 """Folders whose tests wait for other processes. Not the loaders': what they deliver must never depend on the load."""
 FEW = 3  # of failures: more are no accident
 RUNNING: set[int] = set()

@@ -171,6 +171,7 @@ export interface SchemaState {
   readonly gpu_reason: string | null;
   readonly loaders: readonly SchemaLoader[];
   readonly nodes?: readonly SchemaNode[];
+  readonly ranks?: readonly SchemaRank[];
   readonly host: Host;
   readonly charts: readonly string[];
 }
@@ -215,6 +216,19 @@ export interface SchemaNode {
   readonly id: string;
   readonly name: string;
   readonly cores: readonly number[];
+  readonly alive: boolean;
+  readonly reason: string | null;
+}
+/**
+ * A rank that has columns; `host`: another machine's name, empty for this one; `reason`: why it is not alive.
+ */
+export interface SchemaRank {
+  readonly id: string;
+  readonly job: number;
+  readonly number: number;
+  readonly world: number | null;
+  readonly host: string;
+  readonly steps: boolean;
   readonly alive: boolean;
   readonly reason: string | null;
 }
@@ -767,6 +781,7 @@ export interface Received {
   readonly MigInstance: MigInstance;
   readonly SchemaLoader: SchemaLoader;
   readonly SchemaNode: SchemaNode;
+  readonly SchemaRank: SchemaRank;
   readonly Host: Host;
   readonly Limits: Limits;
   readonly Topology: Topology;
@@ -820,12 +835,14 @@ export const FIELDS: Readonly<Record<string, string>> = {
   EmbeddedSession:
     'bokeh:string item:unknown schema:SchemaState events:Event[] rows:number percent:boolean[] zone_ms:number table:string',
   SchemaState:
-    'version:number interval:number origin:number capacity:number series:Series[] cpus:number[] gpus:Gpu[] gpu_reason:string? loaders:SchemaLoader[] nodes?:SchemaNode[] host:Host charts:string[]',
+    'version:number interval:number origin:number capacity:number series:Series[] cpus:number[] gpus:Gpu[] gpu_reason:string? loaders:SchemaLoader[] nodes?:SchemaNode[] ranks?:SchemaRank[] host:Host charts:string[]',
   Series: 'name:string unit:string',
   Gpu: 'index:number name:string memory_total:number? reasons:string{} mig:MigInstance[] throttle:string[]',
   MigInstance: 'index:number name:string memory_total:number?',
   SchemaLoader: 'id:string name:string phased:boolean',
   SchemaNode: 'id:string name:string cores:number[] alive:boolean reason:string?',
+  SchemaRank:
+    'id:string job:number number:number world:number? host:string steps:boolean alive:boolean reason:string?',
   Host: 'cpu_model?:string? logical_cpus?:number memory_total?:number platform?:string? limits?:Limits topology?:Topology reasons?:string{}',
   Limits: 'cpus?:number[] cpu_quota?:number? memory?:number? source?:string?',
   Topology: 'sockets?:number[][] numa?:number[][]',
