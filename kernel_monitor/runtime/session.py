@@ -56,7 +56,7 @@ class Session:
         self.client: SamplerClient | None = None
         self.tracker = LoaderTracker(store, self.session_time, self.add_event)
         self.nodes = NodeTracker(store, self.remember)
-        self.ranks = RankTracker(store, self.remember)
+        self.ranks = RankTracker(store, self.remember, self.add_event)
         self.share = Share()
         self.expected_hello: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._feed = RecorderFeed(self._send, lambda: self.recorder.on, hidden=self.hidden_names)

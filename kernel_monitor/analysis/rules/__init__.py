@@ -12,14 +12,14 @@ from ...store import Snapshot
 from ..decision import Decision
 from ..frames import Frames
 from ..results import Finding, Segment
-from . import gpu_use, loader_processes, memory_growth, step_patterns, whole_session
+from . import gpu_use, loader_processes, memory_growth, slow_ranks, step_patterns, whole_session
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing
 
 __all__ = ["RULES", "Parameter", "Rule", "evaluate"]
 
 RULES: dict[str, Rule] = {
     rule.id: rule
-    for family in (gpu_use, loader_processes, step_patterns, memory_growth, whole_session)
+    for family in (gpu_use, loader_processes, step_patterns, memory_growth, whole_session, slow_ranks)
     for rule in family.RULES
 }
 """Every rule by its id."""

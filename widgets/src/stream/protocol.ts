@@ -338,13 +338,14 @@ export interface RecordingState {
   readonly message: string;
 }
 /**
- * The live analysis; a frame has only the fields that changed.
+ * The live analysis; a frame has only the fields that changed. `ranks`: sentences on slow ranks, one of a job.
  */
 export interface Findings {
   readonly verdict?: VerdictState | null;
   readonly offers?: readonly OfferState[];
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
+  readonly ranks?: readonly string[];
 }
 /**
  * Where the time of a loader's steps goes; see `analysis.results.Verdict`.
@@ -428,6 +429,7 @@ export interface FindingsReply {
   readonly offers?: readonly OfferState[];
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
+  readonly ranks?: readonly string[];
 }
 /**
  * `kernel_monitor_frame`: a new row; its buffer has one float32 per series, NaN if missing.
@@ -437,6 +439,7 @@ export interface Frame {
   readonly offers?: readonly OfferState[];
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
+  readonly ranks?: readonly string[];
   readonly protocol: number;
   readonly session: string | null;
   readonly schema: number;
@@ -748,6 +751,7 @@ export interface SubscribeReply {
   readonly offers?: readonly OfferState[];
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
+  readonly ranks?: readonly string[];
   readonly lease: number;
   readonly session: string | null;
   readonly running: boolean;
@@ -850,7 +854,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   ErrorReply: 'status:string error:string message:string',
   ExportReply: 'status:string filename:string',
   FindingsReply:
-    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState?',
+    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[]',
   VerdictState:
     'kind:string segment:string? sentence:string advised:AdviceState[] advice:string shares:number?{} steps:number missing:string[] gains:GainState[] loader:string',
   AdviceState: 'text:string points:AdvicePoint[] segment:string?',
@@ -870,7 +874,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   Operator: 'name:string share:number? self_ms:number? count:number?',
   GpuKernel: 'name:string share:number? ms:number? launches:number?',
   Frame:
-    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
+    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
     'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
@@ -900,7 +904,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   SessionEntry:
     'path:string id:string started:number seconds:number bytes:number live:boolean goodbye:boolean host:string told:boolean problem:string? damaged:boolean',
   SubscribeReply:
-    'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
+    'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
   RecordedLabel:
     'started:number ended:number? live:boolean goodbye:boolean reason:string? seconds:number bin_s:number? path:string'
 };
