@@ -59,7 +59,7 @@ class Jobs:
             if not process.rank.alive or now - process.heard > max(FRAME_S, SILENT_S * (not process.rank.steps)):
                 continue
             for part, value in list(process.values.items()):
-                if part in ("cpu", "images") or now <= process.step_until:
+                if math.isfinite(value) and (part in ("cpu", "images") or now <= process.step_until):
                     found[f"rank/{process.rank.id}/{part}"] = value
         return found
 

@@ -38,7 +38,7 @@ def rows_of(page: Page, part: str, rank: str) -> list[float]:
 
 def test_torchrun_in_a_cell_is_seen_in_store_recording_and_pandas(page: Page, port: int) -> None:
     page.run("from kernel_monitor import monitor")
-    command = f"!STEPS=150 SLOW_RANK=1 {{sys.executable}} {TORCHRUN} {port} -m tests.ranks.training"
+    command = f"!STEPS=110 SLOW_RANK=1 {{sys.executable}} {TORCHRUN} {port} -m tests.ranks.training"
     page.run(f"import sys\n{command}", timeout=90)
     wait_for(page, "len(ranks) == 2 and not any(r.alive for r in ranks)")
     assert [(job, number, world, steps) for job, number, world, steps, _, _ in ranks(page)] == [
