@@ -40,12 +40,14 @@ def shape(schema: Schema) -> Schema:
         )
         for k, node in enumerate(drawn)
     )
+    # Equal reasons have one placeholder: the chart names their ranks together.
+    first = {rank.reason: k for k, rank in reversed(list(enumerate(schema.ranks)))}
     ranks = tuple(
         replace(
             rank,
             id=f"kmrank{k}idkmend",
             host=rank.host and f"kmrank{k}hostkmend",
-            reason=None if rank.reason is None else f"kmrank{k}reasonkmend",
+            reason=None if rank.reason is None else f"kmrank{first[rank.reason]}reasonkmend",
         )
         for k, rank in enumerate(schema.ranks)
     )

@@ -20,7 +20,7 @@ NAMED = 16  # ranks in the key of the lines; the hover names all
 def ranks(schema: Schema, page: Page) -> list[UIElement]:
     """Step time and share of the data wait of each rank that sends steps; the CPU of each rank's process.
 
-    The rows of a rank that has ended are hatched, and the reason is in the heading.
+    The heading has the reason of each rank that has ended; its rows are hatched while others go on.
     """
     several = len({rank.job for rank in schema.ranks}) > 1
     note = _ended(schema, several) or None
@@ -44,6 +44,7 @@ def _rows(schema: Schema, part: str, several: bool) -> tuple[list[Row], list[Gro
     rows: list[Row] = []
     groups: list[Group] = []
     job = None
+    going_on = any(rank.alive for rank in schema.ranks)
     for rank in reversed(schema.ranks):
         series = f"rank/{rank.id}/{part}"
         if series not in schema.columns:
@@ -52,7 +53,7 @@ def _rows(schema: Schema, part: str, several: bool) -> tuple[list[Row], list[Gro
             job = rank.job
             groups.append(Group(f"job {job}", str(job), len(rows), len(rows)))
         label = f"{_name(rank, several)}{'' if rank.alive else ' · ended'}"
-        rows.append(Row(series, label, str(rank.number), hatched=not rank.alive))
+        rows.append(Row(series, label, str(rank.number), hatched=going_on and not rank.alive))
         last = groups[-1]
         groups[-1] = Group(last.label, last.short, last.start, len(rows))
     return rows, groups
