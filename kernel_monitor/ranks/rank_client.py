@@ -129,7 +129,7 @@ class RankClient:
             self.dropped += 1  # its steps go with the next frame, as far as the meters keep them
             return
         try:
-            socket.send_multipart(packed(self._frame(bye)), flags=zmq.NOBLOCK)
+            socket.send(packed(self._frame(bye)), flags=zmq.NOBLOCK)
         except zmq.Again:
             self.dropped += 1
 

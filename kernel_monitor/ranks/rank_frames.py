@@ -1,11 +1,14 @@
-"""The frames that ranks send: a JSON head, and steps as bytes. Every frame stands for itself: any may be lost."""
+"""The frames that ranks send: a JSON head in a line, and steps as bytes. Each stands for itself: any may be lost.
+
+A frame is a message of one part. libzmq ends a process whose connection breaks between two parts of a message that it
+sends (an assertion in its `session_base.cpp`), and a rank is somebody's training.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import struct
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .identity import Identity
@@ -33,20 +36,21 @@ class Frame(NamedTuple):
     steps: list[Row]
 
 
-def packed(frame: Frame) -> list[bytes]:
-    """A frame as the parts of a message."""
+def packed(frame: Frame) -> bytes:
+    """A frame as a message."""
     head: dict[str, Any] = {**frame._asdict(), "identity": frame.identity._asdict(), "version": VERSION}
     del head["steps"]
     head = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in head.items()}
-    return [json.dumps(head).encode(), b"".join(STEP.pack(*row) for row in frame.steps[-MOST_STEPS:])]
+    return b"\n".join([json.dumps(head).encode(), b"".join(STEP.pack(*row) for row in frame.steps[-MOST_STEPS:])])
 
 
-def unpacked(parts: Sequence[bytes]) -> Frame:
+def unpacked(message: bytes) -> Frame:
     """The inverse. A ValueError for anything else."""
-    if len(parts) != 2 or len(parts[1]) % STEP.size or len(parts[1]) > MOST_STEPS * STEP.size:
+    line, end, rows = message.partition(b"\n")
+    if not end or len(rows) % STEP.size or len(rows) > MOST_STEPS * STEP.size:
         raise ValueError("no frame of a rank")
     try:
-        head: dict[str, Any] = json.loads(parts[0])
+        head: dict[str, Any] = json.loads(line)
         if head["version"] != VERSION:
             raise ValueError("a frame of another version")
         return Frame(
@@ -59,7 +63,7 @@ def unpacked(parts: Sequence[bytes]) -> Frame:
             offset=_maybe(head["offset"]),
             bound=_maybe(head["bound"]),
             bye=None if head["bye"] is None else str(head["bye"])[:200],
-            steps=[row for row in STEP.iter_unpack(parts[1]) if math.isfinite(row[0])],
+            steps=[row for row in STEP.iter_unpack(rows) if math.isfinite(row[0])],
         )
     except (AttributeError, KeyError, TypeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no frame of a rank: {error!r:.100}") from None

@@ -152,7 +152,7 @@ class RankServer:
                 return
             received = time.monotonic()
             try:
-                frame = unpacked(parts)
+                frame = unpacked(b"".join(parts))
             except ValueError as error:
                 self.refused += 1
                 log.debug("a message of a rank was refused: %s", error)

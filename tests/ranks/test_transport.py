@@ -72,8 +72,8 @@ class Client:
             self.socket.curve_secretkey = (secret or join.secret).encode()
         self.socket.connect(address)
 
-    def send(self, *parts: bytes) -> None:
-        self.socket.send_multipart(list(parts))
+    def send(self, message: bytes) -> None:
+        self.socket.send(message)
 
     def answered(self, seconds: float) -> bool:
         return bool(self.socket.poll(int(1000 * seconds)))
@@ -110,7 +110,7 @@ def test_who_has_the_keys_is_heard_and_answered_with_the_time(
     join = session_files.read(server.folder)
     clients.append(Client(join.addresses[place], join))
     sent = frame()
-    clients[0].send(*packed(sent))
+    clients[0].send(packed(sent))
     assert clients[0].answered(HEARD_S)
     answer = json.loads(clients[0].socket.recv())
     assert answer["sent"] == sent.sent <= answer["received"] <= answer["answered"]
@@ -151,44 +151,49 @@ def test_a_foreign_client_gets_nothing_and_breaks_nothing(
             theirs = zmq.curve_keypair()[0].decode()
             foreign = Client(address, Join(**{**vars(join), "server": theirs}))
         clients.append(foreign)
-        foreign.send(*packed(frame()))
+        foreign.send(packed(frame()))
         assert not foreign.answered(1.0)
     assert server.ranks() == []
     own = Client(address, join)
     clients.append(own)
-    own.send(*packed(frame()))
+    own.send(packed(frame()))
     assert own.answered(HEARD_S)
 
 
 def test_messages_that_are_no_frames_are_refused_and_counted(server: RankServer, clients: list[Client]) -> None:
     join = session_files.read(server.folder)
     clients.append(Client(join.addresses[0], join))
-    head, steps = packed(frame())
+    good = packed(frame())
+    head, _, steps = good.partition(b"\n")
     other = json.loads(head)
+
+    def with_head(**changes: Any) -> bytes:
+        return json.dumps({**other, **changes}).encode() + b"\n" + steps
+
     bad = [
-        (b"", b""),
-        (head,),
-        (head, steps[:-1]),
-        (os.urandom(200), steps),
-        (b"[]", steps),
-        (b"[" * 50_000, steps),
-        (json.dumps({**other, "version": 99}).encode(), steps),
-        (json.dumps({**other, "identity": {"pid": "x"}}).encode(), steps),
-        (json.dumps({**other, "identity": {**other["identity"], "rank": -1}}).encode(), steps),
-        (json.dumps({**other, "identity": {**other["identity"], "start": None}}).encode(), steps),
-        (json.dumps({**other, "cpu": "hot"}).encode(), steps),
+        b"",
+        head,
+        good[:-1],
+        os.urandom(200).replace(b"\n", b"") + b"\n" + steps,
+        b"[]\n" + steps,
+        b"[" * 50_000 + b"\n" + steps,
+        with_head(version=99),
+        with_head(identity={"pid": "x"}),
+        with_head(identity={**other["identity"], "rank": -1}),
+        with_head(identity={**other["identity"], "start": None}),
+        with_head(cpu="hot"),
     ]
-    for parts in bad:
+    for message in bad:
         with pytest.raises(ValueError, match=r"."):
-            unpacked(parts)
-        clients[0].send(*parts)
+            unpacked(message)
+        clients[0].send(message)
     assert until(lambda: server.refused == len(bad)), server.refused
-    clients[0].send(head, steps)
+    clients[0].send(good)
     assert until(lambda: bool(server.ranks()))
     # ZeroMQ closes the connection of who sends more than a frame can have, and takes it again.
-    clients[0].send(b"x" * (MOST_BYTES + 1), steps)
+    clients[0].send(b"x" * (MOST_BYTES + 1))
     for _ in range(20):
-        clients[0].send(head, steps)
+        clients[0].send(good)
         if clients[0].answered(0.25):
             break
     else:
