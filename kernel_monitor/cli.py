@@ -134,6 +134,17 @@ def _parser() -> _Parser:
     )
     add_options(sweep)
 
+    ranks = add(
+        _run,
+        "run",
+        "run a training whose ranks appear in a notebook's dashboard, or are recorded",
+        "Runs a command. The steps of its processes (of loaders under switchable or watch_loader) go to the session of "
+        "a kernel (--join, or KERNEL_MONITOR_JOIN); without one they are recorded in a session of their own. The exit "
+        "status is the command's.",
+    )
+    ranks.add_argument("--join", metavar="FOLDER", type=_name, help="of the kernel's session: %%monitor join names it")
+    ranks.add_argument("words", metavar="-- COMMAND …", nargs=argparse.REMAINDER, help="such as: -- torchrun train.py")
+
     add(
         _warm,
         "warm",
@@ -289,6 +300,30 @@ def _sweep(options: argparse.Namespace) -> int:
     from .sweeps.sweep_options import command
 
     return command(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    import os
+
+    from .ranks.headless import run
+    from .ranks.session_files import VARIABLE
+
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if not words:
+        raise MonitorError("run needs a command: kernel-monitor run -- torchrun train.py")
+    folder = options.join or os.environ.get(VARIABLE)
+    if folder is not None:
+        return run(words, folder)
+    from .runtime import monitor
+
+    monitor.start()
+    try:
+        return run(words, None)
+    finally:
+        monitor.stop("the command has ended")
+        path = monitor.recording["path"]
+        if path is not None:
+            print(f"recorded: {path}", file=sys.stderr)
 
 
 def _warm(_options: argparse.Namespace) -> int:

@@ -103,9 +103,13 @@ class RecordedSession:
                 replace(node, name=shown(node.name), reason=None if node.reason is None else shown(node.reason))
                 for node in schema.nodes
             )
+            ranks = tuple(
+                replace(rank, host=shown(rank.host), reason=None if rank.reason is None else shown(rank.reason))
+                for rank in schema.ranks
+            )
             return replace(
                 whole,
-                schema=replace(schema, loaders=loaders, nodes=nodes),
+                schema=replace(schema, loaders=loaders, nodes=nodes, ranks=ranks),
                 events=shown_in(whole.events),
                 loaders=shown_in(whole.loaders),
                 facts=shown_in(dict(whole.facts)),

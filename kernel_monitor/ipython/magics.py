@@ -49,6 +49,7 @@ USAGE = """%monitor                        show the dashboard (starts the monito
 %monitor mark WORDS             begin a new segment here, by this name
 %monitor price 2.50€|off        what an hour of this machine costs; 2.50€+0.30: and of each CPU machine
 %monitor export PATH            write everything as one HTML file
+%monitor join                   what to set so that ranks started elsewhere appear here
 %monitor record on|off          go on with the recording, or leave it
 %monitor sessions               the recorded sessions
 %monitor open [SESSION]         the dashboard of a recorded session: a path, an id or its beginning; or the newest
@@ -106,6 +107,9 @@ class MonitorMagics(Magics):
                 self._say_news()
             case "sidebar":
                 self._sidebar()
+            case "join":
+                monitor.start()
+                _say(monitor.live_session.ranks.join_words())
             case "stop":
                 monitor.stop()
                 self._update_summaries()
@@ -273,7 +277,7 @@ def _parser() -> _Parser:
     start.add_argument("--history", type=float, default=None)
     start.add_argument("--charts", type=lambda text: [chart.strip() for chart in text.split(",")], default=None)
     start.add_argument("--no-record", dest="record", action="store_false", default=None)
-    for name in ("sidebar", "stop", "status", "verdict", "sessions"):
+    for name in ("sidebar", "join", "stop", "status", "verdict", "sessions"):
         add(name)
     switch = add("switch", loader=True)
     switch.add_argument("backend")

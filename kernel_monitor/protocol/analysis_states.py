@@ -169,9 +169,10 @@ class ProfileState(TypedDict):
 
 
 class Findings(TypedDict):
-    """The live analysis; a frame has only the fields that changed."""
+    """The live analysis; a frame has only the fields that changed. `ranks`: sentences on slow ranks, one of a job."""
 
     verdict: NotRequired[VerdictState | None]
     offers: NotRequired[list[OfferState]]
     diagnosing: NotRequired[DiagnosisState | None]
     profiling: NotRequired[ProfileState | None]
+    ranks: NotRequired[list[str]]

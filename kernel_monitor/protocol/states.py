@@ -79,6 +79,19 @@ class SchemaNode(TypedDict):
     reason: str | None
 
 
+class SchemaRank(TypedDict):
+    """A rank that has columns; `host`: another machine's name, empty for this one; `reason`: why it is not alive."""
+
+    id: str
+    job: int
+    number: int
+    world: int | None
+    host: str
+    steps: bool
+    alive: bool
+    reason: str | None
+
+
 class SchemaState(TypedDict):
     """The meaning of the table's columns; `version` grows with every change."""
 
@@ -92,6 +105,7 @@ class SchemaState(TypedDict):
     gpu_reason: str | None
     loaders: list[SchemaLoader]
     nodes: NotRequired[list[SchemaNode]]
+    ranks: NotRequired[list[SchemaRank]]
     host: Host
     charts: list[str]
 

@@ -28,6 +28,7 @@ EPOCHS = 2_000  # epochs in a snapshot, of all loaders together, the newest
 LAYOUTS = 5_000  # layouts that are read, the newest
 LOADERS = 256  # loaders whose states and steps are read, the newest
 NODES = 256  # other machines that are read, the newest
+RANKS = 1024  # ranks that are read, the newest
 SERIES = 16_384  # series of one layout, and of all together
 CPUS = 8_192  # logical cores
 GPUS = 128  # GPUs

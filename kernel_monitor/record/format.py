@@ -3,10 +3,10 @@
 An SQLite database, in WAL mode while it is written and a plain file once it is closed. Tables:
 
 * `meta`: facts by name, as JSON: `session`, `origin` (Unix s at session time 0), `created` (Unix s), `writer` (the
-  writing process), `ended`, `facts`, `loaders`, `nodes`, `epochs`, `dropped` (the oldest rows, deleted for want of
-  room).
-* `layouts`: the series of a kind of rows (`host`, `loaders`, and `node/<id>` for each other machine), which never
-  change; `hellos`: the sampler's hellos.
+  writing process), `ended`, `facts`, `loaders`, `nodes`, `ranks`, `epochs`, `dropped` (the oldest rows, deleted for
+  want of room).
+* `layouts`: the series of a kind of rows (`host`, `loaders`, `node/<id>` for each other machine, `rank/<id>` for each
+  rank), which never change; `hellos`: the sampler's hellos.
 * `tail`: the newest rows as they came, a batch each: float64 times[n], uint32 missed[n], float32 values[n, m].
 * `chunks`: older rows, packed (`codec`).
 * `events`, and `steps` in batches of `STEP`, packed or not.
@@ -36,6 +36,7 @@ HOST, LOADERS = "host", "loaders"
 NODE = "node/"
 """The kind of the rows of a node is this and its id, as in the names of its series: nodes come and go, and a layout of
 all of them would be a new one each time."""
+RANK = "rank/"  # the same for ranks
 STEP = struct.Struct("<dIII6fB")
 """One step, as `steps.measured_step.Step` has it: end (session s), counts, durations (s; NaN: not measured), flags."""
 
@@ -61,8 +62,9 @@ CREATE TABLE steps (
 
 def kind_of(series: str) -> str:
     """The kind of the rows that have a series."""
-    if series.startswith(NODE):
-        return NODE + series[len(NODE) :].partition("/")[0]
+    for kind in (NODE, RANK):
+        if series.startswith(kind):
+            return kind + series[len(kind) :].partition("/")[0]
     return LOADERS if series.startswith("loader/") else HOST
 
 

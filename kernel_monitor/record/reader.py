@@ -28,7 +28,7 @@ from .file_limits import LOADERS as LOADERS_READ
 from .file_limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
 from .format import HOST, SUFFIX, is_live
 from .row_table import MOST_STEPS, RowTable, count_steps, read_steps
-from .session_facts import ends, nodes, read_events, read_meta, shown_events, states
+from .session_facts import ends, nodes, ranks, read_events, read_meta, shown_events, states
 from .sessions import find, identity
 
 if TYPE_CHECKING:
@@ -228,6 +228,7 @@ class Session:
             meta = read_meta(connection, found)
             states(meta, found)
             nodes(meta, (), found)
+            ranks(meta, (), found)
             read_events(connection, found)
             table = RowTable(connection, found)
             table.thin(SHOWN_VALUES)
@@ -316,6 +317,7 @@ class Session:
                 for loader in list(ids)[-LOADERS_READ:]
             ),
             nodes=nodes(meta, layouts.order, []),
+            ranks=ranks(meta, layouts.order, []),
             host=hello["host"],
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from kernel_monitor.node_sources import Node
+from kernel_monitor.ranks.rank import Rank
 
 from . import validation
 from .file_limits import (
@@ -26,6 +27,7 @@ from .file_limits import (
     LAYOUTS,
     LOADERS,
     NODES,
+    RANKS,
     SEGMENTS,
     SERIES,
     SESSION_S,
@@ -111,6 +113,25 @@ def nodes(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tup
         )
         for node in order
     )
+
+
+def ranks(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tuple[Rank, ...]:
+    """The ranks that have `series`, as they were known last; of a session of an older version there are none."""
+    parts: dict[str, set[str]] = {}
+    for name in series:
+        kind, _, rest = name.partition("/")
+        rank, _, part = rest.partition("/")
+        if kind == "rank":
+            parts.setdefault(rank, set()).add(part)
+    found = []
+    for entry in (meta.get("ranks") or [])[-RANKS:]:
+        try:
+            known = validation.fitted(entry, validation.RANK)
+            if known["id"] in parts:
+                found.append(Rank(**{**known, "steps": "step" in parts[known["id"]]}))
+        except (validation.Misfit, TypeError) as error:
+            damage.append(f"the state of a rank: {error}")
+    return tuple(found)
 
 
 def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import codec
-from .format import APPLICATION_ID, FORMAT, HOST, LOADERS, NODE, STEP, TABLES, size_of_log, writer_here
+from .format import APPLICATION_ID, FORMAT, HOST, LOADERS, NODE, RANK, STEP, TABLES, size_of_log, writer_here
 
 CHUNK_ROWS = 600
 CHUNK_BYTES = 2 << 20  # of rows as they came: what packing holds in memory
@@ -145,6 +145,10 @@ class SessionFile:
     def node_layout(self, node: str, series: Sequence[tuple[str, str]]) -> int:
         """The layout for the values of a node (its id)."""
         return self._layout(f"{NODE}{node}", list(series))
+
+    def rank_layout(self, rank: str, series: Sequence[tuple[str, str]]) -> int:
+        """The layout for the values of a rank (its id)."""
+        return self._layout(f"{RANK}{rank}", list(series))
 
     def _layout(self, kind: str, series: list[tuple[str, str]]) -> int:
         text = json.dumps(series)

@@ -161,11 +161,12 @@ META: dict[str, Shape] = {
     "dropped": {"until": _moment, "rows": _count},
     "loaders": list,
     "nodes": list,
+    "ranks": list,
     "epochs": dict,
     "told": NUMBER,
     "copied": NUMBER,
 }
-"""The facts that are read; of `loaders`, `nodes` and `epochs` each entry has a shape of its own."""
+"""The facts that are read; of `loaders`, `nodes`, `ranks` and `epochs` each entry has a shape of its own."""
 
 COUNTS: dict[str, Shape] = {
     "epoch": _count,
@@ -195,6 +196,17 @@ STATE: dict[str, Shape] = {
 
 NODE: dict[str, Shape] = {"id": _name, "name": str, "alive?": bool, "reason?": MAYBE_TEXT}
 """Another machine (`docs/messages.md`, *Schema*)."""
+
+RANK: dict[str, Shape] = {
+    "id": _name,
+    "job": _count,
+    "number": _count,
+    "world?": int,
+    "host?": str,
+    "alive?": bool,
+    "reason?": MAYBE_TEXT,
+}
+"""A rank (`docs/messages.md`, *Schema*)."""
 
 _GAIN = {"action": str, "low?": MAYBE_NUMBER, "high?": MAYBE_NUMBER, "measured?": MAYBE_NUMBER, "basis?": str}
 _RUN = {

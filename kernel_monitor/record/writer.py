@@ -10,13 +10,14 @@ import struct
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 from kernel_monitor.node_sources import node_series
 from kernel_monitor.os_process import request_realtime
+from kernel_monitor.ranks.rank import rank_series
 from kernel_monitor.steps.measured_step import PHASES
 
 from .format import packed_step
@@ -264,8 +265,14 @@ class Recorder:
                 steps = steps + [packed_step(row) for row in command["rows"]]
                 self._steps[command["loader"]] = steps, dropped + int(command.get("dropped", 0))
             elif do == "node-values":
-                self._take_node_values(file, command["nodes"])
-            elif do in ("loaders", "nodes", "epochs", "facts"):
+                for node, found in command["nodes"].items():
+                    series = node_series(node, found["cores"])
+                    self._take_packed(file.node_layout(node, series), len(series), found["rows"])
+            elif do == "rank-values":
+                for rank, found in command["ranks"].items():
+                    series = rank_series(rank, steps=found["steps"])
+                    self._take_packed(file.rank_layout(rank, series), len(series), found["rows"])
+            elif do in ("loaders", "nodes", "ranks", "epochs", "facts"):
                 file.note(do, command[do])
             else:
                 self._status.complain(str(do), f"The recorder knows no such message: {do!r:.80}.")
@@ -282,12 +289,10 @@ class Recorder:
             cells = [math.nan if (value := values.get(name)) is None else value for name in names]
             self._add(layout, float(moment), 0, struct.pack(f"<{len(cells)}f", *cells))
 
-    def _take_node_values(self, file: SessionFile, nodes: Mapping[str, Mapping[str, Any]]) -> None:
-        for node, found in nodes.items():
-            series = node_series(node, found["cores"])
-            layout = file.node_layout(node, series)
-            for moment, packed in found["rows"]:
-                cells = base64.b64decode(packed, validate=True)
-                if len(cells) != 4 * len(series):
-                    raise ValueError(f"{len(cells)} bytes for {len(series)} values of {node}")
-                self._add(layout, float(moment), 0, cells)
+    def _take_packed(self, layout: int, width: int, rows: Sequence[tuple[float, str]]) -> None:
+        """Rows of a layout, each its time and its float32 values in base64."""
+        for moment, packed in rows:
+            cells = base64.b64decode(packed, validate=True)
+            if len(cells) != 4 * width:
+                raise ValueError(f"{len(cells)} bytes for {width} values")
+            self._add(layout, float(moment), 0, cells)

@@ -61,7 +61,9 @@ def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, floa
         rows, width = binned(part, times)
         data, percent = table(rows, drawn_as_lines)
     schema = rows.schema
-    bare = replace(schema, capacity=capacity(rows), cpus=(), gpus=(), gpu_reason=None, nodes=(), host={}, charts=())
+    bare = replace(
+        schema, capacity=capacity(rows), cpus=(), gpus=(), gpu_reason=None, nodes=(), ranks=(), host={}, charts=()
+    )
     session: EmbeddedSession = {
         "bokeh": bokehjs.version(),
         "item": item,

@@ -39,6 +39,7 @@ def clean(snapshot: Snapshot) -> Snapshot:
     gpus = tuple(replace(gpu, name=text(gpu.name), reasons=_clean(dict(gpu.reasons), text)) for gpu in schema.gpus)
     loaders = tuple(replace(loader, name=text(loader.name)) for loader in schema.loaders)
     nodes = tuple(replace(node, name=text(node.name), reason=_clean(node.reason, text)) for node in schema.nodes)
+    ranks = tuple(replace(rank, host=text(rank.host), reason=_clean(rank.reason, text)) for rank in schema.ranks)
     return replace(
         snapshot,
         schema=replace(
@@ -47,6 +48,7 @@ def clean(snapshot: Snapshot) -> Snapshot:
             gpu_reason=_clean(schema.gpu_reason, text),
             loaders=loaders,
             nodes=nodes,
+            ranks=ranks,
             host=_clean(dict(schema.host), text),
         ),
         events=_clean(snapshot.events, text),
@@ -67,7 +69,11 @@ def with_pseudonyms(snapshot: Snapshot, names: Mapping[str, str]) -> Snapshot:
     )
     return replace(
         snapshot,
-        schema=replace(snapshot.schema, nodes=nodes),
+        schema=replace(
+            snapshot.schema,
+            nodes=nodes,
+            ranks=tuple(replace(rank, host=pseudonymous(rank.host, names)) for rank in snapshot.schema.ranks),
+        ),
         events=pseudonymous(snapshot.events, names),
         loaders=pseudonymous(snapshot.loaders, names),
         facts=pseudonymous(dict(snapshot.facts), names),

@@ -235,6 +235,7 @@ def _recorded_subscribe(session: RecordedSession, state: MonitorState) -> Answer
         offers=[],
         diagnosing=None,
         profiling=None,
+        ranks=[],
         **state,
     )
     return content, []

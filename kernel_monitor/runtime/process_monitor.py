@@ -117,6 +117,7 @@ class Monitor:
         ray: str | None = None,
         send_files: bool | str | None = None,
         node_names: bool | None = None,
+        ranks: str | None = None,
     ) -> SettingsState:
         """Change settings, also while the monitor runs, without losing samples; returns all settings.
 
@@ -133,6 +134,8 @@ class Monitor:
                 True, False, or `auto` (the default) for those that do not see the files. Counts from the next time that
                 a loader joins the cluster. Part of no recording.
             node_names: whether recordings and exports may name other machines; default False: they are `node-1`, ….
+            ranks: `tcp://HOST:PORT` of this machine, at which ranks of other machines may join with this session's
+                keys; an empty text for none (the default). Set it before the ranks start. Part of no recording.
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
@@ -143,8 +146,9 @@ class Monitor:
                 raise SessionError(f"send_files is True, False or auto, not {send_files!r}.")
             before = self._settings
             after = before.changed(
-                interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names
-            )
+                interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names,
+                ranks=ranks,
+            )  # fmt: skip
             self._settings = after
             if cluster is not None:
                 ray_cluster.Chosen.address = cluster or None
@@ -223,6 +227,7 @@ class Monitor:
             lines += [f"  {engine['name']}: {engine['note']}" for engine in loader["backends"] if engine.get("note")]
         for node in session.nodes.nodes:
             lines.append(f"machine {node.name}: {f'{len(node.cores)} cores' if node.alive else f'gone: {node.reason}'}")
+        lines += session.ranks.lines()
         return shown("\n".join([*lines, *self.step_notices(), *session.notices]))
 
     def dashboard(self) -> Dashboard:

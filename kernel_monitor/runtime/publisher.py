@@ -87,8 +87,14 @@ class Publisher:
         }
 
     def findings(self) -> Findings:
-        """`verdict` as last computed, open `offers`, `diagnosing` and `profiling`."""
-        return {"verdict": self.current.verdict, "offers": self.current.offers.standing, **self._tasks()}
+        """`verdict` as last computed, open `offers`, the slow `ranks`, `diagnosing` and `profiling`."""
+        ranks = [slow.sentence for slow in self._session.ranks.slow.values()]
+        return {
+            "verdict": self.current.verdict,
+            "offers": self.current.offers.standing,
+            "ranks": ranks,
+            **self._tasks(),
+        }
 
     def events(self, after: int = 0) -> list[Event]:
         """The session's events after the one with id `after`."""

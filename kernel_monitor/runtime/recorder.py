@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from ..errors import MonitorError
 from ..node_sources import Node, node_series
 from ..pseudonyms import T, pseudonymous
+from ..ranks.rank import Rank, rank_series
 from ..record import folders, sessions
 from ..text import shown
 
@@ -37,6 +38,13 @@ class NodeRows(TypedDict):
     """Rows of one node that wait: each its time, and float32 values of `node_series` in base64."""
 
     cores: tuple[int, ...]
+    rows: list[tuple[float, str]]
+
+
+class RankRows(TypedDict):
+    """Rows of one rank that wait, as `NodeRows` has them, of `rank_series`."""
+
+    steps: bool
     rows: list[tuple[float, str]]
 
 
@@ -134,6 +142,8 @@ class RecorderFeed:
         self._node_rows: dict[str, NodeRows] = {}
         self._states: States | None = None
         self._nodes: Sequence[Node] = ()
+        self._ranks: Sequence[Rank] = ()
+        self._rank_rows: dict[str, RankRows] = {}
         self._epochs: Mapping[str, Any] | None = None
         self._workers: list[int] = []
         self._flushed = self._looked = clock()
@@ -141,7 +151,7 @@ class RecorderFeed:
     def begin(self, facts: Mapping[str, Any]) -> None:
         """A new sampler has started: send it everything."""
         with self._lock:
-            self._states, self._nodes, self._epochs, self._workers = None, (), None, []
+            self._states, self._nodes, self._ranks, self._epochs, self._workers = None, (), (), None, []
             self._looked -= LOOK_S
         self._send({"do": "facts", "facts": facts})
 
@@ -187,8 +197,22 @@ class RecorderFeed:
                     if rows is None or rows["cores"] != node.cores:
                         self._flush_nodes()
                         rows = self._node_rows.setdefault(node.id, {"cores": node.cores, "rows": []})
-                    packed = base64.b64encode(struct.pack(f"<{len(cells)}f", *cells)).decode("ascii")
-                    rows["rows"].append((row_time, packed))
+                    rows["rows"].append((row_time, _packed(cells)))
+
+    def ranks(self, row_time: float, ranks: Sequence[Rank], values: Mapping[str, float]) -> None:
+        """Take the ranks and their values of the row at `row_time`, as `nodes`; hosts have their ids as names."""
+        if not self._recording():
+            return
+        with self._lock:
+            if ranks != self._ranks:
+                self._flush_nodes()
+                self._ranks = ranks
+                self._send({"do": "ranks", "ranks": self._hide([asdict(rank) for rank in ranks])})
+            for rank in ranks if values else ():
+                cells = [values.get(name, math.nan) for name, _ in rank_series(rank.id, steps=rank.steps)]
+                if not all(map(math.isnan, cells)):
+                    rows = self._rank_rows.setdefault(rank.id, {"steps": rank.steps, "rows": []})
+                    rows["rows"].append((row_time, _packed(cells)))
 
     def goodbye(self, reason: str, loaders: Loaders, states: States) -> None:
         """Send the last values and the reason why the session ends."""
@@ -211,6 +235,9 @@ class RecorderFeed:
         found, self._node_rows = self._node_rows, {}
         if found:
             self._send({"do": "node-values", "nodes": found})
+        ranks, self._rank_rows = self._rank_rows, {}
+        if ranks:
+            self._send({"do": "rank-values", "ranks": ranks})
 
     def _look(self, states: States, loaders: Loaders) -> None:
         workers = sorted(pid for loader in loaders for pid in loader.worker_pids)
@@ -220,6 +247,11 @@ class RecorderFeed:
         if self._recording() and states != self._states:
             self._states = states
             self._send({"do": "loaders", "loaders": self._hide(states)})
+
+
+def _packed(cells: Sequence[float]) -> str:
+    """As float32 in base64."""
+    return base64.b64encode(struct.pack(f"<{len(cells)}f", *cells)).decode("ascii")
 
 
 def left_behind() -> dict[str, str] | None:

@@ -24,6 +24,7 @@ from ..text import shown_in
 from .loader_tracker import LoaderTracker
 from .node_tracker import NodeTracker
 from .overhead import Share
+from .rank_tracker import RankTracker
 from .recorder import FLUSH_S, RecorderFeed, Recording
 from .settings import Settings
 
@@ -55,6 +56,7 @@ class Session:
         self.client: SamplerClient | None = None
         self.tracker = LoaderTracker(store, self.session_time, self.add_event)
         self.nodes = NodeTracker(store, self.remember)
+        self.ranks = RankTracker(store, self.remember, self.add_event)
         self.share = Share()
         self.expected_hello: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._feed = RecorderFeed(self._send, lambda: self.recorder.on, hidden=self.hidden_names)
@@ -98,6 +100,7 @@ class Session:
             path = self.recorder.turn(on=settings.record, folder=settings.record_to, session=self.id, origin=origin)
             self._window_from = self._stepped = time.monotonic()
             self.tracker.begin()
+            self.ranks.begin(settings.ranks)
             self._set_expected_columns(self._clock)
             self._fresh = True
             client = self.client = SamplerClient(
@@ -140,6 +143,7 @@ class Session:
                 self.recorder.end("The session has ended; its recording is kept.")
         atexit.unregister(self.stop)
         self.tracker.stop_calibrations()
+        self.ranks.end()
         client.stop()  # without the lock: it joins the reader thread, which may need it
         return True
 
@@ -158,6 +162,9 @@ class Session:
             self.add_event("price", now, **_price_of(after))
         with self._lock:
             self._settings = after
+            if after.ranks != before.ranks and self.client is not None:
+                self.ranks.end()
+                self.ranks.begin(after.ranks)
             if self.client is None or self.id is None or self._clock is None:
                 return
             if after.interval != before.interval:
@@ -229,6 +236,7 @@ class Session:
         self._lock = threading.RLock()
         self.client = self.id = self._clock = None
         self.recorder = Recording()
+        self.ranks.forget_in_child()
 
     def _send(self, message: dict[str, Any]) -> object:
         client = self.client
@@ -252,13 +260,14 @@ class Session:
         tracker = self.tracker
         states = tracker.look()
         self.nodes.look()
+        self.ranks.look()
         self.missed += missed
         at = clock.time(sampled)
         window = max(sampled - self._window_from, 1e-6)
         self._window_from = sampled
-        loaders, nodes = tracker.values(window), self.nodes.values()
-        seq = self._store.append(at, values, loaders | nodes)
-        for chart, measured in (("phases", tracker.phased), ("nodes", self.nodes.nodes)):
+        loaders, nodes, ranks = tracker.values(window), self.nodes.values(), self.ranks.values()
+        seq = self._store.append(at, values, loaders | nodes | ranks)
+        for chart, measured in (("phases", tracker.phased), ("nodes", self.nodes.nodes), ("ranks", self.ranks.ranks)):
             if measured and chart not in self._measured:
                 self._measured.add(chart)
                 self._on_first(chart)
@@ -267,6 +276,7 @@ class Session:
         self._feed.epochs(tracker.past)
         self._feed.row(at, loaders, states, tracker.loaders())
         self._feed.nodes(at, self.nodes.nodes, nodes)
+        self._feed.ranks(at, self.ranks.ranks, ranks)
         self._on_row(Row(seq, at, sampled, missed, states))
 
     def _on_notice(self, notice: dict[str, Any]) -> None:

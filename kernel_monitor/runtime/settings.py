@@ -42,6 +42,7 @@ class Settings:
     price: float | None = None  # of an hour of this machine, at least 0; None if unknown
     node_price: float | None = None  # of an hour of each other machine that works for a loader; None if unknown
     currency: str = ""  # of the prices, as written by the user; may be empty
+    ranks: str | None = None  # the TCP address at which ranks of other machines may join; None: none may
     node_names: bool = False  # whether recordings and exports may name other machines
 
     @property
@@ -79,6 +80,7 @@ class Settings:
         record: Any = None,
         price: Any = None,
         node_names: Any = None,
+        ranks: Any = None,
     ) -> Settings:
         """A copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong one."""
         new = self
@@ -96,7 +98,17 @@ class Settings:
             if not isinstance(node_names, bool):
                 raise SessionError(f"node_names is true or false, not {node_names!r}.")
             new = replace(new, node_names=node_names)
+        if ranks is not None:
+            new = replace(new, ranks=_address(ranks))
         return new
+
+
+def _address(wanted: Any) -> str | None:
+    if wanted == "":
+        return None
+    if not isinstance(wanted, str) or re.fullmatch(r"tcp://[\w.\-\[\]:]+:\d{1,5}", wanted) is None:
+        raise SessionError(f"ranks is tcp://HOST:PORT, an address of this machine, or an empty text, not {wanted!r}.")
+    return wanted
 
 
 def _seconds(name: str, value: Any, limits: tuple[float, float]) -> float:

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from .pipes import Input, Output
     from .recorder_link import RecorderLink
 
-RECORDED = ("event", "values", "node-values", "steps", "loaders", "nodes", "epochs", "facts", "goodbye")
+RECORDED = (
+    "event",
+    "values",
+    "node-values",
+    "rank-values",
+    "steps",
+    "loaders",
+    "nodes",
+    "ranks",
+    "epochs",
+    "facts",
+    "goodbye",
+)
 CHECK_S = 1.0  # how often the sampler checks that its parent still runs
 QUIET_S = 0.002  # commands that arrive this short before a deadline are read after it
 

@@ -9,6 +9,7 @@ from collections import deque
 from math import isnan, nan
 from typing import NamedTuple
 
+from ..ranks import rank_client
 from . import boundary, cuda_times
 from .cuda_times import Trail
 from .measured_step import NO_GRADIENTS, ON_DEVICE, PHASES, WARM_UP, Step
@@ -146,6 +147,7 @@ class StepClock:
         self._trail: Trail | None = None
         if not watched.models:
             meter.seen = 0
+        rank_client.follow(meter)
 
     def __del__(self) -> None:
         self._meter.idle = True  # on whatever thread that is noticed

@@ -49,6 +49,7 @@ CHARTS: tuple[ChartInfo, ...] = (
         ("node/*/cpu/*/busy", "node/*/batches", "node/*/network/received", "node/*/network/sent"),
         once=True,
     ),
+    ChartInfo("ranks", "Ranks", ("rank/*/step", "rank/*/wait_percent", "rank/*/cpu"), once=True),
     ChartInfo("images", "Images per second", ("loader/*/images",), default=True),
     ChartInfo("wait", "Time per training step", ("loader/*/wait", "loader/*/step"), default=True),
     ChartInfo("phases", "Phases of a step", tuple(f"loader/*/{part}" for part, _ in PHASE_SERIES), once=True),
@@ -152,6 +153,8 @@ def missing_reason(schema: Schema, chart: str) -> str:
         return "no model is watched: monitor.watch(model, optimizer)"
     if chart == "nodes":
         return "no other machine works for a loader"
+    if chart == "ranks":
+        return "no rank has joined: start one from this notebook, or see %monitor join"
     if chart.startswith("gpu"):
         if not schema.gpus:
             return schema.gpu_reason or "not known yet"

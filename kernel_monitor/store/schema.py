@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..node_sources import Node, node_series
+from ..ranks.rank import Rank, rank_series
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -69,6 +70,7 @@ class Schema:
     gpu_reason: str | None = None  # why there is none, in NVML's words; None when there are some
     loaders: tuple[LoaderInfo, ...] = ()  # the loaders that have columns
     nodes: tuple[Node, ...] = ()  # the other machines that have columns
+    ranks: tuple[Rank, ...] = ()  # the ranks that have columns
     host: Mapping[str, Any] = field(default_factory=dict)  # facts about the machine (docs/messages.md)
     charts: tuple[str, ...] = ()  # ids of the charts to draw (`store.charts`); the default ones if empty
 
@@ -100,6 +102,7 @@ class Schema:
             series=series_from_json(data["series"]),
             loaders=loaders_from_json(data["loaders"]),
             nodes=nodes_from_json(data.get("nodes", ())),  # snapshots of older versions have none
+            ranks=ranks_from_json(data.get("ranks", ())),
             charts=tuple(data["charts"]),
             **machine_from_json(data),
         )
@@ -165,6 +168,11 @@ def nodes_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
     )
 
 
+def ranks_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Rank, ...]:
+    """`[{"id", "job", "number", "world"?, "host"?, "steps"?, "alive"?, "reason"?}, …]` as ranks."""
+    return tuple(Rank(**entry) for entry in entries)
+
+
 def loader_series(loaders: tuple[LoaderInfo, ...]) -> tuple[Series, ...]:
     """The columns of these loaders, in order."""
     return tuple(
@@ -177,3 +185,8 @@ def loader_series(loaders: tuple[LoaderInfo, ...]) -> tuple[Series, ...]:
 def nodes_series(nodes: tuple[Node, ...]) -> tuple[Series, ...]:
     """The columns of these nodes, in order."""
     return tuple(Series(*pair) for node in nodes for pair in node_series(node.id, node.cores))
+
+
+def ranks_series(ranks: tuple[Rank, ...]) -> tuple[Series, ...]:
+    """The columns of these ranks, in order."""
+    return tuple(Series(*pair) for rank in ranks for pair in rank_series(rank.id, steps=rank.steps))

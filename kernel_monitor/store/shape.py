@@ -1,7 +1,8 @@
 """The part of a schema that its chart document depends on: the machine's shape and the choice of charts.
 
 Sessions with equal shapes share one chart document. It has placeholders for the ids and names of loaders and other
-machines, and for the reasons why a machine is gone, which each session replaces.
+machines, for the ids and hosts of ranks, and for the reasons why a machine or a rank is gone, which each session
+replaces.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from .schema import LoaderInfo
 
 if TYPE_CHECKING:
     from ..node_sources import Node
+    from ..ranks.rank import Rank
     from .schema import Schema
 
 _HOST = ("topology", "limits", "reasons", "memory_total")  # the facts of the host that charts show
-_PLACEHOLDER = re.compile(rb"km(loader|node)(\d{1,4})(id|name|reason)(?:to(\d{1,4}))?kmend")
-_NAME = re.compile(r"(km(?:loader|node)\d{1,4}name)kmend")
+_PLACEHOLDER = re.compile(rb"km(loader|node|rank)(\d{1,4})(id|name|reason|host)(?:to(\d{1,4}))?kmend")
+_NAME = re.compile(r"(km(?:(?:loader|node)\d{1,4}name|rank\d{1,4}host))kmend")
 
 
 def shape(schema: Schema) -> Schema:
@@ -38,18 +40,34 @@ def shape(schema: Schema) -> Schema:
         )
         for k, node in enumerate(drawn)
     )
+    # Equal reasons have one placeholder: the chart names their ranks together.
+    first = {rank.reason: k for k, rank in reversed(list(enumerate(schema.ranks)))}
+    ranks = tuple(
+        replace(
+            rank,
+            id=f"kmrank{k}idkmend",
+            host=rank.host and f"kmrank{k}hostkmend",
+            reason=None if rank.reason is None else f"kmrank{first[rank.reason]}reasonkmend",
+        )
+        for k, rank in enumerate(schema.ranks)
+    )
     ids = {("loader", loader.id): ours.id for loader, ours in zip(schema.loaders, loaders, strict=True)}
     ids |= {("node", node.id): ours.id for node, ours in zip(drawn, nodes, strict=True)}
+    ids |= {("rank", rank.id): ours.id for rank, ours in zip(schema.ranks, ranks, strict=True)}
     renamed = tuple(replace(series, name=_renamed(series.name, ids)) for series in schema.series)
     host = {key: schema.host[key] for key in _HOST if key in schema.host}
     gpus = tuple(replace(gpu, throttle=()) for gpu in schema.gpus)
     bare = replace(schema, version=0, interval=1.0, origin=0.0, capacity=1, host=host, gpus=gpus)
-    return replace(bare, series=renamed, loaders=loaders, nodes=nodes)
+    return replace(bare, series=renamed, loaders=loaders, nodes=nodes, ranks=ranks)
 
 
 def filled(document: bytes, schema: Schema) -> bytes:
-    """The JSON document of `shape(schema)` with the loaders and nodes of the schema."""
-    words: dict[bytes, list[LoaderInfo] | list[Node]] = {b"loader": [*schema.loaders], b"node": _drawn(schema)}
+    """The JSON document of `shape(schema)` with the loaders, nodes and ranks of the schema."""
+    words: dict[bytes, list[LoaderInfo] | list[Node] | list[Rank]] = {
+        b"loader": [*schema.loaders],
+        b"node": _drawn(schema),
+        b"rank": [*schema.ranks],
+    }
 
     def word(found: re.Match[bytes]) -> bytes:
         kind, number, part, most = found.groups()
@@ -86,7 +104,7 @@ def _cut(text: str, most: int) -> str:
 
 def _renamed(series: str, ids: dict[tuple[str, str], str]) -> str:
     first, _, rest = series.partition("/")
-    # The id of a loader may be anything; that of a node has no slash.
+    # The id of a loader may be anything; those of a node and a rank have no slash.
     known, _, part = rest.rpartition("/") if first == "loader" else rest.partition("/")
     return f"{first}/{ids[first, known]}/{part}" if (first, known) in ids else series
 

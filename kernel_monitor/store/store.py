@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..node_sources import Node
+from ..ranks.rank import Rank
 from .charts import DEFAULT_CHARTS, shown_series
 from .ring import Ring
 from .schema import (
@@ -22,6 +23,7 @@ from .schema import (
     loaders_from_json,
     machine_from_json,
     nodes_series,
+    ranks_series,
     series_from_json,
 )
 from .snapshot import Rows, Snapshot
@@ -112,6 +114,11 @@ class Store:
         with self._lock:
             return self._change(self._host_series, nodes=tuple(nodes))
 
+    def set_ranks(self, ranks: Sequence[Rank]) -> Schema:
+        """Have columns for these ranks and no others; as `set_nodes`."""
+        with self._lock:
+            return self._change(self._host_series, ranks=tuple(ranks))
+
     def set_charts(self, charts: Sequence[str]) -> Schema:
         """Show these charts (ids of `store.charts`); the rows keep every series."""
         with self._lock:
@@ -129,8 +136,8 @@ class Store:
         """Add a row at `time` (session s); returns its number: from 1, never reused.
 
         `host_values` has one value for each series of the hello, in its order, or a ValueError is raised;
-        `other_values` has the loaders' and nodes' by the series' names, NaN for those left out. Those of one that has
-        gone in the meantime are dropped; for a name that never was a column a KeyError is raised.
+        `other_values` has the loaders', nodes' and ranks' by the series' names, NaN for those left out. Those of
+        one that has gone in the meantime are dropped; for a name that never was a column a KeyError is raised.
         """
         host = np.asarray(host_values, dtype=np.float32)
         with self._lock:
@@ -202,8 +209,8 @@ class Store:
 
     def _change(self, host_series: tuple[Series, ...], **changes: Any) -> Schema:
         """Put a changed schema in place; the lock is held."""
-        loaders, nodes = (changes.get(key, getattr(self._schema, key)) for key in ("loaders", "nodes"))
-        series = host_series + loader_series(loaders) + nodes_series(nodes)
+        loaders, nodes, ranks = (changes.get(key, getattr(self._schema, key)) for key in ("loaders", "nodes", "ranks"))
+        series = host_series + loader_series(loaders) + nodes_series(nodes) + ranks_series(ranks)
         fitting = max(FEWEST, self._most_bytes // (4 * max(1, len(series))))
         changed = replace(self._schema, series=series, capacity=min(self._wanted, fitting), **changes)
         if changed == self._schema:

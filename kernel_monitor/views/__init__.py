@@ -22,6 +22,7 @@ from .heatmap import color_scale
 from .host_charts import cpu, io, memory, pressure, processes
 from .loader_charts import images, phases, wait
 from .node_charts import nodes
+from .rank_charts import ranks
 from .style import Page, show_time
 
 Chart = Callable[[Schema, Page], "list[UIElement]"]
@@ -29,6 +30,7 @@ CHARTS: dict[str, Chart] = {
     "cpu": cpu,
     "gpu": gpu,
     "nodes": nodes,
+    "ranks": ranks,
     "images": images,
     "wait": wait,
     "phases": phases,
@@ -65,9 +67,11 @@ def layout(schema: Schema, kind: Kind = "live") -> Column:
 def document(schema: Schema, kind: Kind = "live") -> dict[str, Any]:
     """The document for BokehJS's `embed_item`; JSON-able.
 
-    `lines`: the series that are drawn as lines, whose values must be exact; the others are colours of a heatmap.
+    `lines`: the series whose values must be exact, because they are drawn as lines or on a scale that the page finds;
+    the others are colours of a heatmap in %.
     """
     charts = layout(schema, kind)
     tags: list[Any] = [model.tags[0] for model in charts.references() if isinstance(model, ColumnDataSource)]
-    lines = sorted({name for tag in tags for name in tag.get("columns", {}).values()})
+    exact = {name for tag in tags if tag.get("scale") for name in tag["rows"]}
+    lines = sorted(exact.union(*(tag.get("columns", {}).values() for tag in tags)))
     return {**json_item(charts), "lines": lines}

@@ -73,6 +73,7 @@ def heatmap(
     levels: Sequence[Sequence[Group]] = (),
     pixels: int | None = None,
     from_top: bool = False,
+    unit: str = "%",
 ) -> figure:
     """A heatmap without data; its source is called `<name>-tiles`.
 
@@ -81,6 +82,7 @@ def heatmap(
         levels: groups of rows, the finest level first; each level has a column of labels, the finest one separators.
         pixels: height of a row; None: by their number.
         from_top: where only some rows have room for a label, whether the highest row has one, not the lowest.
+        unit: of the rows' series; where it is not %, the colours go from 0 to the high values that were measured.
     """
     count = len(rows)
     pixels = pixels or row_height(count)
@@ -91,8 +93,10 @@ def heatmap(
         "kind": "tiles",
         "rows": [row.series for row in rows],
         "labels": [row.label for row in rows],
-        "unit": "%",
+        "unit": unit,
         "slots": SLOTS,
+        # In % of which value cells are coloured, the page finds where it is not 100.
+        **({} if unit == "%" else {"scale": "auto"}),
     }
     source = ColumnDataSource(
         data={"image": [], "x": [], "y": [], "dw": [], "dh": []}, name=f"{name}-tiles", tags=[tag]

@@ -12,6 +12,7 @@ from bokeh.models import ColumnDataSource, Plot, VSpan
 from bokeh.models.renderers import GlyphRenderer
 
 from kernel_monitor.node_sources import Node
+from kernel_monitor.ranks.rank import Rank
 from kernel_monitor.store import Schema
 from kernel_monitor.store.charts import (
     CHART_IDS,
@@ -23,7 +24,7 @@ from kernel_monitor.store.charts import (
     missing_reason,
     shown_series,
 )
-from kernel_monitor.store.schema import Series, loader_series, nodes_series
+from kernel_monitor.store.schema import Series, loader_series, nodes_series, ranks_series
 from kernel_monitor.views import CHARTS as DRAWN
 from kernel_monitor.views import layout
 from tests.browser.scenes import GB, machine
@@ -38,8 +39,9 @@ def everything() -> Schema:
     host = tuple(one for one in full.series if not one.name.startswith("loader/"))
     loaders = tuple(replace(one, phased=True) for one in full.loaders)
     nodes = (Node("node-1", "rack-a"), Node("node-2", "rack-b", (0, 1, 5)), Node("node-3", "rack-c", (0,), alive=False))
-    series = (*extra, *host, *loader_series(loaders), *nodes_series(nodes))
-    return replace(full, loaders=loaders, nodes=nodes, series=series)
+    ranks = (Rank("1-0", 1, 0, 2), Rank("1-1", 1, 1, 2, "rack-a"), Rank("2-0", 2, 0, steps=False, alive=False))
+    series = (*extra, *host, *loader_series(loaders), *nodes_series(nodes), *ranks_series(ranks))
+    return replace(full, loaders=loaders, nodes=nodes, ranks=ranks, series=series)
 
 
 def drawn(schema: Schema, chart: str) -> set[str]:
@@ -89,6 +91,7 @@ def test_a_chart_without_its_series_draws_none_and_has_a_reason(chart: str) -> N
     reasons = {
         "phases": "no model is watched: monitor.watch(model, optimizer)",
         "nodes": "no other machine works for a loader",
+        "ranks": "no rank has joined: start one from this notebook, or see %monitor join",
     }
     assert entry["reason"] == reasons.get(chart, "not measured by this sampler")
 

@@ -173,7 +173,7 @@ def test_the_schema_survives_json() -> None:
     assert again.loaders == (LoaderInfo("loader-1", "</script> \ud800 ☃"),)
     assert set(schema.to_json()) == {
         *("version", "interval", "origin", "capacity", "series", "cpus", "gpus", "gpu_reason", "loaders"),
-        *("nodes", "host", "charts"),
+        *("nodes", "ranks", "host", "charts"),
     }
 
 

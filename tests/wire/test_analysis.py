@@ -18,10 +18,12 @@ import pytest
 
 from kernel_monitor.analysis.advice import Offer
 from kernel_monitor.analysis.results import Advice, Gain, Point, Verdict, plain
+from kernel_monitor.analysis.slow_rank import SlowRank
 from kernel_monitor.diagnosis.diagnosis_run import DiagnosisRun
 from kernel_monitor.diagnosis.trials import Trial, diagnosis
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.protocol.message_types import FRAME
+from kernel_monitor.ranks.rank import Rank
 from kernel_monitor.runtime import Monitor
 
 from .test_wire import ask, golden, images, request, shape
@@ -104,12 +106,17 @@ def profile(backend: str, began: float, heaviest: str) -> dict[str, Any]:
     }
 
 
+def slow() -> SlowRank:
+    return SlowRank(Rank("1-1", 1, 1, 2), "data", 48.2, 71.0, 2)
+
+
 def content() -> dict[str, Any]:
     """The part of a frame that tells of the analysis."""
     profiles = [profile("torchvision", 31.0, "aten::convolution"), profile("dali-cpu", 44.5, "aten::copy_")]
     return {
         "verdict": verdict(),
         "offers": [offer()],
+        "ranks": [slow().sentence],
         "diagnosing": {
             "state": "running",
             "loader": LOADER,

@@ -282,7 +282,8 @@ describe('status and buttons', () => {
       verdicts: new Map(),
       offers: [],
       diagnosing: null,
-      profiling: null
+      profiling: null,
+      ranks: []
     };
     controls.update();
     expect(place().className).toBe('km-toolbar');

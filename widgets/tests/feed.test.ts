@@ -103,6 +103,35 @@ describe('tiles', () => {
   });
 });
 
+describe('tiles with a scale of their own', () => {
+  it('are coloured from 0 to the high values that there are, the earlier ones anew', async () => {
+    const schema = makeSchema();
+    const tag: { high?: number } & Record<string, unknown> = {
+      kind: 'tiles',
+      rows: ['cpu/0/busy', 'x', 'x'],
+      slots: SLOTS,
+      scale: 'auto'
+    };
+    const tiles = new FakeModel('ColumnDataSource', 't', [tag]);
+    const document = fakeDocument([tiles, new FakeModel('Range1d', 'time')]);
+    const feed = new Feed(document, schema, { makeImage });
+    feed.add(makeRows(schema, range(10, 12), () => 40));
+    await draw();
+    // Up to the end of the value's part of an octave: 2^5.5.
+    expect(tag.high).toBeCloseTo(45.25, 1);
+    expect(tile({ tiles }, 1)[0]!.slice(0, 4)).toEqual([88, 88, 88, 255]);
+    feed.add(makeRows(schema, range(13, 300), () => 400));
+    await draw();
+    expect(tag.high).toBeCloseTo(430.5, 1);
+    expect(tile({ tiles }, 1)[0]!.slice(0, 5)).toEqual([9, 9, 9, 93, 93]);
+    // A single slow one is cut, and takes the colours from nobody.
+    feed.add(makeRows(schema, [301], () => 100_000));
+    await draw();
+    expect(tag.high).toBeCloseTo(430.5, 1);
+    expect(tile({ tiles }, 30)[0]![1]).toBe(100);
+  });
+});
+
 describe('lines', () => {
   it('append, with a row of NaN in a gap, and take late rows in their place', async () => {
     const schema = makeSchema();

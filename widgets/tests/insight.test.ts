@@ -24,6 +24,7 @@ const known = (changes: Partial<AnalysisState> = {}): AnalysisState => ({
   offers: [],
   diagnosing: null,
   profiling: null,
+  ranks: [],
   ...changes
 });
 const one = (selector: string): HTMLElement => document.querySelector<HTMLElement>(selector)!;

@@ -27,7 +27,8 @@ const known = (offers: readonly Offer[] = []): AnalysisState => ({
   verdicts: new Map(),
   offers,
   diagnosing: null,
-  profiling: null
+  profiling: null,
+  ranks: []
 });
 const show = (offers?: readonly Offer[]): void => {
   source.analysis = known(offers);

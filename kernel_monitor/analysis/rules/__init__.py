@@ -18,6 +18,7 @@ from . import (
     host_contention,
     loader_processes,
     memory_growth,
+    slow_ranks,
     step_patterns,
     whole_session,
 )
@@ -35,6 +36,7 @@ RULES: dict[str, Rule] = {
         empty_epochs,
         memory_growth,
         whole_session,
+        slow_ranks,
     )
     for rule in family.RULES
 }

@@ -42,6 +42,8 @@ interface HoverTag {
 interface TilesTag {
   readonly labels: readonly string[];
   readonly unit: string;
+  /** The value of the last colour, if it is not 100. */
+  readonly high?: number;
 }
 
 /** How far a zone's time is ahead of UTC at a moment (ms since 1970), in ms. */
@@ -80,7 +82,8 @@ function tileTooltip(zone: Zone): Tooltip {
     const image = (source.data.image as ArrayLike<Image> | undefined)?.[place?.index ?? -1];
     const value = image && place ? image[place.j * image.shape[1]! + place.i]! : MISSING;
     const row = place?.j ?? -1;
-    const reading = value === MISSING ? 'no sample' : amount(value, tag.unit);
+    const reading =
+      value === MISSING ? 'no sample' : amount((value * (tag.high ?? 100)) / 100, tag.unit);
     return tooltip(clock(x, zone), [[tag.labels[row] ?? '', reading]]);
   };
 }

@@ -11,6 +11,10 @@ export interface TilesTag {
   /** Series, the lowest row first. */
   readonly rows: readonly string[];
   readonly slots: number;
+  /** The colours go from 0 to the high values that there are, and not to 100 %. */
+  readonly scale?: 'auto';
+  /** The value of the last colour then, in the rows' unit; set here, read by the hover. */
+  high?: number;
 }
 
 export type MakeImage = (rows: number, slots: number) => Image;
@@ -24,6 +28,8 @@ interface Tile {
   /** Which span of the time grid it shows; -1 for none yet. */
   span: number;
   image: Image;
+  /** The values themselves, where the scale of the colours changes. */
+  raw: Float32Array | null;
   /** For each slot, the right and the time of the row that has it. */
   readonly claims: Uint8Array;
   readonly times: Float64Array;
@@ -36,6 +42,7 @@ export class Tiles {
   /** The source's column: a tile that is not in use shares an image of one cell. */
   private readonly images: Image[];
   private readonly dirty = new Set<number>();
+  private readonly scale: Scale | null;
   private shown = false;
 
   constructor(
@@ -45,13 +52,14 @@ export class Tiles {
     private readonly makeImage: MakeImage
   ) {
     const index = new Map(schema.series.map((series, i) => [series.name, i]));
+    this.scale = tag.scale === 'auto' ? new Scale() : null;
     this.columns = Int32Array.from(tag.rows, name => index.get(name) ?? -1);
     const nothing = makeImage(1, 1).fill(MISSING);
     // One more than the capacity fills, as the oldest and the newest tile are in use in part.
     const count = Math.ceil(schema.capacity / tag.slots) + 1;
     for (let number = 0; number < count; number += 1) {
       const [claims, times] = [new Uint8Array(tag.slots), new Float64Array(tag.slots)];
-      this.tiles.push({ number, span: -1, image: nothing, claims, times });
+      this.tiles.push({ number, span: -1, image: nothing, raw: null, claims, times });
     }
     this.images = this.tiles.map(tile => tile.image);
   }
@@ -83,6 +91,10 @@ export class Tiles {
   flush(): void {
     if (this.dirty.size === 0) {
       return;
+    }
+    if (this.scale?.settle()) {
+      this.tag.high = this.scale.high;
+      this.repaint(this.scale.high);
     }
     if (!this.shown) {
       this.source.data = this.data();
@@ -121,7 +133,12 @@ export class Tiles {
     const base = index * rows.schema.series.length;
     let place = slot - tile.span * slots;
     for (const column of columns) {
-      image[place] = column < 0 ? MISSING : percent(rows.values[base + column]!);
+      const value = column < 0 ? NaN : rows.values[base + column]!;
+      if (tile.raw !== null && this.scale !== null) {
+        tile.raw[place] = value;
+        this.scale.add(value);
+      }
+      image[place] = percent(this.scale === null ? value : (100 * value) / this.scale.high);
       place += slots;
     }
   }
@@ -135,6 +152,9 @@ export class Tiles {
       const tile = this.claim(k, BETWEEN, later.time);
       for (let row = 0; tile !== null && row < this.columns.length; row += 1) {
         tile.image[row * slots + (k % slots)] = from.image[row * slots + (end % slots)]!;
+        if (tile.raw !== null && from.raw !== null) {
+          tile.raw[row * slots + (k % slots)] = from.raw[row * slots + (end % slots)]!;
+        }
       }
     }
   }
@@ -167,13 +187,25 @@ export class Tiles {
     }
     if (free !== undefined) {
       tile.image = this.images[tile.number] = this.makeImage(this.tag.rows.length, this.tag.slots);
+      tile.raw = this.scale === null ? null : new Float32Array(tile.image.length);
     }
+    tile.raw?.fill(NaN);
     this.bySpan.delete(tile.span);
     this.bySpan.set(span, tile);
     tile.span = span;
     tile.image.fill(MISSING);
     tile.claims.fill(NONE);
     return tile;
+  }
+
+  /** Colour all cells anew: the scale has changed. */
+  private repaint(high: number): void {
+    for (const { number, image, raw } of this.bySpan.values()) {
+      raw?.forEach((value, place) => {
+        image[place] = percent((100 * value) / high);
+      });
+      this.dirty.add(number);
+    }
   }
 
   private data(): BokehSource['data'] {
@@ -191,6 +223,39 @@ export class Tiles {
   private start({ span }: Tile): number {
     const { origin, interval } = this.schema;
     return span < 0 ? NaN : (origin + span * this.tag.slots * interval) * 1000;
+  }
+}
+
+const STEPS_PER_OCTAVE = 4;
+const OCTAVES = 40;
+const HIGHEST = 0.98;
+
+/** Up to which value colours go: most values are below it, whatever the few slowest ones are. */
+class Scale {
+  high = 1;
+  /** How many values there were, by their logarithm; the lowest is 2^-10. */
+  private readonly counts = new Float64Array(STEPS_PER_OCTAVE * OCTAVES);
+  private total = 0;
+
+  add(value: number): void {
+    if (Number.isFinite(value) && value > 0) {
+      const place = Math.floor(STEPS_PER_OCTAVE * (Math.log2(value) + 10));
+      this.counts[Math.min(this.counts.length - 1, Math.max(0, place))]! += 1;
+      this.total += 1;
+    }
+  }
+
+  /** Take the scale that fits what was added; whether it is another one. */
+  settle(): boolean {
+    let below = 0;
+    let place = 0;
+    for (; place < this.counts.length - 1 && below < HIGHEST * this.total; place += 1) {
+      below += this.counts[place]!;
+    }
+    const high = this.total === 0 ? 1 : 2 ** (place / STEPS_PER_OCTAVE - 10);
+    const changed = high !== this.high;
+    this.high = high;
+    return changed;
   }
 }
 

@@ -8,6 +8,7 @@ import { ChartsView } from '../charts/charts_view.js';
 import { StatsView } from '../charts/stats.js';
 import type { MonitorSource } from '../stream/source.js';
 import { Controls } from './controls.js';
+import { element, setText } from './dom.js';
 import { makeHandle, type DashboardElement } from './handle.js';
 
 export interface DashboardOptions {
@@ -47,6 +48,8 @@ export function mountDashboard(
 class Dashboard {
   private readonly controls: Controls;
   private readonly stats = new StatsView();
+  /** Which rank is the slowest, and why. */
+  private readonly ranks = element('div', 'km-ranks');
   private readonly charts: ChartsView;
   private readonly cleanup: (() => void)[] = [];
   /** What was last shown of the state that is shown at once. */
@@ -71,7 +74,16 @@ class Dashboard {
       restart,
       openRecorded
     });
-    el.replaceChildren(this.controls.el, this.stats.el, this.charts.note, this.charts.el);
+    this.ranks.setAttribute('role', 'status');
+    this.ranks.setAttribute('aria-label', 'Slow ranks');
+    this.ranks.hidden = true;
+    el.replaceChildren(
+      this.controls.el,
+      this.ranks,
+      this.stats.el,
+      this.charts.note,
+      this.charts.el
+    );
     this.cleanup.push(
       source.connectionChanged.on(({ state }) => {
         el.dataset.state = state;
@@ -117,6 +129,7 @@ class Dashboard {
       ...[settings?.interval, settings?.history, settings?.record, ...(settings?.charts ?? [])],
       ...[recording?.state, recording?.message],
       ...[settings?.price, analysis?.diagnosing?.state, analysis?.profiling?.state],
+      ...(analysis?.ranks ?? []),
       ...(analysis?.offers ?? []).map(({ loader, sentence }) => `${loader} ${sentence}`)
     ].join('\n');
     if (urgent !== this.urgent || strip?.text !== this.strip || this.charts.shown === null) {
@@ -133,6 +146,9 @@ class Dashboard {
     this.stale = undefined;
     this.controls.update();
     this.stats.update(this.source);
+    const slow = this.source.analysis?.ranks ?? [];
+    this.ranks.hidden = slow.length === 0;
+    setText(this.ranks, slow.join('\n'));
   }
 
   /** Frames flow only while somebody can see them: the tab is in front, and the element on the screen. */

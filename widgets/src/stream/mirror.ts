@@ -45,11 +45,12 @@ export class Mirror {
     const before = this.analysis ?? NOTHING;
     const { verdict = before.verdict, offers = before.offers } = changes;
     const { diagnosing = before.diagnosing, profiling = before.profiling } = changes;
+    const { ranks = before.ranks } = changes;
     // A loop that has ended sends no verdict: its last one stays.
     const verdicts = verdict
       ? new Map(before.verdicts).set(verdict.loader, verdict)
       : before.verdicts;
-    this.analysis = { verdict, verdicts, offers, diagnosing, profiling };
+    this.analysis = { verdict, verdicts, offers, diagnosing, profiling, ranks };
   }
 
   take(
@@ -94,5 +95,6 @@ const NOTHING: AnalysisState = {
   verdicts: new Map(),
   offers: [],
   diagnosing: null,
-  profiling: null
+  profiling: null,
+  ranks: []
 };

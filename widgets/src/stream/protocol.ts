@@ -171,6 +171,7 @@ export interface SchemaState {
   readonly gpu_reason: string | null;
   readonly loaders: readonly SchemaLoader[];
   readonly nodes?: readonly SchemaNode[];
+  readonly ranks?: readonly SchemaRank[];
   readonly host: Host;
   readonly charts: readonly string[];
 }
@@ -215,6 +216,19 @@ export interface SchemaNode {
   readonly id: string;
   readonly name: string;
   readonly cores: readonly number[];
+  readonly alive: boolean;
+  readonly reason: string | null;
+}
+/**
+ * A rank that has columns; `host`: another machine's name, empty for this one; `reason`: why it is not alive.
+ */
+export interface SchemaRank {
+  readonly id: string;
+  readonly job: number;
+  readonly number: number;
+  readonly world: number | null;
+  readonly host: string;
+  readonly steps: boolean;
   readonly alive: boolean;
   readonly reason: string | null;
 }
@@ -324,13 +338,14 @@ export interface RecordingState {
   readonly message: string;
 }
 /**
- * The live analysis; a frame has only the fields that changed.
+ * The live analysis; a frame has only the fields that changed. `ranks`: sentences on slow ranks, one of a job.
  */
 export interface Findings {
   readonly verdict?: VerdictState | null;
   readonly offers?: readonly OfferState[];
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
+  readonly ranks?: readonly string[];
 }
 /**
  * Where the time of a loader's steps goes; see `analysis.results.Verdict`. `warnings`: sentences of rules.
@@ -415,6 +430,7 @@ export interface FindingsReply {
   readonly offers?: readonly OfferState[];
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
+  readonly ranks?: readonly string[];
 }
 /**
  * `kernel_monitor_frame`: a new row; its buffer has one float32 per series, NaN if missing.
@@ -424,6 +440,7 @@ export interface Frame {
   readonly offers?: readonly OfferState[];
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
+  readonly ranks?: readonly string[];
   readonly protocol: number;
   readonly session: string | null;
   readonly schema: number;
@@ -735,6 +752,7 @@ export interface SubscribeReply {
   readonly offers?: readonly OfferState[];
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
+  readonly ranks?: readonly string[];
   readonly lease: number;
   readonly session: string | null;
   readonly running: boolean;
@@ -768,6 +786,7 @@ export interface Received {
   readonly MigInstance: MigInstance;
   readonly SchemaLoader: SchemaLoader;
   readonly SchemaNode: SchemaNode;
+  readonly SchemaRank: SchemaRank;
   readonly Host: Host;
   readonly Limits: Limits;
   readonly Topology: Topology;
@@ -821,12 +840,14 @@ export const FIELDS: Readonly<Record<string, string>> = {
   EmbeddedSession:
     'bokeh:string item:unknown schema:SchemaState events:Event[] rows:number percent:boolean[] zone_ms:number table:string',
   SchemaState:
-    'version:number interval:number origin:number capacity:number series:Series[] cpus:number[] gpus:Gpu[] gpu_reason:string? loaders:SchemaLoader[] nodes?:SchemaNode[] host:Host charts:string[]',
+    'version:number interval:number origin:number capacity:number series:Series[] cpus:number[] gpus:Gpu[] gpu_reason:string? loaders:SchemaLoader[] nodes?:SchemaNode[] ranks?:SchemaRank[] host:Host charts:string[]',
   Series: 'name:string unit:string',
   Gpu: 'index:number name:string memory_total:number? reasons:string{} mig:MigInstance[] throttle:string[]',
   MigInstance: 'index:number name:string memory_total:number?',
   SchemaLoader: 'id:string name:string phased:boolean',
   SchemaNode: 'id:string name:string cores:number[] alive:boolean reason:string?',
+  SchemaRank:
+    'id:string job:number number:number world:number? host:string steps:boolean alive:boolean reason:string?',
   Host: 'cpu_model?:string? logical_cpus?:number memory_total?:number platform?:string? limits?:Limits topology?:Topology reasons?:string{}',
   Limits: 'cpus?:number[] cpu_quota?:number? memory?:number? source?:string?',
   Topology: 'sockets?:number[][] numa?:number[][]',
@@ -834,7 +855,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   ErrorReply: 'status:string error:string message:string',
   ExportReply: 'status:string filename:string',
   FindingsReply:
-    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState?',
+    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[]',
   VerdictState:
     'kind:string segment:string? sentence:string advised:AdviceState[] advice:string shares:number?{} steps:number missing:string[] gains:GainState[] warnings:string[] loader:string',
   AdviceState: 'text:string points:AdvicePoint[] segment:string?',
@@ -854,7 +875,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   Operator: 'name:string share:number? self_ms:number? count:number?',
   GpuKernel: 'name:string share:number? ms:number? launches:number?',
   Frame:
-    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
+    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
     'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
@@ -884,7 +905,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   SessionEntry:
     'path:string id:string started:number seconds:number bytes:number live:boolean goodbye:boolean host:string told:boolean problem:string? damaged:boolean',
   SubscribeReply:
-    'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
+    'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
   RecordedLabel:
     'started:number ended:number? live:boolean goodbye:boolean reason:string? seconds:number bin_s:number? path:string'
 };

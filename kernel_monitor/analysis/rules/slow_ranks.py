@@ -1,0 +1,80 @@
+"""The rule on the ranks of a job that a session saw: one of them holds up the others."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import numpy as np
+
+from ..results import Advice, Evidence, Finding
+from ..slow_rank import WORDS, Cause, SlowRank, slow_rank
+from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require
+
+ADVICE: dict[Cause, str] = {
+    "data": "Look at the data of rank {rank} first: its storage, its loader's workers, its share of the samples.",
+    "compute": "Look at the machine of rank {rank} first: its GPU's clock, its cores, other programs on it.",
+}
+
+
+def slowest(session: Session, check: Check) -> Finding:
+    frames = session.frames
+    ranks = [rank for rank in session.snapshot.schema.ranks if rank.steps]
+    if len(ranks) < 2:
+        raise SignalMissing("steps of two ranks: none joined" if not ranks else "steps of two ranks: one joined")
+    jobs = defaultdict(list)
+    for rank in ranks:
+        jobs[rank.job].append(rank)
+    found: Counter[tuple[str, Cause]] = Counter()
+    windows: Counter[int] = Counter()
+    seen: dict[tuple[str, Cause], list[tuple[float, SlowRank]]] = defaultdict(list)
+    for job, own in jobs.items():
+        steps = np.stack([frames.series(f"rank/{rank.id}/step") for rank in own])
+        times = frames.time[np.isfinite(steps).sum(axis=0) >= 2]
+        if not len(times):
+            continue
+        for start in np.arange(times[0], times[-1] - check["window"] / 2, check["window"]):
+            windows[job] += 1
+            slow = slow_rank(frames, own, float(start), float(start + check["window"]), check["difference"])
+            if slow is not None:
+                key = (slow.rank.id, slow.cause)
+                found[key] += 1
+                seen[key].append((float(start), slow))
+    require("windows in which two ranks stepped", sum(windows.values()), check["least"])
+    evidence = []
+    advised: list[Advice] = []
+    for key, count in found.most_common():
+        slow = seen[key][len(seen[key]) // 2][1]
+        share = count / windows[slow.rank.job]
+        if share >= check["share"]:
+            lost = float(np.median([entry.lost for _, entry in seen[key]]))
+            first, last = seen[key][0][0], seen[key][-1][0] + check["window"]
+            text = (
+                f"Rank {slow.rank.number} of job {slow.rank.job} was {lost:,.1f} ms per step later than the others in "
+                f"{count} of {windows[slow.rank.job]} windows: {WORDS[slow.cause]}"
+            )
+            threshold = 100 * check["difference"]
+            evidence.append(Evidence(text, 100 * lost / slow.step, threshold, "% of the step", share, first, last))
+            advised += plainly(ADVICE[slow.cause].format(rank=slow.rank.number))
+    return check.finding(
+        bool(evidence), advised, *evidence, samples=sum(windows.values()), times=sum(found.values()) if evidence else 1
+    )
+
+
+RULES = (
+    Rule(
+        "slow-rank",
+        "One rank holds up the others",
+        {
+            "difference": Parameter(0.05, "of the step: by more than this a rank's own time exceeds the others'"),
+            "window": Parameter(5.0, "seconds of each window that is judged by itself"),
+            "share": Parameter(0.2, "of a job's windows in which the same rank must be late for the same reason"),
+            "least": Parameter(1, "windows in which two ranks must have stepped"),
+        },
+        "Compares the ranks that sent their steps to this session. The late rank is the one that waits least in the "
+        "collective: its own time is the wait for data, copy, forward and optimizer; "
+        "without phases only the wait is known to be its own. Abstains without two ranks; names none "
+        "where ranks merely wait for each other.",
+        "This project's.",
+        of_session=slowest,
+    ),
+)

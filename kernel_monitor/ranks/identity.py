@@ -1,0 +1,93 @@
+"""Which rank of which job this process is, from its environment and torch's process group."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from ..os_process import start_of
+
+
+class Identity(NamedTuple):
+    """A process as its job knows it; None: not known."""
+
+    host: str  # `host_key`: tells machines, and containers with process numbers of their own, apart
+    name: str  # the machine's, for people
+    pid: int
+    start: float  # by `os_process.start_of`
+    parent: int  # the number of the process that started it
+    rank: int | None
+    world: int | None
+    job: str  # the same for all ranks of a job: where its ranks meet, or the process that started them
+
+
+_groups: dict[int, tuple[int, int]] = {}
+"""Rank and size of the last process group, by process: it is often destroyed before the process ends."""
+
+
+def own() -> Identity:
+    """This process now: a process group may come later."""
+    pid, parent = os.getpid(), os.getppid()
+    rank, world = ranks_of(os.environ)
+    group = _group()
+    if group is not None:
+        _groups[pid] = group
+    if pid in _groups:
+        rank, world = _groups[pid]
+    return Identity(
+        host=host_key(),
+        name=platform.node() or "unnamed",
+        pid=pid,
+        start=_start(pid),
+        parent=parent,
+        rank=rank,
+        world=world,
+        job=job_of(os.environ, parent),
+    )
+
+
+def ranks_of(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """RANK (or LOCAL_RANK) and WORLD_SIZE."""
+    found = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+    rank, local, world = (int(text) if text.isdecimal() and len(text) < 8 else None for text in found)
+    return (local if rank is None else rank), world
+
+
+def job_of(environment: Mapping[str, str], parent: int) -> str:
+    """What all ranks of a job have in common: the address at which they meet, else the process that started them."""
+    port = environment.get("MASTER_PORT")
+    if port:
+        run = environment.get("TORCHELASTIC_RUN_ID", "")
+        return f"{environment.get('MASTER_ADDR', '')}:{port} {run}"
+    return f"{host_key()} {parent}"
+
+
+@cache
+def host_key() -> str:
+    """An id of this machine's boot and, in a container, of its process numbers."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:  # no Linux: process numbers are the machine's
+        return platform.node()
+
+
+@cache
+def _start(pid: int) -> float:
+    return start_of(pid) or 0.0
+
+
+def _group() -> tuple[int, int] | None:
+    """Rank and size of torch's process group, where there is one; torch is not imported for it."""
+    module = sys.modules.get("torch.distributed")
+    try:
+        if module is not None and module.is_available() and module.is_initialized():
+            return int(module.get_rank()), int(module.get_world_size())
+    except (AttributeError, RuntimeError, ValueError):  # half imported, or destroyed meanwhile
+        return None
+    return None

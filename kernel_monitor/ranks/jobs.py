@@ -1,0 +1,200 @@
+"""The jobs of a session and their ranks: who they are, what they did last, and how they ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from .. import node_sources
+from ..os_process import is_alive
+from .identity import Identity, host_key
+from .rank import Rank
+from .rank_frames import Frame, Row
+
+SILENT_S = 5.0  # a rank of which nothing is heard for so long counts as gone, until it is heard again
+FRAME_S = 1.5  # how long the values of a frame hold: three periods
+KEPT_ENDED = 16  # ranks that have ended whose rows stay
+ENDED = "its process has ended"
+SILENT = f"nothing was heard of it for {SILENT_S:g} s"
+_COPY = 6  # the place of the first phase in a frame's step
+PHASES = ("copy", "forward", "backward", "optimizer")
+
+
+@dataclass
+class _Process:
+    """What is known of one rank."""
+
+    rank: Rank
+    identity: Identity
+    heard: float  # s, by our clock
+    values: dict[str, float] = field(default_factory=dict)  # by the part of the series' names
+    step_until: float = 0.0  # how long the values of its last steps hold
+    bound: float | None = 0.0  # s: how exactly its clock is known; None: not yet
+    dropped: int = 0  # frames that it could not send
+    left_out: int = 0  # steps that no frame had
+
+
+class Jobs:
+    """Is told of frames and of found processes, on the server's thread. `clock` gives s of our monotonic clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._processes: list[_Process] = []  # in the order in which they came
+        self._ended: deque[str] = deque()  # ids, the one that ended first before the others
+        self._numbers: dict[tuple[str, int | None], int] = {}  # of jobs, by what their ranks have in common
+        self._count = 0
+
+    def ranks(self) -> list[Rank]:
+        """All that are shown, by job and number."""
+        return sorted((process.rank for process in self._processes), key=lambda rank: (rank.job, rank.number))
+
+    def values(self) -> dict[str, float]:
+        """The newest values of the ranks that are alive, by the series' names."""
+        now = self._clock()
+        found: dict[str, float] = {}
+        for process in list(self._processes):
+            if not process.rank.alive or now - process.heard > max(FRAME_S, SILENT_S * (not process.rank.steps)):
+                continue
+            for part, value in list(process.values.items()):
+                if math.isfinite(value) and (part in ("cpu", "images") or now <= process.step_until):
+                    found[f"rank/{process.rank.id}/{part}"] = value
+        return found
+
+    def heard(self, frame: Frame) -> None:
+        """A frame has come."""
+        now = self._clock()
+        process = self._process(frame.identity, steps=True)
+        if process is None:
+            return
+        process.heard, process.bound = now, frame.bound
+        process.dropped, process.left_out = frame.dropped, frame.left_out
+        if not process.rank.alive:
+            self._revive(process)
+        process.values |= {"cpu": frame.cpu, "images": frame.images}
+        if frame.steps:
+            process.values = {"cpu": frame.cpu, "images": frame.images, **means(frame.steps)}
+            longest = max(row[5] for row in frame.steps)
+            process.step_until = now + max(FRAME_S, 2 * longest)
+        if frame.bye is not None:
+            self._end(process, frame.bye)
+
+    def found(self, identity: Identity, cpu: float) -> None:
+        """A process of a job was seen that sends nothing; `cpu`: % of a core."""
+        process = self._process(identity, steps=False)
+        if process is not None and not process.rank.steps:
+            process.heard = self._clock()
+            process.values = {"cpu": cpu}
+            if not process.rank.alive:
+                self._revive(process)
+
+    def look(self) -> None:
+        """Note who has ended, and forget those that ended long before."""
+        now = self._clock()
+        for process in self._processes:
+            if process.rank.alive:
+                if not self._exists(process):
+                    self._end(process, ENDED)
+                elif now - process.heard > SILENT_S:
+                    self._end(process, SILENT)
+        while len(self._ended) > KEPT_ENDED:
+            gone = self._ended.popleft()
+            self._processes = [process for process in self._processes if process.rank.id != gone]
+
+    def pids(self) -> set[int]:
+        """The numbers of the processes here that send their steps."""
+        return {process.identity.pid for process in self._processes if process.rank.steps and self._is_here(process)}
+
+    def bound(self) -> float | None:
+        """The clocks of all ranks that are alive agree with ours to this (s); None: that is not known yet."""
+        bounds = [process.bound for process in self._processes if process.rank.alive]
+        known = [bound for bound in bounds if bound is not None]
+        return max(known, default=0.0) if len(known) == len(bounds) else None
+
+    def lost(self) -> tuple[int, int]:
+        """Frames that could not be sent and steps that no frame had, of all ranks."""
+        return sum(each.dropped for each in self._processes), sum(each.left_out for each in self._processes)
+
+    def _process(self, identity: Identity, *, steps: bool) -> _Process | None:
+        """The rank that this process is; a new one where it is none yet."""
+        same = [process for process in self._processes if _key(process.identity) == _key(identity)]
+        for process in same:
+            if (process.identity.rank, process.identity.world) == (identity.rank, identity.world):
+                if steps and not process.rank.steps:
+                    process.rank = replace(process.rank, steps=True)
+                return process
+            # It has joined its process group since: it is another rank than it seemed.
+            self._forget(process)
+        return self._add(identity, steps=steps)
+
+    def _add(self, identity: Identity, *, steps: bool) -> _Process:
+        common = (identity.job, identity.world)
+        job = self._numbers.get(common)
+        own = [process for process in self._processes if process.rank.job == job]
+        number = identity.rank
+        if number is None:
+            number = next(k for k in range(len(own) + 1) if all(k != process.rank.number for process in own))
+        place = next((process for process in own if process.rank.number == number), None)
+        if place is not None and place.rank.alive and self._exists(place):
+            job = place = None  # two of them at once: another job that meets at the same address
+        if job is None:
+            self._count += 1
+            job = self._numbers[common] = self._count
+        host = "" if identity.host == host_key() else identity.name
+        if host:
+            node_sources.node_id(f"rank-host {identity.host}", host)
+        rank = Rank(f"{job}-{number}", job, number, identity.world, host, steps)
+        process = _Process(rank, identity, self._clock())
+        if place is not None:  # started again: the row goes on
+            self._forget(place)
+        self._processes.append(process)
+        return process
+
+    def _forget(self, process: _Process) -> None:
+        self._processes = [other for other in self._processes if other is not process]
+        if process.rank.id in self._ended:
+            self._ended.remove(process.rank.id)
+
+    def _end(self, process: _Process, reason: str) -> None:
+        process.rank = replace(process.rank, alive=False, reason=reason)
+        process.values = {}
+        self._ended.append(process.rank.id)
+
+    def _revive(self, process: _Process) -> None:
+        process.rank = replace(process.rank, alive=True, reason=None)
+        if process.rank.id in self._ended:
+            self._ended.remove(process.rank.id)
+
+    @staticmethod
+    def _is_here(process: _Process) -> bool:
+        return process.identity.host == host_key()
+
+    def _exists(self, process: _Process) -> bool:
+        """Whether its process runs, as far as that can be seen from here."""
+        return not self._is_here(process) or is_alive(process.identity.pid, process.identity.start)
+
+
+def _key(identity: Identity) -> tuple[str, int, float]:
+    return identity.host, identity.pid, identity.start
+
+
+def means(steps: Sequence[Row]) -> dict[str, float]:
+    """Mean durations of these steps in ms by the parts of the series' names, and the share of the wait in %.
+
+    What was not measured in any of them is left out.
+    """
+
+    def mean(values: Sequence[float]) -> float:
+        known = [value for value in values if math.isfinite(value)]
+        return 1e3 * sum(known) / len(known) if known else math.nan
+
+    found = {"step": mean([row[5] for row in steps]), "wait": mean([row[4] for row in steps])}
+    phases = {part: mean([row[_COPY + k] for row in steps]) for k, part in enumerate(PHASES)}
+    known = {part: value for part, value in phases.items() if not math.isnan(value)}
+    if known and not math.isnan(found["wait"]):
+        found["other"] = max(0.0, found["step"] - found["wait"] - sum(known.values()))
+    if found["step"] > 0:
+        found["wait_percent"] = 100 * found["wait"] / found["step"]
+    return {part: value for part, value in {**found, **known}.items() if not math.isnan(value)}

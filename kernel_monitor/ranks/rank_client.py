@@ -1,0 +1,239 @@
+"""The rank's half: one thread that sends the steps of this process to the kernel whose session it joins.
+
+Training is never at its mercy: sending never waits, what does not fit is dropped and counted, and every failure ends
+the thread with a line in the log and nothing else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import math
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..os_process import is_alive
+from . import identity, session_files
+from .clock_offset import ClockOffset
+from .rank_frames import MOST_STEPS, Frame, Row, packed
+from .session_files import VARIABLE, Join, JoinError
+
+if TYPE_CHECKING:
+    import zmq
+
+PERIOD_S = 0.5  # between two frames
+QUEUE = 20  # frames that wait for a slow link: ten seconds
+SILENT_S = 60.0  # a kernel on another machine of which nothing is heard for so long is gone
+METERS = 16  # loaders that are followed, the newest
+GOODBYE_S = 0.3  # at the process's end, for the last frame
+log = logging.getLogger(__name__)
+
+
+class Totals(Protocol):
+    """Of `steps.step_meter.Totals`, what is read here."""
+
+    @property
+    def images(self) -> int: ...
+
+
+class Meter(Protocol):
+    """Of `steps.step_meter.Meter`, what is read here."""
+
+    def totals(self) -> Totals: ...
+
+    def steps_since(self, number: int) -> tuple[list[Any], int]: ...
+
+
+class RankClient:
+    """Sends what the meters measured. Ends by itself when the kernel's session has ended."""
+
+    def __init__(self, folder: str, join: Join) -> None:
+        self._folder = folder
+        self._join = join
+        self._meters: dict[int, tuple[Meter, int, int]] = {}  # by identity: steps and samples that were sent
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._clock = ClockOffset()
+        self._heard = time.monotonic()
+        self._before = (time.monotonic(), time.process_time())
+        self.dropped = 0
+        self.left_out = 0
+        self._thread = threading.Thread(target=self._run, name="kernel-monitor-rank", daemon=True)
+        self._thread.start()
+
+    def add(self, meter: Meter) -> None:
+        """Send the steps of this meter from now on."""
+        with self._lock:
+            if id(meter) not in self._meters:
+                _, newest = meter.steps_since(1 << 62)
+                self._meters[id(meter)] = meter, newest, meter.totals().images
+                while len(self._meters) > METERS:
+                    del self._meters[next(iter(self._meters))]
+
+    def stop(self) -> None:
+        """Send the last frame."""
+        self._ending.set()
+        self._thread.join(GOODBYE_S)
+
+    def _run(self) -> None:
+        import zmq
+
+        try:
+            context = zmq.Context()
+            try:
+                with context.socket(zmq.DEALER) as socket:
+                    self._connect(socket)
+                    socket.poll(int(1000 * PERIOD_S), zmq.POLLOUT)  # until it is connected
+                    while not self._ending.is_set() and self._there():
+                        self._send(socket, None)
+                        self._listen(socket)
+                    self._send(socket, "it has finished")
+            finally:
+                context.destroy(linger=int(1000 * GOODBYE_S))
+        except Exception:  # whatever it is, the training goes on without it
+            log.info("the steps of this rank are no longer sent to the kernel", exc_info=True)
+
+    def _connect(self, socket: zmq.Socket[bytes]) -> None:
+        import zmq
+
+        socket.setsockopt(zmq.LINGER, int(1000 * GOODBYE_S))
+        socket.setsockopt(zmq.SNDHWM, QUEUE)
+        socket.setsockopt(zmq.RCVHWM, QUEUE)
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # without a connection frames are dropped here, not queued for later
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 5000)
+        socket.curve_serverkey = self._join.server.encode()
+        socket.curve_publickey = self._join.public.encode()
+        socket.curve_secretkey = self._join.secret.encode()
+        socket.connect(self._address())
+
+    def _address(self) -> str:
+        """Where the server is for this machine: its Unix socket, else its TCP address."""
+        here = self._join.host == identity.host_key()
+        wanted = [address for address in self._join.addresses if here or address.startswith("tcp:")]
+        # In a container of the same machine the folder may be mounted, and the socket with it.
+        return (wanted or list(self._join.addresses))[0]
+
+    def _there(self) -> bool:
+        """Whether the session may still be there."""
+        if self._join.host == identity.host_key():
+            return os.path.isdir(self._folder) and is_alive(self._join.pid, self._join.start)  # noqa: PTH112
+        return time.monotonic() - self._heard < SILENT_S
+
+    def _send(self, socket: zmq.Socket[bytes], bye: str | None) -> None:
+        import zmq
+
+        if not socket.poll(0, zmq.POLLOUT):
+            self.dropped += 1  # its steps go with the next frame, as far as the meters keep them
+            return
+        try:
+            socket.send(packed(self._frame(bye)), flags=zmq.NOBLOCK)
+        except zmq.Again:
+            self.dropped += 1
+
+    def _listen(self, socket: zmq.Socket[bytes]) -> None:
+        """Take the answers that come until the next frame is due."""
+        due = time.monotonic() + PERIOD_S
+        while (left := due - time.monotonic()) > 0 and not self._ending.is_set():
+            if not socket.poll(int(1000 * min(left, 0.25)) + 1):
+                continue
+            got = time.monotonic()
+            answer = json.loads(socket.recv())
+            self._heard = got
+            self._clock.add(answer["sent"], answer["received"], answer["answered"], got)
+
+    def _frame(self, bye: str | None) -> Frame:
+        now, used = time.monotonic(), time.process_time()
+        window = max(now - self._before[0], 1e-3)
+        cpu, self._before = 100 * (used - self._before[1]) / window, (now, used)
+        rows: list[Row] = []
+        images = 0
+        with self._lock:
+            for key, (meter, number, had) in list(self._meters.items()):
+                steps, newest = meter.steps_since(number)
+                total = meter.totals().images
+                images += total - had
+                self._meters[key] = meter, newest, total
+                self.left_out += max(0, newest - number - len(steps))
+                rows += [tuple(step) for step in steps]
+        rows.sort(key=lambda row: row[0])
+        self.left_out += max(0, len(rows) - MOST_STEPS)
+        here = self._join.host == identity.host_key()
+        offset, bound = (0.0, 0.0) if here else self._clock.best or (None, None)
+        return Frame(
+            identity=identity.own(),
+            sent=now,
+            cpu=cpu,
+            images=images / window if self._meters else math.nan,
+            dropped=self.dropped,
+            left_out=self.left_out,
+            offset=offset,
+            bound=bound,
+            bye=bye,
+            steps=rows[-MOST_STEPS:],
+        )
+
+
+class _Own:
+    """What this process has: a client, or the folder of the session that it offers itself."""
+
+    client: RankClient | None = None
+    tried: str | None = None  # the folder that was looked at last
+    offered: str | None = None
+    forgotten: list[RankClient]  # of the parent of a fork: ZeroMQ's objects must not be freed in a child
+
+
+_Own.forgotten = []
+_lock = threading.Lock()
+
+
+def offer(folder: str | None) -> None:
+    """Hand a session of this process down to its children, which then join it; None: no more."""
+    before, _Own.offered = _Own.offered, folder
+    if folder is not None:
+        os.environ[VARIABLE] = folder
+    elif before is not None and os.environ.get(VARIABLE) == before:
+        del os.environ[VARIABLE]
+
+
+def follow(meter: Meter) -> None:
+    """An iteration begins: send its steps if this process is to join a session. Never raises, never waits."""
+    folder = os.environ.get(VARIABLE)
+    if folder is None or folder == _Own.offered:
+        return
+    if _Own.client is None and _Own.tried == folder:
+        return
+    with _lock:
+        if folder != _Own.tried:
+            _Own.tried = folder
+            _Own.client = _joined(folder)
+        client = _Own.client
+    if client is not None:
+        client.add(meter)
+
+
+def _joined(folder: str) -> RankClient | None:
+    try:
+        import zmq  # noqa: F401
+
+        client = RankClient(folder, session_files.read(folder))
+    except (ImportError, JoinError, RuntimeError) as error:
+        log.info("the session of %s is not joined: %s", VARIABLE, error)
+        return None
+    atexit.register(client.stop)
+    return client
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603 - some other thread of the parent may have held it
+    _lock = threading.Lock()
+    if _Own.client is not None:
+        atexit.unregister(_Own.client.stop)
+        _Own.forgotten.append(_Own.client)
+    _Own.client = _Own.tried = _Own.offered = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

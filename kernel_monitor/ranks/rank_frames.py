@@ -1,0 +1,88 @@
+"""The frames that ranks send: a JSON head in a line, and steps as bytes. Each stands for itself: any may be lost.
+
+A frame is a message of one part. libzmq ends a process whose connection breaks between two parts of a message that it
+sends (an assertion in its `session_base.cpp`), and a rank is somebody's training.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any, NamedTuple
+
+from .identity import Identity
+
+STEP = struct.Struct("<dIII6fB")
+"""One step, as `steps.measured_step.Step` has it: end (s of the rank's monotonic clock), counts, durations, flags."""
+VERSION = 1
+MOST_STEPS = 1000  # in a frame; of more, the newest are sent
+MOST_BYTES = 1 << 17  # of a message; a larger one is refused before it is read
+Row = tuple[float, int, int, int, float, float, float, float, float, float, int]
+
+
+class Frame(NamedTuple):
+    """What a rank reports, twice a second."""
+
+    identity: Identity
+    sent: float  # s of the rank's monotonic clock
+    cpu: float  # % of a core that its process used since the frame before; NaN: not known
+    images: float  # samples per second since the frame before; NaN: it has no loader
+    dropped: int  # frames that it could not send, in all
+    left_out: int  # steps that no frame had, in all
+    offset: float | None  # s from its monotonic clock to the kernel's, as far as it knows
+    bound: float | None  # s: the offset is at most so wrong
+    bye: str | None  # the last frame: why
+    steps: list[Row]
+
+
+def packed(frame: Frame) -> bytes:
+    """A frame as a message."""
+    head: dict[str, Any] = {**frame._asdict(), "identity": frame.identity._asdict(), "version": VERSION}
+    del head["steps"]
+    head = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in head.items()}
+    return b"\n".join([json.dumps(head).encode(), b"".join(STEP.pack(*row) for row in frame.steps[-MOST_STEPS:])])
+
+
+def unpacked(message: bytes) -> Frame:
+    """The inverse. A ValueError for anything else."""
+    line, end, rows = message.partition(b"\n")
+    if not end or len(rows) % STEP.size or len(rows) > MOST_STEPS * STEP.size:
+        raise ValueError("no frame of a rank")
+    try:
+        head: dict[str, Any] = json.loads(line)
+        if head["version"] != VERSION:
+            raise ValueError("a frame of another version")
+        return Frame(
+            identity=_checked(head["identity"]),
+            sent=float(head["sent"]),
+            cpu=_number(head["cpu"]),
+            images=_number(head["images"]),
+            dropped=int(head["dropped"]),
+            left_out=int(head["left_out"]),
+            offset=_maybe(head["offset"]),
+            bound=_maybe(head["bound"]),
+            bye=None if head["bye"] is None else str(head["bye"])[:200],
+            steps=[row for row in STEP.iter_unpack(rows) if math.isfinite(row[0])],
+        )
+    except (AttributeError, KeyError, TypeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"no frame of a rank: {error!r:.100}") from None
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _maybe(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _checked(found: dict[str, Any]) -> Identity:
+    identity = Identity(**{**found, "start": float(found["start"])})
+    numbers: list[Any] = [identity.pid, identity.parent, identity.rank or 0, identity.world or 0]
+    texts: list[Any] = [identity.host, identity.name, identity.job]
+    if not all(isinstance(value, int) and 0 <= value < 1 << 31 for value in numbers):
+        raise ValueError("numbers of a rank that are none")
+    if not all(isinstance(text, str) and len(text) <= 300 for text in texts):
+        raise ValueError("names of a rank that are none")
+    return identity

@@ -1,0 +1,109 @@
+"""The folder by which ranks find and trust the session of a kernel: its address, its public key, their key pair."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import MonitorError
+from ..os_process import is_alive, start_of
+
+VARIABLE = "KERNEL_MONITOR_JOIN"
+"""The environment variable that names the folder; children of the kernel inherit it."""
+PREFIX = "kernel-monitor-"
+FILE = "join.json"
+SOCKET = "ranks"
+LONGEST = 100  # bytes of the socket's path: Linux allows 108, macOS 104, both with a zero at the end
+
+
+class JoinError(MonitorError):
+    """There is no session to join: the message has cause and remedy."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """The content of the folder: what a rank needs to join."""
+
+    addresses: tuple[str, ...]  # of the server: the Unix socket, and TCP where it was asked for
+    server: str  # its public CURVE key (Z85)
+    public: str  # public, secret: the ranks' own key pair (Z85)
+    secret: str
+    host: str  # `identity.host_key` of the kernel's machine
+    pid: int  # pid, start: the kernel's, by `os_process.start_of`
+    start: float
+
+
+class SessionFiles:
+    """The folder of one session; made by the kernel, readable by its user only."""
+
+    def __init__(self) -> None:
+        self.folder = _new_folder()
+        self.socket = f"ipc://{self.folder / SOCKET}"
+
+    def write(self, join: Join) -> None:
+        file = self.folder / FILE
+        # Under another name first: a rank that starts meanwhile finds all of it or nothing.
+        part = file.with_suffix(".part")
+        with open(part, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as out:
+            json.dump(asdict(join), out)
+        part.replace(file)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def read(folder: str) -> Join:
+    """The content of a folder. JoinError where it is none, or another user's."""
+    file = Path(folder) / FILE
+    try:
+        status = file.stat()
+        if hasattr(os, "getuid") and status.st_uid != os.getuid():
+            raise JoinError(f"{file} belongs to another user, so its session is not joined.")
+        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return Join(**{**data, "addresses": tuple(data["addresses"])})
+    except OSError as error:
+        why = error.strerror or error
+        raise JoinError(f"{folder} has no session to join ({why}). %monitor join names the folder of one.") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise JoinError(f"{file} is not what a session writes ({error}); start the session again.") from None
+
+
+def remove_left() -> None:
+    """Remove the folders of this user's kernels that were killed."""
+    for place in {*_places()}:
+        for folder in place.glob(f"{PREFIX}*"):
+            with suppress(JoinError, OSError):
+                join = read(str(folder))
+                if join.host == _here() and not is_alive(join.pid, join.start):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _here() -> str:
+    from .identity import host_key
+
+    return host_key()
+
+
+def own_process() -> tuple[int, float]:
+    """This process's number and start."""
+    return os.getpid(), start_of(os.getpid()) or 0.0
+
+
+def _places() -> list[Path]:
+    """Where the folder may be made, the best first."""
+    named = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]  # noqa: S108 - mkdtemp makes a private one
+    return [path for name in named if name and os.access(path := Path(name), os.W_OK | os.X_OK) and path.is_dir()]
+
+
+def _new_folder() -> Path:
+    for place in _places():
+        if len(os.fsencode(place)) + len(PREFIX) + 8 + 1 + len(SOCKET) <= LONGEST:
+            with suppress(OSError):
+                return Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))  # with permissions 0700
+    raise JoinError("Ranks cannot join: there is no folder for a Unix socket; set TMPDIR to one with a short path.")

@@ -1,0 +1,48 @@
+"""Ranks on the page: real ones appear in the cell, the slow one is named, and their rows stay when they end."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from .lab import CELL, Lab
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = """\
+import os, socket, subprocess, sys
+with socket.socket() as found:
+    found.bind(("127.0.0.1", 0))
+    port = str(found.getsockname()[1])
+command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1"]
+settings = {{**os.environ, "STEPS": "5000", "SLOW_RANK": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": "{root}"}}
+job = subprocess.Popen([*command, "--master_port", port, "-m", "tests.ranks.training"], env=settings, cwd="{root}")"""
+END = "job.terminate(); job.wait()"
+
+
+def test_ranks_appear_in_the_cell_with_the_slow_one_named_and_stay_when_they_end(lab: Lab) -> None:
+    setup = "%load_ext kernel_monitor\n%monitor"
+    lab.open(lab.server.notebook("ranks.ipynb", setup, TORCHRUN.format(root=ROOT), END))
+    lab.run_cell(0)
+    lab.wait_running(CELL)
+    dashboard = lab.dashboard(CELL)
+    expect(dashboard.get_by_text("Ranks:", exact=False)).to_have_count(0)
+    lab.run_cell(1)
+    slow = dashboard.get_by_role("status", name="Slow ranks")
+    expect(slow).to_have_text(
+        re.compile(r"Rank 1 is the slowest: it waits for its data, [\d.]+ ms longer than the other")
+    )
+    expect(dashboard.get_by_text("Ranks: wait for data, % of the step")).to_be_visible()
+    # The lowest row is the last rank's.
+    lab.page.wait_for_function(
+        """(where) => {
+            const [slow, fast] = document.querySelector(where)?.monitor?.newestTileColumn('ranks-wait_percent') ?? [];
+            return slow > 30 && slow <= 100 && fast < 30;
+        }""",
+        arg=CELL,
+    )
+    lab.run_cell(2)
+    expect(dashboard.get_by_text("ranks 0, 1: its process has ended", exact=False)).to_be_visible(timeout=90_000)
+    expect(slow).to_be_hidden()
+    assert lab.errors == []

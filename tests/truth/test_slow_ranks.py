@@ -1,0 +1,78 @@
+"""Of simulated jobs whose slow rank is known: the right rank and cause, five seconds after it began, or none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernel_monitor.analysis.frames import Frames
+from kernel_monitor.analysis.rules import evaluate
+from kernel_monitor.analysis.slow_rank import WINDOW_S, SlowRank, slow_rank
+from kernel_monitor.ranks.rank import Rank
+from kernel_monitor.store import Store
+
+from .simulated_jobs import Job, job, simulate
+
+JOBS, RIGHT = 200, 195
+IN_TIME_S = 5.0
+LASTED_S = 14.0
+
+
+def named(store: Store, ranks: tuple[Rank, ...], at: float) -> SlowRank | None:
+    """What the live page says at a time (s)."""
+    with np.errstate(all="ignore"):
+        return slow_rank(Frames(store.rows()), ranks, at - WINDOW_S, at)
+
+
+def answer(of: Job, found: SlowRank | None) -> tuple[int | None, str | None]:
+    return (None, None) if found is None else (found.rank.number, found.cause)
+
+
+@pytest.fixture(scope="module")
+def results() -> list[tuple[Job, Store, tuple[Rank, ...]]]:
+    return [(of, *simulate(of, LASTED_S)) for of in map(job, range(JOBS))]
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
+def test_the_right_rank_and_cause_are_named_within_five_seconds(
+    results: list[tuple[Job, Store, tuple[Rank, ...]]],
+) -> None:
+    wrong = []
+    for of, store, ranks in results:
+        truth = (of.slow, of.cause) if of.cause else (None, None)
+        said = answer(of, named(store, ranks, of.onset + IN_TIME_S))
+        if said != truth:
+            wrong.append((of.seed, truth, said))
+    assert {of.cause for of, _, _ in results} == {"data", "compute", None}
+    assert JOBS - len(wrong) >= RIGHT, wrong
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
+def test_nobody_is_named_where_ranks_merely_wait_for_each_other(
+    results: list[tuple[Job, Store, tuple[Rank, ...]]],
+) -> None:
+    """At every half second of every job, until somebody is slow."""
+    named_wrongly = []
+    for of, store, ranks in results:
+        until = LASTED_S if of.cause is None else of.onset
+        for at in np.arange(2.0, until, 0.5):
+            found = named(store, ranks, float(at))
+            if found is not None:
+                named_wrongly.append((of.seed, float(at), found.sentence))
+    assert named_wrongly == []
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
+def test_the_rule_names_them_in_a_recorded_session(results: list[tuple[Job, Store, tuple[Rank, ...]]]) -> None:
+    right = 0
+    for of, store, _ in results:
+        snapshot = store.snapshot([], {})
+        with np.errstate(all="ignore"):
+            (finding,) = [found for found in evaluate(snapshot, ()) if found.rule == "slow-rank"]
+        words = " ".join(evidence.text for evidence in finding.evidence)
+        if of.cause is None:
+            right += finding.state == "quiet"
+        else:
+            cause = "waits for its data" if of.cause == "data" else "own compute"
+            right += finding.state == "fired" and f"Rank {of.slow} of job 1 " in words and cause in words
+    assert right >= RIGHT
