@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.5  # between two frames
 QUEUE = 20  # frames that wait for a slow link: ten seconds
-SILENT_S = 60.0  # a kernel on another machine of which nothing is heard for so long is gone
+SILENT_S = 600.0  # a kernel on another machine of which nothing is heard for so long is gone
 METERS = 16  # loaders that are followed, the newest
 GOODBYE_S = 0.3  # at the process's end, for the last frame
 log = logging.getLogger(__name__)

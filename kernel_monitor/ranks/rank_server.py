@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import rank_client, session_files
@@ -15,7 +16,7 @@ from .identity import host_key
 from .jobs import Jobs
 from .rank import Rank
 from .rank_frames import MOST_BYTES, unpacked
-from .session_files import Join, JoinError, SessionFiles
+from .session_files import Join, JoinError, Keys, SessionFiles
 
 if TYPE_CHECKING:
     import zmq
@@ -33,12 +34,17 @@ class RankServer:
     """Offers this process's session to its ranks, from its making until `stop`.
 
     Attributes:
-        folder: with the keys and the address, what KERNEL_MONITOR_JOIN names.
+        files: the folder with the keys and the addresses, what KERNEL_MONITOR_JOIN names, which is `folder`.
         refused: messages of ranks that were none of ours: another version, or damaged.
     """
 
-    def __init__(self, address: str | None = None) -> None:
-        """`address`: of TCP, `tcp://HOST:PORT` (port 0: any), to listen on too. Raises JoinError: it cannot be."""
+    def __init__(self, address: str | None = None, files: SessionFiles | None = None) -> None:
+        """Listen; a JoinError where that cannot be.
+
+        Args:
+            address: of TCP, `tcp://HOST:PORT` (port 0: any), to listen on beside the folder's Unix socket.
+            files: the folder of an earlier server that kept it: the ranks that joined that one come back.
+        """
         try:
             import zmq
         except ImportError as error:
@@ -51,16 +57,16 @@ class RankServer:
         self._descendants = Descendants()
         self._ending = threading.Event()
         self._lock = threading.Lock()  # of `jobs`; held for microseconds
-        self._files = SessionFiles()
-        self.folder = str(self._files.folder)
+        self.files = SessionFiles() if files is None else files
+        self.folder = str(self.files.folder)
         try:
             self._context = zmq.Context()
             self._bind(self._context, address)
         except Exception as error:
             self._context.destroy(linger=0)
-            self._files.remove()
+            self.files.remove()
             if isinstance(error, zmq.ZMQError):
-                raise JoinError(f"Ranks cannot join: {address or self._files.socket} ({error}).") from None
+                raise JoinError(f"Ranks cannot join: {address or self.files.socket} ({error}).") from None
             raise
         self._thread = threading.Thread(target=self._run, name="kernel-monitor-ranks", daemon=True)
         self._thread.start()
@@ -80,38 +86,46 @@ class RankServer:
         with self._lock:
             return self.jobs.bound(), self.jobs.lost()
 
-    def stop(self) -> None:
-        """Hear nobody any more; the folder and its sockets are gone afterwards."""
+    def stop(self, *, keep: bool = False) -> None:
+        """Hear nobody any more: nothing listens afterwards. The folder is removed too, unless it is to be kept."""
         rank_client.offer(None)
         self._ending.set()
         self._thread.join(5.0)
-        self._files.remove()
+        if keep:
+            Path(self.files.socket.removeprefix("ipc://")).unlink(missing_ok=True)  # libzmq leaves the name
+        else:
+            self.files.remove()
 
     def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str | None) -> None:
         import zmq
         from zmq.auth import Authenticator
 
-        public, secret = zmq.curve_keypair()
-        theirs, their_secret = zmq.curve_keypair()
+        files = self.files
+        keys = files.keys = files.keys or Keys(*zmq.curve_keypair(), *zmq.curve_keypair())
         self._auth = Authenticator(context, log=log)
         self._auth.start()
-        self._auth.configure_curve_callback("*", credentials_provider=_Only(theirs))
+        self._auth.configure_curve_callback("*", credentials_provider=_Only(keys.client))
         socket = self._socket = context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, QUEUE)
         socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
         socket.curve_server = True
-        socket.curve_secretkey = secret
-        socket.curve_publickey = public
+        socket.curve_secretkey = keys.server_secret
+        socket.curve_publickey = keys.server
         addresses = []
-        for wanted in (self._files.socket, *([address] if address else [])):
-            socket.bind(wanted)
+        for wanted in (files.socket, *([address] if address else [])):
+            try:
+                socket.bind(files.bound.get(wanted, wanted))
+            except zmq.ZMQError:
+                if files.bound.pop(wanted, wanted) == wanted:
+                    raise
+                socket.bind(wanted)  # another program has the port that it had: any other will do
             addresses.append(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+            files.bound[wanted] = addresses[-1]
         pid, start = session_files.own_process()
         self.addresses = tuple(addresses)
-        self._files.write(
-            Join(self.addresses, public.decode(), theirs.decode(), their_secret.decode(), host_key(), pid, start)
-        )
+        server, client, secret = (key.decode() for key in (keys.server, keys.client, keys.client_secret))
+        files.write(Join(self.addresses, server, client, secret, host_key(), pid, start))
 
     def _run(self) -> None:
         import zmq

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import MonitorError
 from ..os_process import is_alive, start_of
@@ -39,12 +40,30 @@ class Join:
     start: float
 
 
+class Keys(NamedTuple):
+    """The CURVE key pairs (Z85) of a folder's server and of those who join it."""
+
+    server: bytes
+    server_secret: bytes
+    client: bytes
+    client_secret: bytes
+
+
 class SessionFiles:
-    """The folder of one session; made by the kernel, readable by its user only."""
+    """The folder by which a kernel's session is joined; readable by its user only, removed when the process ends.
+
+    Attributes:
+        keys: of the first server that used it; the next ones have the same, so that ranks come back to them.
+        bound: the TCP addresses that its servers had, by what was asked for.
+    """
 
     def __init__(self) -> None:
         self.folder = _new_folder()
         self.socket = f"ipc://{self.folder / SOCKET}"
+        self.keys: Keys | None = None
+        self.bound: dict[str, str] = {}
+        self._process = os.getpid()
+        atexit.register(self.remove)
 
     def write(self, join: Join) -> None:
         file = self.folder / FILE
@@ -55,7 +74,9 @@ class SessionFiles:
         part.replace(file)
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        atexit.unregister(self.remove)
+        if os.getpid() == self._process:  # else it is the parent's
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def read(folder: str) -> Join:

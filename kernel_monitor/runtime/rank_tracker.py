@@ -14,7 +14,7 @@ from ..analysis.frames import Frames
 from ..analysis.slow_rank import WINDOW_S, SlowRank, slow_rank
 from ..ranks.rank import Rank, rank_series
 from ..ranks.rank_server import RankServer
-from ..ranks.session_files import VARIABLE, JoinError
+from ..ranks.session_files import VARIABLE, JoinError, SessionFiles
 from ..store import StepTable, Store
 
 LOOK_S = 0.5  # between two looks at who has joined
@@ -42,6 +42,7 @@ class RankTracker:
         self._complain = complain
         self._add_event = add_event
         self._server: RankServer | None = None
+        self._files: SessionFiles | None = None  # of the last server: its ranks come back to the next one
         self._kept: list[RankServer] = []  # of the parent of a fork: ZeroMQ's objects must not be freed in a child
         self._due = 0.0
         self._said: dict[int, float] = {}  # by the job's number, in session s: since when its sentence is shown
@@ -60,25 +61,25 @@ class RankTracker:
             self.reason = "this process is a rank itself"
             return
         try:
-            self._server = RankServer(address)
-            self.reason = None
+            self._server = RankServer(address, self._files)
+            self._files, self.reason = self._server.files, None
         except JoinError as error:
-            self.reason = str(error)
+            self._files, self.reason = None, str(error)
             if address is not None:
                 self._complain(self.reason)
 
     def end(self) -> None:
-        """Offer it no more; ranks that are alive are shown as left."""
+        """Offer it no more, until it begins again: the ranks that are alive then come back by themselves."""
         server, self._server = self._server, None
         self.reason = NOT_OFFERED
         if server is not None:
-            server.stop()
+            server.stop(keep=True)
 
     def forget_in_child(self) -> None:
         """Detach a forked child: it offers nothing, and is perhaps a rank."""
         if self._server is not None:
             self._kept.append(self._server)
-        self._server, self.reason = None, NOT_OFFERED
+        self._server, self._files, self.reason = None, None, NOT_OFFERED
 
     def lines(self) -> list[str]:
         """For the status: each job, and what is not known exactly."""
