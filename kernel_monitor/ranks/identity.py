@@ -59,11 +59,16 @@ def ranks_of(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def job_of(environment: Mapping[str, str], parent: int) -> str:
-    """What all ranks of a job have in common: the address at which they meet, else the process that started them."""
-    port = environment.get("MASTER_PORT")
+    """What all ranks of a job have in common, and keep when they are started again.
+
+    The run's name where torchrun has one, as an elastic job meets at another port after each restart; else the address
+    at which they meet, else the process that started them.
+    """
+    run, port = environment.get("TORCHELASTIC_RUN_ID", ""), environment.get("MASTER_PORT")
+    if run not in ("", "none"):  # torchrun's names for no name
+        return f"run {run}"
     if port:
-        run = environment.get("TORCHELASTIC_RUN_ID", "")
-        return f"{environment.get('MASTER_ADDR', '')}:{port} {run}"
+        return f"{environment.get('MASTER_ADDR', '')}:{port}"
     return f"{host_key()} {parent}"
 
 
