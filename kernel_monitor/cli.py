@@ -142,7 +142,7 @@ def _parser() -> _Parser:
         "a kernel (--join, or KERNEL_MONITOR_JOIN); without one they are recorded in a session of their own. The exit "
         "status is the command's.",
     )
-    ranks.add_argument("--join", metavar="FOLDER", type=_name, help="of the kernel's session: %%monitor join names it")
+    ranks.add_argument("--join", metavar="PLACE", type=_name, help="the folder or address that %%monitor join names")
     ranks.add_argument("words", metavar="-- COMMAND …", nargs=argparse.REMAINDER, help="such as: -- torchrun train.py")
 
     add(
@@ -311,9 +311,9 @@ def _run(options: argparse.Namespace) -> int:
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
     if not words:
         raise MonitorError("run needs a command: kernel-monitor run -- torchrun train.py")
-    folder = options.join or os.environ.get(VARIABLE)
-    if folder is not None:
-        return run(words, folder)
+    place = options.join or os.environ.get(VARIABLE)
+    if place is not None:
+        return run(words, place)
     from .runtime import monitor
 
     monitor.start()

@@ -8,18 +8,18 @@ import subprocess
 from collections.abc import Sequence
 
 from . import session_files
-from .session_files import VARIABLE, JoinError
+from .session_files import KEYS, VARIABLE, JoinError
 
 
-def run(command: Sequence[str], folder: str | None) -> int:
-    """Run a command, whose processes join the session of `folder`, if one is given; returns its exit status.
+def run(command: Sequence[str], place: str | None) -> int:
+    """Run a command, whose processes join the session of a folder or address, if given; returns its exit status.
 
     An interrupt is the command's to handle, which gets it too. JoinError: there is no such session or command.
     """
     environment = dict(os.environ)
-    if folder is not None:
-        session_files.read(folder)
-        environment[VARIABLE] = os.path.abspath(folder)  # noqa: PTH100 - as the shell gave it
+    if place is not None:
+        session_files.read(place, os.environ.get(KEYS))
+        environment[VARIABLE] = place if place.startswith("tcp:") else os.path.abspath(place)  # noqa: PTH100 - as given
     # A handler and not SIG_IGN, which the command would inherit.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:

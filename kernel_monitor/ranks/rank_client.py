@@ -19,7 +19,7 @@ from ..os_process import is_alive
 from . import identity, session_files
 from .clock_offset import ClockOffset
 from .rank_frames import MOST_STEPS, Frame, Row, packed
-from .session_files import VARIABLE, Join, JoinError
+from .session_files import KEYS, VARIABLE, Join, JoinError
 
 if TYPE_CHECKING:
     import zmq
@@ -218,7 +218,7 @@ def _joined(folder: str) -> RankClient | None:
     try:
         import zmq  # noqa: F401
 
-        client = RankClient(folder, session_files.read(folder))
+        client = RankClient(folder, session_files.read(folder, os.environ.get(KEYS)))
     except (ImportError, JoinError, RuntimeError) as error:
         log.info("the session of %s is not joined: %s", VARIABLE, error)
         return None

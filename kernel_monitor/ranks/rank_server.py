@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import platform
 import threading
 import time
 from pathlib import Path
@@ -71,6 +72,12 @@ class RankServer:
         self._thread = threading.Thread(target=self._run, name="kernel-monitor-ranks", daemon=True)
         self._thread.start()
         rank_client.offer(self.folder)
+
+    @property
+    def remote_address(self) -> str | None:
+        """Of TCP, as another machine reaches it; None: it does not listen for other machines."""
+        bound = next((address for address in self.addresses if address.startswith("tcp:")), None)
+        return None if bound is None else bound.replace("//0.0.0.0:", f"//{platform.node()}:")
 
     def ranks(self) -> list[Rank]:
         with self._lock:

@@ -16,10 +16,13 @@ from ..errors import MonitorError
 from ..os_process import is_alive, start_of
 
 VARIABLE = "KERNEL_MONITOR_JOIN"
-"""The environment variable that names the folder; children of the kernel inherit it."""
+"""The environment variable that names the folder, which children of the kernel inherit; or a TCP address."""
+KEYS = "KERNEL_MONITOR_KEYS"
+"""The environment variable with the keys (`Join.keys`) where the other one has an address."""
 PREFIX = "kernel-monitor-"
 FILE = "join.json"
 SOCKET = "ranks"
+KEY_LETTERS = 40  # of a CURVE key in Z85
 LONGEST = 100  # bytes of the socket's path: Linux allows 108, macOS 104, both with a zero at the end
 
 
@@ -38,6 +41,11 @@ class Join:
     host: str  # `identity.host_key` of the kernel's machine
     pid: int  # pid, start: the kernel's, by `os_process.start_of`
     start: float
+
+    @property
+    def keys(self) -> str:
+        """What a rank needs beside the address, as one word. Z85 has no comma."""
+        return f"{self.server},{self.public},{self.secret}"
 
 
 class Keys(NamedTuple):
@@ -79,9 +87,23 @@ class SessionFiles:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def read(folder: str) -> Join:
-    """The content of a folder. JoinError where it is none, or another user's."""
-    file = Path(folder) / FILE
+def read(place: str, keys: str | None = None) -> Join:
+    """What a rank needs to join.
+
+    Args:
+        place: a folder, or a server's address, `tcp://HOST:PORT`.
+        keys: for an address, as `Join.keys`.
+
+    Raises:
+        JoinError: it is none, the folder is another user's, or the keys are none.
+    """
+    if place.startswith("tcp://"):
+        found = (keys or "").split(",")
+        if len(found) != 3 or {len(key) for key in found} != {KEY_LETTERS}:
+            raise JoinError(f"{place} is joined with the keys in {KEYS}, as %monitor join prints them.")
+        server, public, secret = found
+        return Join((place,), server, public, secret, host="", pid=0, start=0.0)
+    file = Path(place) / FILE
     try:
         status = file.stat()
         if hasattr(os, "getuid") and status.st_uid != os.getuid():
@@ -90,7 +112,7 @@ def read(folder: str) -> Join:
         return Join(**{**data, "addresses": tuple(data["addresses"])})
     except OSError as error:
         why = error.strerror or error
-        raise JoinError(f"{folder} has no session to join ({why}). %monitor join names the folder of one.") from None
+        raise JoinError(f"{place} has no session to join ({why}). %monitor join names the folder of one.") from None
     except (ValueError, TypeError, KeyError) as error:
         raise JoinError(f"{file} is not what a session writes ({error}); start the session again.") from None
 

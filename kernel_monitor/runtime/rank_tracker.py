@@ -14,7 +14,7 @@ from ..analysis.frames import Frames
 from ..analysis.slow_rank import WINDOW_S, SlowRank, slow_rank
 from ..ranks.rank import Rank, rank_series
 from ..ranks.rank_server import RankServer
-from ..ranks.session_files import VARIABLE, JoinError, SessionFiles
+from ..ranks.session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
 from ..store import StepTable, Store
 
 LOOK_S = 0.5  # between two looks at who has joined
@@ -104,17 +104,21 @@ class RankTracker:
         server = self._server
         if server is None:
             raise JoinError(f"No rank can join: {self.reason}.")
-        remote = next((address for address in server.addresses if address.startswith("tcp:")), None)
-        others = (
-            "For ranks on other machines: monitor.configure(ranks='tcp://HOST:PORT') before they start."
-            if remote is None
-            else f"On other machines (they join at {remote}) copy that folder first, readable by you alone."
-        )
-        return (
-            f"Processes started from this notebook join by themselves. In another terminal of this machine:\n"
-            f"export {VARIABLE}={server.folder}\n"
-            f"or kernel-monitor run --join {server.folder} -- torchrun …\n{others}"
-        )
+        lines = [
+            "Processes started from this notebook join by themselves. In another terminal of this machine:",
+            f"export {VARIABLE}={server.folder}",
+            f"or kernel-monitor run --join {server.folder} -- torchrun …",
+        ]
+        remote = server.remote_address
+        if remote is None:
+            lines.append("For ranks on other machines: monitor.configure(ranks='tcp://HOST:PORT') before they start.")
+        else:
+            lines += [
+                "On other machines (who has these keys can join this session, until this kernel ends):",
+                f"export {VARIABLE}={remote}",
+                f"export {KEYS}='{read(server.folder).keys}'",
+            ]
+        return "\n".join(lines)
 
     def look(self) -> None:
         """Register ranks that came, changed or ended; at most once in `LOOK_S`."""

@@ -101,6 +101,13 @@ def test_the_folder_is_the_users_own_and_names_what_a_rank_needs(server: RankSer
     assert (join.pid, os.environ[VARIABLE]) == (os.getpid(), server.folder)
     with pytest.raises(JoinError, match="has no session to join"):
         session_files.read(str(folder.parent / "nothing"))
+    address = join.addresses[1]
+    assert server.remote_address == address
+    again = session_files.read(address, join.keys)
+    assert (again.addresses, again.keys) == ((address,), join.keys)
+    for keys in (None, "", join.keys[:-1]):
+        with pytest.raises(JoinError, match="is joined with the keys in KERNEL_MONITOR_KEYS"):
+            session_files.read(address, keys)
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["unix", "tcp"])

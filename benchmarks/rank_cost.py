@@ -1,0 +1,123 @@
+"""What joining a session costs a rank, in alternating pairs: its thread's CPU, and its steps of 20 ms.
+
+The rank is a process of its own whose steps hold the interpreter all the time, the worst case for a thread beside
+them; the session's server is in this process. Joined or not, the steps are measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from kernel_monitor import watch_loader
+from kernel_monitor.ranks import session_files
+from kernel_monitor.ranks.rank_client import RankClient
+from kernel_monitor.ranks.rank_server import RankServer
+
+from .common import Bar, spread
+from .overhead import interval
+
+STEP_S = 0.02
+MOST_CPU = 0.5  # % of a core
+MOST_TIME = 1.002  # of the step time
+SETTLE_S = 0.6  # so that the last frames of one half are not in the next
+
+
+def measure(pairs: int, seconds: float) -> tuple[list[Bar], dict[str, Any]]:
+    """Run the pairs, each half for about `seconds`; prints them, and returns the bars and all figures."""
+    server = RankServer()
+    try:
+        words = [sys.executable, "-m", "benchmarks.rank_cost", server.folder, str(pairs), str(seconds)]
+        output = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+        ranks = server.ranks()
+    finally:
+        server.stop()
+    figures: dict[str, Any] = json.loads(output)
+    if len(ranks) != 1 or not ranks[0].steps:
+        raise SystemExit("the server heard of no steps")
+    ratios = figures["ratios"]
+    low, high = interval(ratios)
+    median, lower, upper = spread(ratios)
+    print(
+        f"{pairs} pairs of {figures['steps']} steps each, alone {1e3 * figures['alone']:.2f} ms a step (median)\n"
+        f"joined / alone: median {median:.5f}, 95 % interval {low:.5f} to {high:.5f}, quartiles {lower:.5f} to "
+        f"{upper:.5f}\nits thread: {figures['cpu']:.3f} % of a core"
+    )
+    return [
+        Bar("a rank's thread, % of a core", figures["cpu"], MOST_CPU, at_most=True),
+        Bar("step time joined / alone, at 20 ms", median, MOST_TIME, at_most=True),
+    ], figures
+
+
+def rank(folder: str, pairs: int, seconds: float) -> dict[str, Any]:
+    """The rank: alternates between joined and alone."""
+    os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_PORT="1")
+    join = session_files.read(folder)
+    turns, steps = _turns(), max(5, round(seconds / STEP_S))
+    ratios, alone, spent, joined_s = [], [], 0.0, 0.0
+    _half(turns, watch_loader(range(steps)))
+    for number in range(pairs):
+        found: dict[bool, float] = {}
+        for joined in (True, False) if number % 2 == 0 else (False, True):
+            loop = watch_loader(range(steps))
+            client = None
+            if joined:
+                client = RankClient(folder, join)
+                client.add(loop._kernel_monitor_source.meter)
+            time.sleep(SETTLE_S)
+            before, began = _cpu(), time.monotonic()
+            found[joined] = _half(turns, loop)
+            if client is not None:
+                spent, joined_s = spent + _cpu() - before, joined_s + time.monotonic() - began
+                client.stop()
+        ratios.append(found[True] / found[False])
+        alone.append(found[False])
+    return {"ratios": ratios, "alone": statistics.median(alone), "steps": steps, "cpu": 100 * spent / joined_s}
+
+
+def _half(turns: int, loop: Any) -> float:
+    """Seconds per step of a loop."""
+    began, steps = time.perf_counter(), 0
+    for _ in loop:
+        _compute(turns)
+        steps += 1
+    return (time.perf_counter() - began) / steps
+
+
+def _turns() -> int:
+    """How many turns of the computation take `STEP_S` here."""
+    turns = 100_000
+    quickest = min(_timed(turns) for _ in range(20))
+    return round(turns * STEP_S / quickest)
+
+
+def _timed(turns: int) -> float:
+    began = time.perf_counter()
+    _compute(turns)
+    return time.perf_counter() - began
+
+
+def _compute(turns: int) -> None:
+    total = 0
+    for number in range(turns):
+        total += number
+
+
+def _cpu() -> float:
+    """CPU seconds of the client's thread; 0 where there is none."""
+    return sum(
+        int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
+        for thread in threading.enumerate()
+        if thread.name == "kernel-monitor-rank"
+    )
+
+
+if __name__ == "__main__":
+    json.dump(rank(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])), sys.stdout)
