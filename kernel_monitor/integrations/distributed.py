@@ -54,7 +54,7 @@ class Sharding:
         if ranks == 1:
             return None
         self._settled = True
-        if any(_shares_out(sampler) for sampler in _inwards(self._loader.batch_sampler)):
+        if shares_out(self._loader):
             return None
         notice = _shard(self._loader, rank, ranks)
         log.log(logging.INFO if rank else logging.WARNING, "%s", notice)
@@ -70,6 +70,11 @@ def set_sampler_epoch(loader: DataLoader[Any], epoch: int, *, anew: bool = False
     if type(sampler) is RankSampler and (anew or not sampler.epoch_is_set):
         sampler.set_epoch(epoch)
         sampler.epoch_is_set = False
+
+
+def shares_out(loader: DataLoader[Any]) -> bool:
+    """Whether a loader's sampler takes the part of one rank."""
+    return any(_shares_out(sampler) for sampler in _inwards(loader.batch_sampler))
 
 
 def _shard(loader: DataLoader[Any], rank: int, ranks: int) -> str:

@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 
 from ..errors import MonitorError
-from ..integrations.distributed import set_sampler_epoch
+from ..integrations.distributed import set_sampler_epoch, shares_out
 from .data.keyed_dataset import KeyedDataset
 from .engines.torch_engine import PREFETCH
 from .plan import Cursor, EpochRecord
@@ -83,7 +83,8 @@ class Orders:
         number = loaded.epoch if loaded is not None and resumed else self.next_epoch
         drawn = None if resumed or self._seed_given else order.base_seed
         seed = self.seed if drawn is None else drawn
-        record = EpochRecord(number, *_lengths(self._loader))
+        record = EpochRecord(number, *_lengths(self._loader), length=len(self._keyed))
+        record.shared = shares_out(self._loader)
         cursor = Cursor(order.batches, record, len(self._keyed), seed, lookahead(self._loader))
         if loaded is not None:
             loaded.replay(cursor)

@@ -84,6 +84,8 @@ class EpochRecord:
     lost: int = 0
     doubled: int = 0
     finished: bool = False
+    length: int | None = None  # of the data set
+    shared: bool = False  # whether its sampler takes one rank's share of the data set
 
     @property
     def planned(self) -> int:
@@ -230,9 +232,13 @@ class EpochRecords:
         """Return the samples of an epoch (the first thousand) left out as unreadable, and why (on_error="skip")."""
         return list(self._epoch(epoch).skips)
 
+    def records(self) -> list[EpochRecord]:
+        """The last epochs, oldest first; may be called from any thread."""
+        return list(self._by_number.values())
+
     def epochs(self) -> list[EpochCounts]:
         """Return the counts of the last epochs, oldest first; may be called from any thread."""
-        return [record.counts() for record in list(self._by_number.values())]
+        return [record.counts() for record in self.records()]
 
     def _epoch(self, epoch: int | None) -> EpochRecord:
         record = self.newest if epoch is None else self._by_number.get(epoch)

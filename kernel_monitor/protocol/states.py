@@ -194,7 +194,8 @@ class LoaderState(TypedDict):
 
     `wanted`: the engine requested and not yet in use; `skips`: the last skipped samples; `decoded`: samples by engine;
     `nodes`: other machines that work for it now; `remote`: what limits them; `ended`: the loader is gone, and this is
-    its last state.
+    its last state. Of a loader that all ranks of a job have: how many `ranks`; `padded`, samples that the samplers plan
+    again so that each rank has as many; `once`: whether `lost` and `doubled` are counted over all ranks.
     """
 
     id: str
@@ -220,6 +221,9 @@ class LoaderState(TypedDict):
     nodes: NotRequired[int]
     remote: NotRequired[RemoteLimits | None]
     ended: NotRequired[bool]
+    ranks: NotRequired[int]
+    padded: NotRequired[int]
+    once: NotRequired[bool]
 
 
 class ReportedState(LoaderState):

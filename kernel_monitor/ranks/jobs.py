@@ -63,12 +63,12 @@ class Jobs:
                     found[f"rank/{process.rank.id}/{part}"] = value
         return found
 
-    def heard(self, frame: Frame) -> None:
-        """A frame has come."""
+    def heard(self, frame: Frame) -> Rank | None:
+        """A frame has come; returns whose it is."""
         now = self._clock()
         process = self._process(frame.identity, steps=True)
         if process is None:
-            return
+            return None
         process.heard, process.bound = now, frame.bound
         process.dropped, process.left_out = frame.dropped, frame.left_out
         if not process.rank.alive:
@@ -80,6 +80,7 @@ class Jobs:
             process.step_until = now + max(FRAME_S, 2 * longest)
         if frame.bye is not None:
             self._end(process, frame.bye)
+        return process.rank
 
     def found(self, identity: Identity, cpu: float) -> None:
         """A process of a job was seen that sends nothing; `cpu`: % of a core."""

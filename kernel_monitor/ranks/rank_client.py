@@ -19,6 +19,7 @@ from ..os_process import is_alive
 from . import identity, session_files
 from .clock_offset import ClockOffset
 from .rank_frames import MOST_STEPS, Frame, Row, packed
+from .rank_loaders import RankLoaders
 from .session_files import KEYS, VARIABLE, Join, JoinError
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class RankClient:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._clock = ClockOffset()
+        self._loaders = RankLoaders()
         self._heard = time.monotonic()
         self._before = (time.monotonic(), time.process_time())
         self.dropped = 0
@@ -134,7 +136,7 @@ class RankClient:
             self.dropped += 1
 
     def _listen(self, socket: zmq.Socket[bytes]) -> None:
-        """Take the answers that come until the next frame is due."""
+        """Take what comes until the next frame is due; one that has been obeyed is reported at once."""
         due = time.monotonic() + PERIOD_S
         while (left := due - time.monotonic()) > 0 and not self._ending.is_set():
             if not socket.poll(int(1000 * min(left, 0.25)) + 1):
@@ -142,7 +144,11 @@ class RankClient:
             got = time.monotonic()
             answer = json.loads(socket.recv())
             self._heard = got
-            self._clock.add(answer["sent"], answer["received"], answer["answered"], got)
+            if "sent" in answer:
+                self._clock.add(answer["sent"], answer["received"], answer["answered"], got)
+                self._loaders.acknowledge(answer["had"])
+            if self._loaders.obey(answer["commands"]):
+                return
 
     def _frame(self, bye: str | None) -> Frame:
         now, used = time.monotonic(), time.process_time()
@@ -160,6 +166,7 @@ class RankClient:
                 rows += [tuple(step) for step in steps]
         rows.sort(key=lambda row: row[0])
         self.left_out += max(0, len(rows) - MOST_STEPS)
+        states, chunks, indices = self._loaders.report()
         here = self._join.host == identity.host_key()
         offset, bound = (0.0, 0.0) if here else self._clock.best or (None, None)
         return Frame(
@@ -173,6 +180,10 @@ class RankClient:
             bound=bound,
             bye=bye,
             steps=rows[-MOST_STEPS:],
+            loaders=states,
+            chunks=chunks,
+            indices=indices,
+            handled=dict(self._loaders.handled),
         )
 
 

@@ -1,4 +1,4 @@
-"""The frames that ranks send: a JSON head in a line, and steps as bytes. Each stands for itself: any may be lost.
+"""The frames that ranks send: a JSON head in a line, then steps and indices as bytes. Any may be lost.
 
 A frame is a message of one part. libzmq ends a process whose connection breaks between two parts of a message that it
 sends (an assertion in its `session_base.cpp`), and a rank is somebody's training.
@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .identity import Identity
+from .rank_loaders import SENT, Chunk
 
 STEP = struct.Struct("<dIII6fB")
 """One step, as `steps.measured_step.Step` has it: end (s of the rank's monotonic clock), counts, durations, flags."""
+INDEX = 4  # bytes of an index
 VERSION = 1
 MOST_STEPS = 1000  # in a frame; of more, the newest are sent
-MOST_BYTES = 1 << 17  # of a message; a larger one is refused before it is read
+MOST_BYTES = 1 << 18  # of a message; a larger one is refused before it is read
 Row = tuple[float, int, int, int, float, float, float, float, float, float, int]
 
 
@@ -34,25 +38,45 @@ class Frame(NamedTuple):
     bound: float | None  # s: the offset is at most so wrong
     bye: str | None  # the last frame: why
     steps: list[Row]
+    loaders: Sequence[dict[str, Any]] = ()  # the switchable ones' states (`rank_loaders.SENT`)
+    chunks: Sequence[Chunk] = ()  # of what they delivered
+    indices: bytes = b""  # of all chunks, one after the other, uint32
+    handled: Mapping[int, str | None] = MappingProxyType({})  # commands by their numbers, and why one was refused
+
+    def parts(self) -> Iterator[tuple[Chunk, bytes]]:
+        """The chunks with their indices."""
+        start = 0
+        for chunk in self.chunks:
+            yield chunk, self.indices[start : start + INDEX * chunk.samples]
+            start += INDEX * chunk.samples
 
 
 def packed(frame: Frame) -> bytes:
     """A frame as a message."""
     head: dict[str, Any] = {**frame._asdict(), "identity": frame.identity._asdict(), "version": VERSION}
-    del head["steps"]
+    steps = head["steps"] = min(len(frame.steps), MOST_STEPS)
+    head["handled"] = dict(frame.handled)
+    del head["indices"]
     head = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in head.items()}
-    return b"\n".join([json.dumps(head).encode(), b"".join(STEP.pack(*row) for row in frame.steps[-MOST_STEPS:])])
+    rows = b"".join(STEP.pack(*row) for row in frame.steps[len(frame.steps) - steps :])
+    return b"\n".join([json.dumps(head).encode(), rows + frame.indices])
 
 
 def unpacked(message: bytes) -> Frame:
     """The inverse. A ValueError for anything else."""
-    line, end, rows = message.partition(b"\n")
-    if not end or len(rows) % STEP.size or len(rows) > MOST_STEPS * STEP.size:
+    line, end, rest = message.partition(b"\n")
+    if not end:
         raise ValueError("no frame of a rank")
     try:
         head: dict[str, Any] = json.loads(line)
         if head["version"] != VERSION:
             raise ValueError("a frame of another version")
+        steps = STEP.size * int(head["steps"])
+        rows, indices = rest[:steps], rest[steps:]
+        chunks = [Chunk(*chunk) for chunk in head["chunks"]]
+        counted = sum(_natural(chunk) for chunk in chunks)
+        if len(rows) != steps or steps > MOST_STEPS * STEP.size or len(indices) != INDEX * counted:
+            raise ValueError("no frame of a rank")
         return Frame(
             identity=_checked(head["identity"]),
             sent=float(head["sent"]),
@@ -64,9 +88,34 @@ def unpacked(message: bytes) -> Frame:
             bound=_maybe(head["bound"]),
             bye=None if head["bye"] is None else str(head["bye"])[:200],
             steps=[row for row in STEP.iter_unpack(rows) if math.isfinite(row[0])],
+            loaders=[_state(state) for state in head["loaders"]],
+            chunks=chunks,
+            indices=indices,
+            handled={int(number): None if why is None else str(why) for number, why in head["handled"].items()},
         )
     except (AttributeError, KeyError, TypeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no frame of a rank: {error!r:.100}") from None
+
+
+def _natural(chunk: Chunk) -> int:
+    """How many indices a piece has; a ValueError if one of its numbers is none."""
+    numbers: list[Any] = [chunk.epoch, chunk.first, chunk.start, chunk.samples, chunk.planned, chunk.length, chunk.end]
+    if not all(isinstance(number, int) and 0 <= number < 1 << 40 for number in numbers):
+        raise ValueError("a piece of an epoch that is none")
+    return chunk.samples
+
+
+def _state(found: dict[str, Any]) -> dict[str, Any]:
+    """A loader's state; a ValueError or TypeError if it cannot be one."""
+    state: dict[str, Any] = {name: found[name] for name in ("id", *SENT)}
+    texts = [state["id"], state["name"], state["backend"], state["status"]]
+    numbers = [state[name] for name in ("epoch", "batch", "samples", "lost", "doubled", "skipped", "replaced")]
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
+        raise ValueError("a loader's state that is none")
+    for engine in state["backends"]:
+        if not isinstance(engine["name"], str) or not isinstance(engine["available"], bool):
+            raise ValueError("a loader's engine that is none")
+    return state
 
 
 def _number(value: Any) -> float:

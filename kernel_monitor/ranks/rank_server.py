@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import platform
+import socket
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import rank_client, session_files
 from .descendants import Descendants
 from .identity import host_key
+from .job_loaders import JobEpoch, JobLoaders, Key
 from .jobs import Jobs
 from .rank import Rank
 from .rank_frames import MOST_BYTES, unpacked
@@ -22,6 +24,8 @@ from .session_files import Join, JoinError, Keys, SessionFiles
 if TYPE_CHECKING:
     import zmq
     from zmq.auth import Authenticator
+
+    from ..protocol.states import LoaderState
 
 WAKE_S = 0.25  # between two looks at whether to end
 LOOK_S = 1.0  # between two looks at who has ended
@@ -55,9 +59,12 @@ class RankServer:
         session_files.remove_left()
         self.refused = 0
         self.jobs = Jobs()
+        self.loaders = JobLoaders()
+        self._who: dict[str, bytes] = {}  # ZeroMQ's names of the ranks, by their ids
+        self._wake, self._woken = socket.socketpair()
         self._descendants = Descendants()
         self._ending = threading.Event()
-        self._lock = threading.Lock()  # of `jobs`; held for microseconds
+        self._lock = threading.Lock()  # of `jobs` and `loaders`; held for microseconds
         self.files = SessionFiles() if files is None else files
         self.folder = str(self.files.folder)
         try:
@@ -65,6 +72,8 @@ class RankServer:
             self._bind(self._context, address)
         except Exception as error:
             self._context.destroy(linger=0)
+            self._wake.close()
+            self._woken.close()
             self.files.remove()
             if isinstance(error, zmq.ZMQError):
                 raise JoinError(f"Ranks cannot join: {address or self.files.socket} ({error}).") from None
@@ -88,6 +97,28 @@ class RankServer:
         with self._lock:
             return self.jobs.values()
 
+    def loader_states(self) -> list[LoaderState]:
+        """Of the jobs' switchable loaders."""
+        with self._lock:
+            return self.loaders.states(self.jobs.ranks())
+
+    def outcomes(self) -> tuple[list[tuple[Key, str]], list[JobEpoch]]:
+        """The switches that all ranks have answered, and the epochs that all have finished, since the last call."""
+        with self._lock:
+            return self.loaders.settled(self.jobs.ranks()), self.loaders.finished()
+
+    def switch(self, loader: str, backend: str) -> None:
+        """Have all ranks switch a job's loader (its id). Raises as `JobLoaders.switch`."""
+        with self._lock:
+            self.loaders.switch(loader, backend, self.jobs.ranks())
+        self._wake.send(b"\0")
+
+    def set(self, loader: str, knobs: dict[str, int]) -> None:
+        """Have all ranks turn knobs of a job's loader (its id)."""
+        with self._lock:
+            self.loaders.set(loader, knobs, self.jobs.ranks())
+        self._wake.send(b"\0")
+
     def accuracy(self) -> tuple[float | None, tuple[int, int]]:
         """`Jobs.bound` and `Jobs.lost`."""
         with self._lock:
@@ -98,6 +129,7 @@ class RankServer:
         rank_client.offer(None)
         self._ending.set()
         self._thread.join(5.0)
+        self._wake.close()
         if keep:
             Path(self.files.socket.removeprefix("ipc://")).unlink(missing_ok=True)  # libzmq leaves the name
         else:
@@ -112,22 +144,22 @@ class RankServer:
         self._auth = Authenticator(context, log=log)
         self._auth.start()
         self._auth.configure_curve_callback("*", credentials_provider=_Only(keys.client))
-        socket = self._socket = context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVHWM, QUEUE)
-        socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
-        socket.curve_server = True
-        socket.curve_secretkey = keys.server_secret
-        socket.curve_publickey = keys.server
+        router = self._socket = context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.RCVHWM, QUEUE)
+        router.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
+        router.curve_server = True
+        router.curve_secretkey = keys.server_secret
+        router.curve_publickey = keys.server
         addresses = []
         for wanted in (files.socket, *([address] if address else [])):
             try:
-                socket.bind(files.bound.get(wanted, wanted))
+                router.bind(files.bound.get(wanted, wanted))
             except zmq.ZMQError:
                 if files.bound.pop(wanted, wanted) == wanted:
                     raise
-                socket.bind(wanted)  # another program has the port that it had: any other will do
-            addresses.append(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+                router.bind(wanted)  # another program has the port that it had: any other will do
+            addresses.append(router.getsockopt_string(zmq.LAST_ENDPOINT))
             files.bound[wanted] = addresses[-1]
         pid, start = session_files.own_process()
         self.addresses = tuple(addresses)
@@ -140,6 +172,7 @@ class RankServer:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._auth.zap_socket, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
         looked = found = 0.0
         try:
             while not self._ending.is_set():
@@ -148,6 +181,9 @@ class RankServer:
                     _answer(self._auth)
                 if self._socket in ready:
                     self._receive(self._socket)
+                if self._woken.fileno() in ready:
+                    self._woken.recv(4096)
+                    self._command(self._socket)
                 now = time.monotonic()
                 if now - looked >= LOOK_S:
                     looked = now
@@ -161,14 +197,15 @@ class RankServer:
         finally:
             self._auth.stop()
             self._context.destroy(linger=0)
+            self._woken.close()
 
-    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+    def _receive(self, router: zmq.Socket[bytes]) -> None:
         """Take the frames that are there, and answer each with the times of its arrival."""
         import zmq
 
         for _ in range(QUEUE):
             try:
-                who, *parts = socket.recv_multipart(zmq.NOBLOCK)
+                who, *parts = router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             received = time.monotonic()
@@ -178,13 +215,21 @@ class RankServer:
                 self.refused += 1
                 log.debug("a message of a rank was refused: %s", error)
                 continue
+            told: dict[str, Any] = {"had": {}, "commands": []}
             with self._lock:
-                self.jobs.heard(frame)
-            answer = {"sent": frame.sent, "received": received, "answered": time.monotonic()}
-            try:
-                socket.send_multipart([who, json.dumps(answer).encode()], zmq.NOBLOCK)
-            except zmq.ZMQError as error:
-                log.debug("a rank takes no answer: %s", error)  # it has gone, or does not read
+                rank = self.jobs.heard(frame)
+                if rank is not None:
+                    self._who[rank.id] = who
+                    told = self.loaders.heard(rank, frame)
+            _send(router, who, {"sent": frame.sent, "received": received, "answered": time.monotonic(), **told})
+
+    def _command(self, router: zmq.Socket[bytes]) -> None:
+        """Send the ranks what they have not answered; it is repeated with the answers to their frames."""
+        with self._lock:
+            pending = {who: self.loaders.pending(rank) for rank, who in self._who.items()}
+        for who, commands in pending.items():
+            if commands:
+                _send(router, who, {"commands": commands})
 
     def _find(self) -> None:
         with self._lock:
@@ -202,6 +247,15 @@ class _Only:
 
     def callback(self, _domain: str, key: bytes) -> bool:
         return key == self._key
+
+
+def _send(router: zmq.Socket[bytes], who: bytes, message: dict[str, Any]) -> None:
+    import zmq
+
+    try:
+        router.send_multipart([who, json.dumps(message).encode()], zmq.NOBLOCK)
+    except zmq.ZMQError as error:
+        log.debug("a rank takes no answer: %s", error)  # it has gone, or does not read
 
 
 def _answer(auth: Authenticator) -> Any:

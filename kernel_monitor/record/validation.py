@@ -233,6 +233,8 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "switch-asked": {"loader": _name, "target": str},
     "knobs": {"loader": _name, **{f"{key}?": _maybe_count for key in ("workers", "prefetch", "threads")}},
     "mark": {"label": str},
+    "job-switch": {"label": str},
+    "job-epoch": {"message": str},
     "prediction": {"loader": _name, "target": str, "gains": [_GAIN]},
     "diagnosis": {"result?": _DIAGNOSIS},
     "profile": {"result?": _PROFILE},

@@ -37,6 +37,8 @@ MISSING = 255  # the byte of a value that is not there, in columns of whole per 
 
 Table = tuple[bytes, list[bool]]
 
+DRAWN = ("switch", "mark", "job-switch")  # kinds of events that have a line in the charts
+
 
 def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, float | None]:
     """What the page is given, without the facts of the machine, which the report has elsewhere.
@@ -68,7 +70,9 @@ def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, floa
         "bokeh": bokehjs.version(),
         "item": item,
         "schema": bare.to_json(),
-        "events": [cast("Event", event) for event in snapshot.events if event["kind"] in ("switch", "mark")],
+        "events": [
+            cast("Event", event) for event in snapshot.events if event["kind"] in ("switch", "mark", "job-switch")
+        ],
         "rows": len(rows.time),
         "percent": percent,
         "zone_ms": zone_ms,

@@ -8,6 +8,7 @@ from .subject import Subject
 
 HAPPENED = (
     "switch", "knobs", "mark", "switch-failed", "switch-superseded", "switch-cancelled", "sampler-restarted",
+    "job-switch", "job-epoch",
 )  # fmt: skip
 """Kinds of events that are listed."""
 MOST = 200  # rows of a table at most, the newest; of epochs those with a problem always are in it

@@ -91,7 +91,7 @@ class Control:
             running=monitor.running,
             seq=monitor.store.last_seq,
             schema=monitor.store.page_schema.to_json(),
-            loaders=monitor.loader_states(),
+            loaders=[*monitor.loader_states(), *monitor.job_states()],
             events=monitor.publisher.events(),
             strip=monitor.publisher.strip,
             paused=monitor.hub.paused,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import MonitorError
 from ..text import line
+from .job_loader import JobLoader
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
@@ -13,13 +15,17 @@ if TYPE_CHECKING:
     from .loader_tracker import LoaderTracker
     from .offers import Offers
 
+Found = TypeVar("Found", bound="SwitchableLoader | JobLoader")
+
 
 class LoaderCommands:
     """The commands of one process."""
 
-    def __init__(self, tracker: LoaderTracker, offers: Offers) -> None:
+    def __init__(self, tracker: LoaderTracker, offers: Offers, jobs: Callable[[], list[JobLoader]]) -> None:
+        """`jobs`: the loaders of jobs whose ranks joined this process's session."""
         self._tracker = tracker
         self._offers = offers
+        self._jobs = jobs
 
     def switch(self, backend: str, *, loader: str | None = None, confirmed: bool = False) -> LoaderState:
         """Ask a loader to continue with another engine from its next batch; returns its state at once.
@@ -79,17 +85,32 @@ class LoaderCommands:
         state: LoaderState = chosen.state()
         return state
 
-    def choose(self, loader: str | None) -> SwitchableLoader:
-        """The live loader with an id or name; the only one for None. MonitorError if there is none, or several."""
+    def choose(self, loader: str | None) -> SwitchableLoader | JobLoader:
+        """The live loader with an id or name; the only one for None. MonitorError if there is none, or several.
+
+        Those of this process come before those of jobs, which have the job's number in their names.
+        """
+        jobs = self._jobs()
+        if not jobs:
+            return self.choose_own(loader)
+        known: list[SwitchableLoader | JobLoader] = [*self._tracker.loaders(), *jobs]
+        return _chosen(known, loader)
+
+    def choose_own(self, loader: str | None) -> SwitchableLoader:
+        """As `choose`, of the loaders of this process alone."""
         live = self._tracker.loaders()
         if not live:
             raise MonitorError(
                 "This kernel has no switchable loader. "
                 "Wrap yours: loader = switchable(loader)  # from kernel_monitor import switchable"
             )
-        chosen = [found for found in live if loader is None or line(loader) in (found.id, found.name)]
-        if len(chosen) != 1:
-            names = ", ".join(found.name for found in live)
-            problem = "Several are live: say which" if loader is None else f"No single loader is called {loader!r}"
-            raise MonitorError(f"{problem}. The loaders are: {names}.")
-        return chosen[0]
+        return _chosen(live, loader)
+
+
+def _chosen(live: Sequence[Found], loader: str | None) -> Found:
+    chosen = [found for found in live if loader is None or line(loader) in (found.id, found.name)]
+    if len(chosen) != 1:
+        names = ", ".join(found.name for found in live)
+        problem = "Several are live: say which" if loader is None else f"No single loader is called {loader!r}"
+        raise MonitorError(f"{problem}. The loaders are: {names}.")
+    return chosen[0]

@@ -55,13 +55,15 @@ class Monitor:
         self.live_session = Session(self.store)
         self.publisher = Publisher(self.live_session, self.store, self.hub, lambda: self._settings, self._tasks)
         self.live_session.listen(self.publisher.row, self.publisher.notify, self._show)
-        self._loaders = LoaderCommands(self.live_session.tracker, self.publisher.current.offers)
+        self._loaders = LoaderCommands(
+            self.live_session.tracker, self.publisher.current.offers, self.live_session.ranks.loaders
+        )
         session, tracker = self.live_session, self.live_session.tracker
         at, add, start = session.session_time, session.add_event, self.start
         stage = loop_guard.Stage(
             self.store, tracker.loaders, tracker.sources, lambda: session.running, at, add, start, self._gains
         )
-        self.diagnosis = DiagnoseCommand(self._loaders.choose, stage)
+        self.diagnosis = DiagnoseCommand(self._loaders.choose_own, stage)
         self.profiler = ProfileCommand(
             profile_run.Stage(tracker.sources, lambda: session.recorder.to_json()["path"], at, add, start)
         )
@@ -75,6 +77,7 @@ class Monitor:
         self.export = self.exporter.export
         self.step, self.phase, self.watch = step, phase, watch
         self.loader_states = self.live_session.tracker.states
+        self.job_states = self.live_session.ranks.loader_states
         self._news: str | None = None
         self._began = 0.0
         self._configure_store()
@@ -225,6 +228,7 @@ class Monitor:
         for loader in self.loader_states():
             lines.append(f"{loader['name']}: {loader['status']}")
             lines += [f"  {engine['name']}: {engine['note']}" for engine in loader["backends"] if engine.get("note")]
+        lines += [f"{state['name']}: {state['status']}" for state in self.job_states()]
         for node in session.nodes.nodes:
             lines.append(f"machine {node.name}: {f'{len(node.cores)} cores' if node.alive else f'gone: {node.reason}'}")
         lines += session.ranks.lines()

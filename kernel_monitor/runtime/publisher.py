@@ -158,7 +158,7 @@ class Publisher:
             "sampled": now - (time.monotonic() - row.sampled),
             "sent": now,
             "missed": row.missed,
-            "loaders": row.states,
+            "loaders": [*row.states, *self._session.ranks.loader_states()],
             "events": events,
             "strip": self.strip,
         }

@@ -7,6 +7,8 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +18,10 @@ from ..ranks.rank import Rank, rank_series
 from ..ranks.rank_server import RankServer
 from ..ranks.session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
 from ..store import StepTable, Store
+from .job_loader import JobLoader
+
+if TYPE_CHECKING:
+    from ..protocol.states import LoaderState
 
 LOOK_S = 0.5  # between two looks at who has joined
 SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
@@ -45,6 +51,7 @@ class RankTracker:
         self._files: SessionFiles | None = None  # of the last server: its ranks come back to the next one
         self._kept: list[RankServer] = []  # of the parent of a fork: ZeroMQ's objects must not be freed in a child
         self._due = 0.0
+        self._states: list[LoaderState] = []  # of the jobs' loaders
         self._said: dict[int, float] = {}  # by the job's number, in session s: since when its sentence is shown
         self._seen: dict[int, float] = {}  # when it was last found to have a slow rank
         self._series: frozenset[str] = frozenset()
@@ -99,6 +106,20 @@ class RankTracker:
                 found.append(f"ranks could not send {frames:,} frames; {steps:,} of their steps are missing")
         return found
 
+    def loader_states(self) -> list[LoaderState]:
+        """Of the switchable loaders that the ranks of a job have, one for each job and name; as of the last look."""
+        return self._states if self._server is not None else []
+
+    def loaders(self) -> list[JobLoader]:
+        """The same, to command."""
+        server = self._server
+        return [] if server is None else [JobLoader(server, state, self._read_states) for state in self._states]
+
+    def _read_states(self) -> None:
+        server = self._server
+        if server is not None:
+            self._states = server.loader_states()
+
     def join_words(self) -> str:
         """What to set so that a rank started elsewhere joins. JoinError: none can."""
         server = self._server
@@ -131,8 +152,24 @@ class RankTracker:
             self.ranks = ranks
             self._series = frozenset(name for rank in ranks for name, _ in rank_series(rank.id, steps=rank.steps))
             self._store.set_ranks(ranks)
+        self._read_states()
         if ranks and self._store.last_seq:
             self._judge()
+            self._tell(server)
+
+    def _tell(self, server: RankServer) -> None:
+        """Note switches that all ranks have answered, and epochs that all have finished."""
+        at = float(self._store.rows(self._store.last_seq - 1).time[-1])
+        switches, epochs = server.outcomes()
+        for (job, loader), words in switches:
+            self._add_event("job-switch", at, job=job, name=loader, label=words)
+        for epoch in epochs:
+            counts = asdict(epoch.covered)
+            del counts["finished"]
+            self._add_event(
+                "job-epoch", at, job=epoch.job, name=epoch.loader, epoch=epoch.epoch, ranks=epoch.ranks, **counts,
+                message=epoch.sentence,
+            )  # fmt: skip
 
     def _judge(self) -> None:
         """Find the slow rank of each job in the newest rows; an event notes when one becomes slow."""

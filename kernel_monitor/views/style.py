@@ -76,7 +76,7 @@ class Page:
         self.markers = ColumnDataSource(
             data={"time": [], "label": [], "place": []},
             name="markers",
-            tags=[{"kind": "markers", "events": ["switch", "mark"]}],
+            tags=[{"kind": "markers", "events": ["switch", "mark", "job-switch"]}],
         )
         self.bands = ColumnDataSource(
             data={"left": [], "right": [], "label": [], "place": []},

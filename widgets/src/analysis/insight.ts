@@ -77,8 +77,10 @@ export class InsightControl {
    */
   update(state: LoaderState, analysis: AnalysisState | null, found: Found, live: boolean): void {
     this.state = state;
-    this.el.hidden = this.verdict.hidden = this.actionsEl.hidden = analysis === null;
-    if (analysis === null) {
+    // What can be measured of a loader here is not of one whose loops run in other processes.
+    const isHidden = analysis === null || (state.ranks ?? 0) > 0;
+    this.el.hidden = this.verdict.hidden = this.actionsEl.hidden = isHidden;
+    if (isHidden) {
       return;
     }
     const verdict = analysis.verdicts.get(state.id) ?? null;

@@ -199,9 +199,9 @@ function milliseconds(schema: Schema, time: number): number {
   return (schema.origin + time) * 1000;
 }
 
-/** What a switch changed to, or the words of a mark. */
+/** What a switch changed to, or the words of a mark or of a job's switch. */
 function labelOf(schema: Schema, event: MonitorEvent): string {
-  if (event.kind !== 'mark') {
+  if (event.kind === 'switch') {
     return `${prefix(schema, event.loader)}→ ${String(event.target)}`;
   }
   const letters = Array.from(String(event.label));

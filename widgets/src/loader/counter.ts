@@ -55,7 +55,9 @@ export function counterText(state: LoaderState): string {
   // Of the samples that were delivered: those replaced or skipped stand beside them.
   const isPlanned = !isWatched(state); // The samples of a watched loader are not known.
   const isWhole = state.samples > 0 && state.lost === 0 && state.doubled === 0;
-  const once = isPlanned && isWhole ? ', each once' : '';
+  // Over all ranks that is known only where their samplers share the data set out.
+  const isCounted = !state.ranks || state.once === true;
+  const once = isPlanned && isWhole && isCounted ? ', each once' : '';
   const decoded = Object.entries(state.decoded)
     .filter(([, count]) => count > 0)
     .sort((a, b) => b[1] - a[1])
@@ -65,6 +67,7 @@ export function counterText(state: LoaderState): string {
     `epoch ${NUMBER.format(state.epoch + 1)}`,
     `batch ${of(state.batch, state.batches)}`,
     `${of(state.samples, state.planned)} samples${once}`,
+    ...(state.padded ? [`${NUMBER.format(state.padded)} of them padding`] : []),
     ...(state.replaced > 0 ? [`${NUMBER.format(state.replaced)} replaced by synthetic`] : []),
     ...(state.skipped > 0 ? [`${NUMBER.format(state.skipped)} skipped`] : []),
     ...(decoded.length > 0 ? [decoded.join(', ')] : [])

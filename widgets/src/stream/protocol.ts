@@ -459,7 +459,8 @@ export interface Frame {
  *
  * `wanted`: the engine requested and not yet in use; `skips`: the last skipped samples; `decoded`: samples by engine;
  * `nodes`: other machines that work for it now; `remote`: what limits them; `ended`: the loader is gone, and this is
- * its last state.
+ * its last state. Of a loader that all ranks of a job have: how many `ranks`; `padded`, samples that the samplers plan
+ * again so that each rank has as many; `once`: whether `lost` and `doubled` are counted over all ranks.
  */
 export interface LoaderState {
   readonly id: string;
@@ -485,6 +486,9 @@ export interface LoaderState {
   readonly nodes?: number;
   readonly remote?: RemoteLimits | null;
   readonly ended?: boolean;
+  readonly ranks?: number;
+  readonly padded?: number;
+  readonly once?: boolean;
 }
 /**
  * A sample left out because its file cannot be read; `path` is the file's name only.
@@ -705,6 +709,9 @@ export interface ReportedState {
   readonly nodes?: number;
   readonly remote?: RemoteLimits | null;
   readonly ended?: boolean;
+  readonly ranks?: number;
+  readonly padded?: number;
+  readonly once?: boolean;
   readonly epochs: readonly EpochCounts[];
 }
 /**
@@ -877,7 +884,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   Frame:
     'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
-    'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean',
+    'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean ranks?:number padded?:number once?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
   Skip: 'index:number path:string reason:string',
   KnobsState: 'workers:number? prefetch:number? threads:number?',

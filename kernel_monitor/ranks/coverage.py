@@ -1,0 +1,79 @@
+"""Which samples of a data set all ranks of a job together delivered in an epoch: each once, or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from .rank_loaders import Chunk
+
+LARGEST = 100_000_000  # samples of a data set that are counted, a byte each
+
+
+@dataclass(frozen=True)
+class Covered:
+    """Counts of an epoch over all ranks; of samples."""
+
+    once: int  # of the data set, that were delivered at least once
+    length: int  # of the data set
+    padded: int  # delivered again by the samplers' plan, so that each rank has as many
+    doubled: int  # delivered again beyond that
+    lost: int  # that nobody delivered, once every rank has finished; what the samplers leave out is not
+    finished: bool  # by every rank
+
+
+@dataclass
+class _Rank:
+    place: int = 0  # of its plan, that has come
+    end: int = 0  # of its plan, that it has delivered
+    planned: int = 0
+    finished: bool = False
+    begun: bool = False
+
+
+@dataclass
+class Coverage:
+    """One epoch of one loader of a job with `world` ranks."""
+
+    length: int
+    world: int
+    shared: bool = True  # whether every rank's sampler takes its share: else nothing can be said
+    _ranks: dict[int, _Rank] = field(default_factory=dict)
+    _times: npt.NDArray[np.uint8] = field(init=False)
+    _once: int = 0
+    _all: int = 0
+
+    def __post_init__(self) -> None:
+        self._times = np.zeros(self.length if self.length <= LARGEST else 0, dtype=np.uint8)
+
+    def add(self, rank: int, chunk: Chunk, indices: bytes) -> int:
+        """Count what a rank delivered; returns how much of its plan has come. What came before is not counted again."""
+        own = self._ranks.setdefault(rank, _Rank())
+        if not own.begun:
+            own.begun, own.place = True, chunk.first
+        own.planned, own.finished, own.end = chunk.planned, chunk.finished, chunk.end
+        self.shared = self.shared and chunk.shared and chunk.length == self.length == len(self._times)
+        again = own.place - chunk.start
+        if 0 <= again < chunk.samples:
+            fresh = np.frombuffer(indices, dtype="<u4")[again:]
+            places, times = np.unique(fresh[fresh < len(self._times)], return_counts=True)
+            before = self._times[places]
+            self._once += int(np.count_nonzero(before == 0))
+            self._all += int(times.sum())
+            self._times[places] = np.minimum(255, before + times)
+            own.place = chunk.start + chunk.samples
+        return own.place
+
+    def covered(self) -> Covered | None:
+        """None where nothing can be said: a sampler does not share out, or not every rank has begun."""
+        if not self.shared or len(self._ranks) < self.world:
+            return None
+        again = self._all - self._once
+        planned = sum(rank.planned for rank in self._ranks.values())
+        padded = min(again, max(0, planned - self.length))
+        finished = all(rank.finished and rank.place >= rank.end for rank in self._ranks.values())
+        left_out = max(0, self.length - planned)
+        lost = max(0, self.length - self._once - left_out) if finished else 0
+        return Covered(self._once, self.length, padded, again - padded, lost, finished)

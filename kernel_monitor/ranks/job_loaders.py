@@ -1,0 +1,219 @@
+"""The switchable loaders of jobs: one for all ranks of a job that have one of the same name, and commands to them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BackendUnavailable, MonitorError
+from .coverage import Coverage, Covered
+from .merged_state import ALIAS, merged, status
+from .rank import Rank
+from .rank_frames import Frame
+
+if TYPE_CHECKING:
+    from ..protocol.states import LoaderState
+
+KEPT = 2  # newest epochs of a loader whose samples are counted
+KEPT_COMMANDS = 64
+Key = tuple[int, str]  # of a job's loader: the job's number and the loader's name
+
+
+@dataclass
+class _Command:
+    """What all ranks of a job that have a loader were asked."""
+
+    id: int
+    of: Key
+    message: dict[str, Any]
+    waiting: dict[str, str]  # ids of ranks that have not answered: their loader's id
+    refusals: dict[str, str] = field(default_factory=dict)  # by the rank's id
+    told: bool = False  # whether it was said that all have answered
+
+    def to(self, rank: str) -> dict[str, Any]:
+        return {"id": self.id, "loader": self.waiting[rank], **self.message}
+
+
+@dataclass
+class _Process:
+    """What a rank said last."""
+
+    rank: Rank
+    process: tuple[str, int, float]
+    states: dict[str, dict[str, Any]]  # by the name that its loaders have in the job
+
+
+@dataclass(frozen=True)
+class JobEpoch:
+    """An epoch that all ranks have finished, whose samples were counted."""
+
+    job: int
+    loader: str
+    epoch: int
+    ranks: int
+    covered: Covered
+
+    @property
+    def sentence(self) -> str:
+        """Its counts, for people. The first epoch is 1."""
+        own = self.covered
+        padded = f", {own.padded:,} again so that each rank has as many" if own.padded else ""
+        return (
+            f"epoch {self.epoch + 1} over {self.ranks} ranks: {own.once:,} of {own.length:,} samples once{padded}, "
+            f"{own.lost:,} lost, {own.doubled:,} delivered twice"
+        )
+
+
+class JobLoaders:
+    """Is told of frames on the server's thread, and asked by others under its lock."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, _Process] = {}  # by the rank's id
+        self._coverage: dict[Key, dict[int, Coverage]] = {}
+        self._commands: list[_Command] = []
+        self._numbers = itertools.count(1)
+        self._told: set[tuple[Key, int]] = set()
+
+    def heard(self, rank: Rank, frame: Frame) -> dict[str, Any]:
+        """Take what a frame says of its loaders; returns what goes into its answer."""
+        process = (frame.identity.host, frame.identity.pid, frame.identity.start)
+        before = self._processes.get(rank.id)
+        if before is not None and before.process != process:  # started again: it begins its epochs anew
+            self._coverage = {key: known for key, known in self._coverage.items() if key[0] != rank.job}
+            self._told = {(key, epoch) for key, epoch in self._told if key[0] != rank.job}
+            for command in self._commands:
+                command.waiting.pop(rank.id, None)
+        names = _names(frame.loaders)
+        states = {names[state["id"]]: state for state in frame.loaders}
+        self._processes[rank.id] = _Process(rank, process, states)
+        had: dict[str, dict[int, int]] = {}
+        for chunk, indices in frame.parts():
+            if chunk.loader in names:
+                coverage = self._of(rank, names[chunk.loader], chunk.epoch, chunk.length)
+                had.setdefault(chunk.loader, {})[chunk.epoch] = coverage.add(rank.number, chunk, indices)
+        for command in self._commands:
+            if rank.id in command.waiting and command.id in frame.handled:
+                del command.waiting[rank.id]
+                refusal = frame.handled[command.id]
+                if refusal is not None:
+                    command.refusals[rank.id] = refusal
+        return {"had": had, "commands": self.pending(rank.id)}
+
+    def pending(self, rank: str) -> list[dict[str, Any]]:
+        """The commands that a rank (its id) has not answered."""
+        return [command.to(rank) for command in self._commands if rank in command.waiting]
+
+    def states(self, ranks: Sequence[Rank]) -> list[LoaderState]:
+        """One for each loader of each job that has ranks that are alive, by the job and name.
+
+        Args:
+            ranks: of all jobs, as they are now.
+        """
+        return [self._state(key, own) for key, own in self._own(ranks).items()]
+
+    def settled(self, ranks: Sequence[Rank]) -> list[tuple[Key, str]]:
+        """The switches that all ranks have answered since the last call, with how they ended."""
+        found = []
+        for key, own in self._own(ranks).items():
+            command = self._switch(key)
+            if command is not None and not command.told:
+                words, done = status(own, command.message["backend"], command.waiting, command.refusals)
+                if done:
+                    command.told = True
+                    found.append((key, words))
+        return found
+
+    def finished(self) -> list[JobEpoch]:
+        """The epochs that all ranks have finished since the last call."""
+        found = []
+        for key, epochs in self._coverage.items():
+            for number, coverage in epochs.items():
+                covered = coverage.covered()
+                if covered is not None and covered.finished and (key, number) not in self._told:
+                    self._told.add((key, number))
+                    found.append(JobEpoch(*key, number, coverage.world, covered))
+        return found
+
+    def switch(self, loader: str, backend: str, ranks: Sequence[Rank]) -> None:
+        """Ask all ranks of a job to switch a loader (its id). Raises what `SwitchableLoader.switch` does."""
+        key, own = self._find(loader, ranks)
+        engines = {engine["name"]: engine for engine in self._state(key, own)["backends"]}
+        wanted = [engines[name] for name in engines if name == backend or (backend == ALIAS and name[:5] == "dali-")]
+        if not wanted:
+            known = ", ".join(engines)
+            raise BackendUnavailable(f"There is no backend {backend!r:.40}. There are: {known}.")
+        if not any(engine["available"] for engine in wanted):
+            raise BackendUnavailable(f"{backend} cannot be used on any rank: {wanted[0]['reason']}")
+        self._command(key, own, {"do": "switch", "backend": backend})
+
+    def set(self, loader: str, knobs: dict[str, int], ranks: Sequence[Rank]) -> None:
+        """Ask all ranks of a job to turn a loader's knobs."""
+        key, own = self._find(loader, ranks)
+        self._command(key, own, {"do": "set", "knobs": knobs})
+
+    def _command(self, key: Key, own: list[tuple[Rank, dict[str, Any]]], message: dict[str, Any]) -> None:
+        for earlier in self._commands:
+            if earlier.of == key and earlier.message["do"] == message["do"]:
+                earlier.waiting.clear()  # the newest one counts
+        waiting = {rank.id: state["id"] for rank, state in own}
+        self._commands.append(_Command(next(self._numbers), key, message, waiting))
+        del self._commands[:-KEPT_COMMANDS]
+
+    def _find(self, loader: str, ranks: Sequence[Rank]) -> tuple[Key, list[tuple[Rank, dict[str, Any]]]]:
+        for key, own in self._own(ranks).items():
+            if _id(key) == loader:
+                return key, own
+        raise MonitorError("No rank that has this loader is alive any more.")
+
+    def _own(self, ranks: Sequence[Rank]) -> dict[Key, list[tuple[Rank, dict[str, Any]]]]:
+        """The ranks that are alive and have a loader, by the loader."""
+        found: dict[Key, list[tuple[Rank, dict[str, Any]]]] = {}
+        for rank in ranks:
+            process = self._processes.get(rank.id)
+            if process is not None and rank.alive:
+                for name, state in process.states.items():
+                    found.setdefault((rank.job, name), []).append((rank, state))
+        return found
+
+    def _state(self, key: Key, own: list[tuple[Rank, dict[str, Any]]]) -> LoaderState:
+        command = self._switch(key)
+        target = None if command is None else command.message["backend"]
+        waiting, refusals = ({}, {}) if command is None else (command.waiting, command.refusals)
+        words, done = status(own, target, waiting, refusals)
+        newest = max(state["epoch"] for _, state in own)
+        coverage = self._coverage.get(key, {}).get(newest)
+        covered = None if coverage is None else coverage.covered()
+        state: LoaderState = merged(_id(key), f"{key[1]} · job {key[0]}", own, words, None if done else target, covered)
+        return state
+
+    def _switch(self, key: Key) -> _Command | None:
+        """The newest switch of a loader."""
+        own = [command for command in self._commands if command.of == key and command.message["do"] == "switch"]
+        return own[-1] if own else None
+
+    def _of(self, rank: Rank, name: str, epoch: int, length: int) -> Coverage:
+        epochs = self._coverage.setdefault((rank.job, name), {})
+        if epoch not in epochs:
+            world = rank.world or sum(known.rank.job == rank.job for known in self._processes.values())
+            epochs[epoch] = Coverage(length, world)
+            for old in sorted(epochs)[:-KEPT]:
+                del epochs[old]
+        return epochs.get(epoch) or Coverage(length, 1)
+
+
+def _id(key: Key) -> str:
+    return f"job-{key[0]}/{key[1]}"
+
+
+def _names(states: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """What the loaders of a rank are called in its job, by their ids: two of one name are told apart."""
+    found: dict[str, str] = {}
+    for state in states:
+        name, number = state["name"], 1
+        while name in found.values():
+            number += 1
+            name = f"{state['name']} ({number})"
+        found[state["id"]] = name
+    return found

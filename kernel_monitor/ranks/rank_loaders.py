@@ -1,0 +1,157 @@
+"""The rank's switchable loaders: their states and what they delivered go with its frames, and commands come back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from ..errors import MonitorError
+from ..text import line
+
+if TYPE_CHECKING:
+    from ..loaders.plan import EpochRecord
+
+MOST_LOADERS = 8  # that a frame reports
+MOST_INDICES = 16_000  # that a frame carries: 32,000 samples a second
+EPOCHS = 2  # newest epochs of a loader whose indices are sent
+HANDLED = 32  # commands that are remembered, so that one that comes twice is obeyed once
+LONGEST = 500  # letters of a sentence
+UNKNOWN = "it has no such loader any more"
+SENT = (
+    "name",
+    "backend",
+    "wanted",
+    "status",
+    "backends",
+    "knobs",
+    "epoch",
+    "batch",
+    "batches",
+    "samples",
+    "planned",
+    "lost",
+    "doubled",
+    "skipped",
+    "replaced",
+    "decoded",
+)
+"""What a frame has of a `LoaderState`."""
+COUNTS = ("samples", "planned", "lost", "doubled", "skipped", "replaced", "decoded")
+
+
+class Chunk(NamedTuple):
+    """Some of an epoch's indices, in the order of the rank's plan."""
+
+    loader: str  # its id in the rank's process
+    epoch: int
+    first: int  # the place in the plan where the iteration began
+    start: int  # the place of the first of these indices
+    samples: int
+    planned: int  # samples that this rank's sampler has in the epoch
+    length: int  # samples of the data set
+    shared: bool  # whether the sampler takes one rank's share
+    finished: bool  # the plan has ended, and all of it was answered
+    end: int  # the place after the last sample that was answered
+
+
+class _Known:
+    """What is kept of a loader, after its end too: its last samples may not have been sent yet."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {}
+        self.records: dict[int, EpochRecord] = {}
+        self.had: dict[int, int] = {}  # how much of each epoch the kernel has
+        self.live = True
+
+
+class RankLoaders:
+    """Used by the client's thread alone. Imports no torch: without it there are no such loaders."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self.handled: dict[int, str | None] = {}
+        """The commands that were obeyed, and why one was refused."""
+
+    def report(self) -> tuple[list[dict[str, Any]], list[Chunk], bytes]:
+        """States, newest loaders last; pieces of what was delivered and not yet acknowledged; their indices, uint32."""
+        self._look()
+        states, chunks, parts, room = [], [], [], MOST_INDICES
+        for key, known in list(self._known.items())[-MOST_LOADERS:]:
+            states.append({"id": key, **known.state})
+            for number, record in known.records.items():
+                chunk, indices = _chunk(key, record, known.had.get(number), room)
+                room -= chunk.samples
+                chunks.append(chunk)
+                parts.append(indices)
+        return states, chunks, b"".join(parts)
+
+    def acknowledge(self, had: Mapping[str, Mapping[str, int]]) -> None:
+        """The kernel says how much it has of each loader's epochs."""
+        for key, epochs in had.items():
+            if key in self._known:
+                self._known[key].had = {int(number): int(place) for number, place in epochs.items()}
+
+    def obey(self, commands: list[dict[str, Any]]) -> bool:
+        """Carry out the commands that are new; whether there was one."""
+        fresh = [command for command in commands if command["id"] not in self.handled]
+        for command in fresh:
+            try:
+                _obey(command)
+                refusal = None
+            except (MonitorError, TypeError, ValueError) as error:
+                refusal = line(str(error), LONGEST)
+            self.handled[command["id"]] = refusal
+            while len(self.handled) > HANDLED:
+                del self.handled[next(iter(self.handled))]
+        return bool(fresh)
+
+    def _look(self) -> None:
+        live = {loader.id: loader for loader in _live()}
+        for key, loader in live.items():
+            known = self._known.setdefault(key, _Known())
+            state = cast("dict[str, Any]", loader.state())
+            known.state = {name: state[name] for name in SENT}
+            known.records = {record.number: record for record in loader.records()[-EPOCHS:]}
+        for key, known in list(self._known.items()):
+            if key not in live:
+                known.live = False
+                if known.records:  # what was delivered since the last look
+                    newest = known.records[max(known.records)]
+                    counts: dict[str, Any] = {**newest.counts()}
+                    known.state |= {name: counts[name] for name in COUNTS} | {"batch": newest.batches}
+                if len(self._known) > MOST_LOADERS:
+                    del self._known[key]
+
+
+def _chunk(key: str, record: EpochRecord, had: int | None, room: int) -> tuple[Chunk, bytes]:
+    """What comes next of an epoch, as far as there is room."""
+    import numpy as np  # with torch it is there
+
+    answered, finished = record.answered, record.finished
+    first = record.ends[record.passed - 1] if record.passed else 0
+    end = record.ends[answered - 1] if answered else 0
+    start = max(first, had or 0)
+    # A copy: an array that lends its memory cannot grow, and the training makes it grow.
+    indices = record.indices[start : min(end, start + room)] if start < end else record.indices[:0]
+    sent = np.frombuffer(indices, dtype=np.int64).astype("<u4").tobytes() if indices else b""
+    length, planned = record.length or 0, record.planned
+    return Chunk(key, record.number, first, start, len(indices), planned, length, record.shared, finished, end), sent
+
+
+def _obey(command: dict[str, Any]) -> None:
+    """Carry one out. A MonitorError where it cannot be."""
+    loader = next((loader for loader in _live() if loader.id == command["loader"]), None)
+    if loader is None:
+        raise MonitorError(UNKNOWN)
+    if command["do"] == "switch":
+        loader.switch(str(command["backend"]))
+    elif command["do"] == "set":
+        loader.set(**{name: int(value) for name, value in command["knobs"].items()})
+    else:
+        raise MonitorError(f"it knows no command {command['do']!r:.40}")
+
+
+def _live() -> list[Any]:
+    module = sys.modules.get("kernel_monitor.loaders.switchable")
+    return [] if module is None else list(module.live())
