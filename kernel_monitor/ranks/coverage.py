@@ -66,6 +66,10 @@ class Coverage:
             own.place = chunk.start + chunk.samples
         return own.place
 
+    def has(self, rank: int) -> bool:
+        """Whether this rank has a part in it."""
+        return rank in self._ranks
+
     def covered(self) -> Covered | None:
         """None where nothing can be said: a sampler does not share out, or not every rank has begun."""
         if not self.shared or len(self._ranks) < self.world:

@@ -81,8 +81,7 @@ class JobLoaders:
         process = (frame.identity.host, frame.identity.pid, frame.identity.start)
         before = self._processes.get(rank.id)
         if before is not None and before.process != process:  # started again: it begins its epochs anew
-            self._coverage = {key: known for key, known in self._coverage.items() if key[0] != rank.job}
-            self._told = {(key, epoch) for key, epoch in self._told if key[0] != rank.job}
+            self._forget(rank)
             for command in self._commands:
                 command.waiting.pop(rank.id, None)
         names = _names(frame.loaders)
@@ -152,6 +151,14 @@ class JobLoaders:
         """Ask all ranks of a job to turn a loader's knobs."""
         key, own = self._find(loader, ranks)
         self._command(key, own, {"do": "set", "knobs": knobs})
+
+    def _forget(self, rank: Rank) -> None:
+        """Count the epochs anew in which a rank had a part; the other ranks send what they have delivered again."""
+        for (job, name), epochs in self._coverage.items():
+            for number in [number for number, coverage in epochs.items() if coverage.has(rank.number)]:
+                if job == rank.job:
+                    del epochs[number]
+                    self._told.discard(((job, name), number))
 
     def _command(self, key: Key, own: list[tuple[Rank, dict[str, Any]]], message: dict[str, Any]) -> None:
         for earlier in self._commands:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
+from tests.loaders.conftest import make_folder
+
 from .lab import CELL, Lab
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +21,15 @@ command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2
 settings = {{**os.environ, "STEPS": "5000", "SLOW_RANK": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": "{root}"}}
 job = subprocess.Popen([*command, "--master_port", port, "-m", "tests.ranks.training"], env=settings, cwd="{root}")"""
 END = "job.terminate(); job.wait()"
+SWITCHING = """\
+import os, socket, subprocess, sys
+with socket.socket() as found:
+    found.bind(("127.0.0.1", 0))
+    port = str(found.getsockname()[1])
+command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1"]
+settings = {{**os.environ, "EPOCHS": "200", "STEP": "0.05", "OMP_NUM_THREADS": "1", "PYTHONPATH": "{root}"}}
+script = ["-m", "tests.ranks.switching", "{photos}", "{out}"]
+status = subprocess.run([*command, "--master_port", port, *script], env=settings, cwd="{root}").returncode"""
 
 
 def test_ranks_appear_in_the_cell_with_the_slow_one_named_and_stay_when_they_end(lab: Lab) -> None:
@@ -45,4 +56,31 @@ def test_ranks_appear_in_the_cell_with_the_slow_one_named_and_stay_when_they_end
     lab.run_cell(2)
     expect(dashboard.get_by_text("ranks 0, 1: its process has ended", exact=False)).to_be_visible(timeout=90_000)
     expect(slow).to_be_hidden()
+    assert lab.errors == []
+
+
+def test_one_click_switches_all_ranks_while_their_cell_runs(lab: Lab, tmp_path: Path) -> None:
+    photos, out = make_folder(tmp_path / "photos", 99), tmp_path / "out"
+    out.mkdir()
+    (out / "go").touch()
+    setup = "%load_ext kernel_monitor\n%monitor"
+    lab.open(
+        lab.server.notebook("switch.ipynb", setup, SWITCHING.format(root=ROOT, photos=photos, out=out), "print(status)")
+    )
+    lab.run_cell(0)
+    lab.wait_running(CELL)
+    lab.run_cell(1)
+    dashboard = lab.dashboard(CELL)
+    engine = dashboard.get_by_role("radiogroup", name="Loader train · job 1").get_by_role("radio", name="dali-cpu")
+    expect(dashboard.get_by_text("torchvision on 2 ranks")).to_be_visible(timeout=90_000)
+    engine.click()
+    expect(engine).to_have_attribute("aria-checked", "true")
+    expect(dashboard.get_by_text("dali-cpu on 2 ranks").first).to_be_visible(timeout=60_000)
+    # 99 samples on two ranks are 50 each, one of them twice.
+    expect(dashboard.get_by_text("100 samples, each once · 1 planned twice as padding", exact=False)).to_be_visible()
+    # What is measured of a loader of this process is not offered for the ranks'.
+    expect(dashboard.get_by_role("button", name="Diagnose")).to_be_hidden()
+    (out / "enough").touch()
+    lab.run_cell(2)
+    expect(lab.page.locator(".jp-OutputArea-output").get_by_text("0", exact=True)).to_be_visible(timeout=60_000)
     assert lab.errors == []

@@ -58,7 +58,8 @@ def results(page: Page, out: Path) -> list[dict[str, Any]]:
     (out / "enough").touch()
     page.run("status = job.wait(90)", timeout=120)
     assert page.value("status") == 0
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in (0, 1)]
+    found: list[dict[str, Any]] = [json.loads((out / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return found
 
 
 def events(page: Page, kind: str) -> list[dict[str, Any]]:
@@ -111,9 +112,9 @@ def test_one_click_switches_both_ranks(page: Page, photos: Path, tmp_path: Path,
         check=True,
         timeout=90,
     )
-    for rank in (0, 1):
-        expected = json.loads((alone / f"{rank}.json").read_text())
-        assert found[rank]["losses"] == pytest.approx(expected["losses"], abs=0.02)
+    for number in (0, 1):
+        expected = json.loads((alone / f"{number}.json").read_text())
+        assert found[number]["losses"] == pytest.approx(expected["losses"], abs=0.005)
         assert expected["history"] == []
 
 

@@ -25,6 +25,16 @@ describe('the counter', () => {
     );
   });
 
+  it('vouches for all ranks of a job only where their samplers share the samples out', () => {
+    const job = { ...state, ranks: 2, once: true, padded: 1, decoded: {} };
+    expect(counterText(job)).toBe(
+      'epoch 2 · batch 31 of 64 · 992 of 2,048 samples, each once · 1 planned twice as padding'
+    );
+    expect(counterText({ ...job, once: false, padded: 0 })).toBe(
+      'epoch 2 · batch 31 of 64 · 992 of 2,048 samples'
+    );
+  });
+
   it('tells of samples replaced and skipped beside those delivered', () => {
     const decoded = { torchvision: 893 };
     expect(counterText({ ...state, samples: 893, replaced: 96, skipped: 3, decoded })).toBe(

@@ -67,7 +67,7 @@ export function counterText(state: LoaderState): string {
     `epoch ${NUMBER.format(state.epoch + 1)}`,
     `batch ${of(state.batch, state.batches)}`,
     `${of(state.samples, state.planned)} samples${once}`,
-    ...(state.padded ? [`${NUMBER.format(state.padded)} of them padding`] : []),
+    ...(state.padded ? [`${NUMBER.format(state.padded)} planned twice as padding`] : []),
     ...(state.replaced > 0 ? [`${NUMBER.format(state.replaced)} replaced by synthetic`] : []),
     ...(state.skipped > 0 ? [`${NUMBER.format(state.skipped)} skipped`] : []),
     ...(decoded.length > 0 ? [decoded.join(', ')] : [])

@@ -105,7 +105,8 @@ export class LoaderControl {
     const isOver = state.ended === true;
     const watched = isWatched(state);
     const what = watched ? 'Watched' : 'Loader';
-    const name = named || watched ? `${what} ${state.name}` : what;
+    const isJobs = (state.ranks ?? 0) > 0;
+    const name = named || watched || isJobs ? `${what} ${state.name}` : what;
     // Of one loader alone the radios say enough to those who see them.
     this.label.classList.toggle('km-obvious', name === 'Loader' && state.ended !== true);
     setText(this.label, state.ended && !recorded ? `${name} (ended)` : name);
