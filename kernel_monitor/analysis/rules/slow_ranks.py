@@ -7,12 +7,14 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from ..results import Advice, Evidence, Finding
-from ..slow_rank import WORDS, Cause, SlowRank, slow_rank
+from ..slow_rank import Cause, SlowRank, slow_rank
 from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require
 
 ADVICE: dict[Cause, str] = {
     "data": "Look at the data of rank {rank} first: its storage, its loader's workers, its share of the samples.",
-    "compute": "Look at the machine of rank {rank} first: its GPU's clock, its cores, other programs on it.",
+    "clock": "Look at the GPU of rank {rank} first: its heat, its power limit, who else uses it.",
+    "cpu": "Look at the host of rank {rank} first: what else runs on it, and how many workers its loaders have.",
+    "compute": "Look at what rank {rank} computes first: the shapes of its batches, other programs on its machine.",
 }
 
 
@@ -50,7 +52,7 @@ def slowest(session: Session, check: Check) -> Finding:
             first, last = seen[key][0][0], seen[key][-1][0] + check["window"]
             text = (
                 f"Rank {slow.rank.number} of job {slow.rank.job} was {lost:,.1f} ms per step later than the others in "
-                f"{count} of {windows[slow.rank.job]} windows: {WORDS[slow.cause]}"
+                f"{count} of {windows[slow.rank.job]} windows: {slow.why}"
             )
             threshold = 100 * check["difference"]
             evidence.append(Evidence(text, 100 * lost / slow.step, threshold, "% of the step", share, first, last))
@@ -72,8 +74,9 @@ RULES = (
         },
         "Compares the ranks that sent their steps to this session. The late rank is the one that waits least in the "
         "collective: its own time is the wait for data, copy, forward and optimizer; "
-        "without phases only the wait is known to be its own. Abstains without two ranks; names none "
-        "where ranks merely wait for each other.",
+        "without phases only the wait is known to be its own. Its GPU's clock, below the others' of that model, or its "
+        "host's full cores are named where they are measured and differ from the others'. A slow link delays all alike "
+        "and is not told. Abstains without two ranks; names none where ranks merely wait for each other.",
         "This project's.",
         of_session=slowest,
     ),
