@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernel_monitor.analysis.frames import Frames
+from kernel_monitor.analysis.frames import Floats, Frames
 from kernel_monitor.analysis.slow_rank import WINDOW_S, SlowRank, slow_rank
 from kernel_monitor.node_sources import Node
 from kernel_monitor.ranks.rank import Rank
@@ -45,18 +45,39 @@ def with_hardware(of: Job, store: Store, ranks: tuple[Rank, ...]) -> Rows:
         names += [f"rank/{rank.id}/gpu_clock", f"rank/{rank.id}/gpu", f"node/{_node(rank).id}/busy"]
         columns += [
             clock + rng.normal(0, 8, len(clock)),
-            rng.uniform(60, 100, len(clock)),
+            rng.uniform(60, 100, len(clock)),  # of its GPU
             np.clip(busy + rng.normal(0, 2, len(clock)), 0, 100),
         ]
+    return with_columns(rows, dict(zip(names, columns, strict=True)), tuple(map(_node, ranks)))
+
+
+def with_gpus(of: Job, store: Store, ranks: tuple[Rank, ...], more: float) -> Rows:
+    """The store's rows with the utilisation of each rank's GPU, read once a second; the slow rank's is `more` % higher.
+
+    All vary alike: around a level of the job's, lower for some seconds now and then (between epochs).
+    """
+    rng = np.random.default_rng(of.seed)
+    rows = store.rows()
+    level, spread = rng.uniform(20, 70), rng.uniform(1, 12)
+    seconds = rows.time.astype(int)
+    pause = np.where(seconds % 11 == 0, 0.3, 1.0)
+    names = [f"rank/{rank.id}/gpu" for rank in ranks]
+    columns = [
+        np.clip((level + more * (place == of.slow)) * pause + rng.normal(0, spread, seconds.max() + 1)[seconds], 0, 100)
+        for place in range(len(ranks))
+    ]
+    return with_columns(rows, dict(zip(names, columns, strict=True)), ())
+
+
+def with_columns(rows: Rows, columns: dict[str, Floats], nodes: tuple[Node, ...]) -> Rows:
+    """The rows with these series, new ones or others' values."""
     known = rows.schema.columns
-    fresh = [place for place, name in enumerate(names) if name not in known]
-    series = tuple(Series(names[place], "") for place in fresh)
-    nodes = tuple(_node(rank) for rank in ranks)
+    fresh = [name for name in columns if name not in known]
+    series = tuple(Series(name, "") for name in fresh)
     schema = replace(rows.schema, series=rows.schema.series + series, nodes=nodes)
-    values = np.hstack([rows.values, np.stack([columns[place] for place in fresh], axis=1).astype(np.float32)])
-    for place, name in enumerate(names):
-        if name in known:
-            values[:, known[name]] = columns[place]
+    values = np.hstack([rows.values, *(columns[name].astype(np.float32)[:, None] for name in fresh)])
+    for name in columns.keys() & known.keys():
+        values[:, known[name]] = columns[name]
     return replace(rows, schema=schema, values=values)
 
 

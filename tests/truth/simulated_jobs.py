@@ -46,6 +46,7 @@ class Job:
     noise: float  # standard deviation of each duration, of its mean
     factor: float  # of the slowed rank's compute; its data takes this times the step longer, less one
     hosts: bool = False  # whether each rank has a host of its own; else all are on one
+    more: int = 0  # samples in each of the slow rank's batches beyond the others' 32
 
 
 def job(seed: int) -> Job:
@@ -101,7 +102,8 @@ def steps(of: Job, seconds: float) -> Iterator[list[tuple[float, Row]]]:
             backward = met - began[rank] - wait - forward
             free[rank] = met + optimizer
             step = free[rank] - began[rank]
-            row = (free[rank], 0, number, 32, wait, step, float("nan"), forward, backward, optimizer, 0)
+            images = 32 + (of.more if rank == of.slow else 0)
+            row = (free[rank], 0, number, images, wait, step, float("nan"), forward, backward, optimizer, 0)
             found.append((free[rank], row))
         number += 1
         yield found
@@ -134,7 +136,8 @@ def simulate(of: Job, seconds: float) -> tuple[Store, tuple[Rank, ...]]:
                 due[rank] += PERIOD_S
                 host = f"host-{rank}" if of.hosts else "host"
                 identity = Identity(f"where {host} is", host, 100 + rank, 1.0, 1, rank, of.ranks, "simulated")
-                frame = Frame(identity, now, 50.0, 0.0, 0, 0, 0.0, 0.0, None, sent[rank])
+                images = sum(row[3] for row in sent[rank]) / PERIOD_S
+                frame = Frame(identity, now, 50.0, images, 0, 0, 0.0, 0.0, None, sent[rank])
                 sent[rank] = []
                 jobs.heard(frame)
         ranks = tuple(jobs.ranks())
