@@ -38,7 +38,7 @@ def test_even_jobs_are_quiet(even: list[tuple[Job, Store, tuple[Rank, ...]]]) ->
 
 def test_unequal_batches_are_found_with_their_counts(even: list[tuple[Job, Store, tuple[Rank, ...]]]) -> None:
     for of, _, _ in even[:20]:
-        store, ranks = simulate(replace(of, more=16), 12.0)
+        store, _ = simulate(replace(of, more=16), 12.0)
         found = shares(store.rows())
         assert found.state == "fired", of.seed
         (evidence,) = found.evidence

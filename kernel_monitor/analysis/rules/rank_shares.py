@@ -75,7 +75,7 @@ def _gpus(frames: Frames, job: int, ranks: Sequence[Rank], check: Check) -> tupl
     series = {number: values for number, values in series.items() if np.isfinite(values).any()}
     if len(series) < 2:
         return None, advice
-    rows = np.isfinite(np.stack(list(series.values()))).all(axis=0)
+    rows: npt.NDArray[np.bool_] = np.logical_and.reduce([np.isfinite(values) for values in series.values()])
     seconds = float(frames.window[rows].sum())
     if seconds < check["seconds"]:
         return None, advice
@@ -85,7 +85,7 @@ def _gpus(frames: Frames, job: int, ranks: Sequence[Rank], check: Check) -> tupl
         f"Job {job}: the utilisation of rank {most}'s GPU lies {found[most]:.2f} from that of the other "
         f"{len(series) - 1}, beyond chance (histograms; 0: equal, 1: nothing in common)"
     )
-    return Evidence(text, found[most], check["distance"], **span(frames.time[rows])), advice
+    return Evidence(text, found[most], check["distance"], "", **span(frames.time[rows])), advice
 
 
 def _apart(series: Mapping[int, Floats], number: int, rows: npt.NDArray[np.bool_], seconds: float) -> float:
