@@ -14,7 +14,7 @@ from .descendants import Descendants
 from .identity import host_key
 from .jobs import Jobs
 from .rank import Rank
-from .rank_frames import MOST_BYTES, unpacked
+from .rank_frames import MOST_BYTES, Row, unpacked
 from .session_files import Join, JoinError, SessionFiles
 
 if TYPE_CHECKING:
@@ -74,6 +74,11 @@ class RankServer:
         """The newest values by the series' names."""
         with self._lock:
             return self.jobs.values()
+
+    def recent(self) -> dict[Rank, list[Row]]:
+        """`Jobs.recent`."""
+        with self._lock:
+            return self.jobs.recent()
 
     def accuracy(self) -> tuple[float | None, tuple[int, int]]:
         """`Jobs.bound` and `Jobs.lost`."""

@@ -16,6 +16,7 @@ from ..ranks.rank import Rank, rank_series
 from ..ranks.rank_server import RankServer
 from ..ranks.session_files import VARIABLE, JoinError
 from ..store import StepTable, Store
+from .job_periods import JobPeriods
 
 LOOK_S = 0.5  # between two looks at who has joined
 SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
@@ -38,6 +39,7 @@ class RankTracker:
         self.ranks: tuple[Rank, ...] = ()
         self.reason: str | None = NOT_OFFERED
         self.slow: dict[int, SlowRank] = {}
+        self.periods = JobPeriods(add_event)
         self._store = store
         self._complain = complain
         self._add_event = add_event
@@ -80,6 +82,11 @@ class RankTracker:
             self._kept.append(self._server)
         self._server, self.reason = None, NOT_OFFERED
 
+    def sentences(self) -> list[str]:
+        """On the jobs now: their slow ranks, and patterns of their steps."""
+        found = [slow.sentence for slow in self.slow.values()]
+        return [*found, *(period.sentence for period in self.periods.found.values())]
+
     def lines(self) -> list[str]:
         """For the status: each job, and what is not known exactly."""
         found = []
@@ -87,7 +94,7 @@ class RankTracker:
             own = [rank for rank in self.ranks if rank.job == job]
             alive = sum(rank.alive for rank in own)
             found.append(f"job {job}: {alive} of {own[-1].world or len(own)} ranks run")
-        found += [slow.sentence for slow in self.slow.values()]
+        found += self.sentences()
         server = self._server
         if server is not None and found:
             bound, (frames, steps) = server.accuracy()
@@ -127,12 +134,13 @@ class RankTracker:
             self._series = frozenset(name for rank in ranks for name, _ in rank_series(rank.id, steps=rank.steps))
             self._store.set_ranks(ranks)
         if ranks and self._store.last_seq:
-            self._judge()
+            self._judge(server)
 
-    def _judge(self) -> None:
-        """Find the slow rank of each job in the newest rows; an event notes when one becomes slow."""
+    def _judge(self, server: RankServer) -> None:
+        """Find patterns and the slow rank of each job in the newest rows; an event notes when one becomes slow."""
         rows = self._store.rows(max(0, self._store.last_seq - round(WINDOW_S / self._store.schema.interval) - 1))
         frames, end = Frames(rows, StepTable()), float(rows.time[-1])
+        self.periods.look(end, server.recent)
         found: dict[int, SlowRank] = {}
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing

@@ -1,8 +1,9 @@
-"""The rule on the ranks of a job that a session saw: one of them holds up the others."""
+"""Rules on the ranks of a job that a session saw: one of them holds up the others, or their steps follow a pattern."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,24 @@ def slowest(session: Session, check: Check) -> Finding:
     )
 
 
+def periods(session: Session, check: Check) -> Finding:
+    ranks = [rank for rank in session.snapshot.schema.ranks if rank.steps]
+    if not ranks:
+        raise SignalMissing("steps of ranks: none joined")
+    seen: dict[int, dict[str, Any]] = {}
+    for event in session.snapshot.events:
+        if event["kind"] == "step-period":
+            seen.setdefault(event["job"], event)
+    evidence = [
+        Evidence(event["message"], event["steps"], unit="steps", start=event["time"]) for event in seen.values()
+    ]
+    advised = plainly(
+        "Gradients summed over several batches follow a pattern on purpose; batch shapes that alternate, memory given "
+        "back, or synchronisations every few steps do not."
+    )
+    return check.finding(bool(evidence), advised, *evidence, samples=len(ranks), times=len(evidence) or 1)
+
+
 RULES = (
     Rule(
         "slow-rank",
@@ -79,5 +98,16 @@ RULES = (
         "and is not told. Abstains without two ranks; names none where ranks merely wait for each other.",
         "This project's.",
         of_session=slowest,
+    ),
+    Rule(
+        "rank-step-period",
+        "The steps of ranks follow a pattern",
+        {},
+        "Fires for each job whose steps were seen to follow a pattern of 2 to 8 steps while it ran: the recording has "
+        "single steps of its own loops only, so it was looked for in the newest 48 to 80 steps of each rank as they "
+        "came, twice in a row, as `step-period` does. Names the phase, and its rank if it is one rank's. Abstains "
+        "without steps of ranks.",
+        "This project's, as `step-period`.",
+        of_session=periods,
     ),
 )

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...steps.measured_step import PHASES
 from .. import advice
 from ..counted_steps import counted
 from ..decision import Decision
 from ..frames import Steps
 from ..results import Advice, Evidence, Finding, Segment
-from ..step_period import strongest
+from ..step_period import following, strongest
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
 
 SHOWN = 3  # outliers that are listed one by one
@@ -59,17 +60,19 @@ def period(session: Session, check: Check, segment: Segment) -> Finding:
     if float(np.mean(np.abs(np.diff(batches)) > 1)) > check["gaps"] and session.snapshot.steps.dropped:
         raise SignalMissing("every step: only some of them were kept", samples=len(steps))
     times = 1e3 * steps["step"].astype(np.float64)
-    found = strongest(times, batches)
+    numbers = np.flatnonzero(counted(session.steps(segment)))
+    found = strongest(times, batches, numbers)
     if found is None:
         return check.quiet(samples=len(times))
-    means = " / ".join(f"{mean:,.1f}" if mean < 100 else f"{mean:,.0f}" for mean in found.means)
+    phase = following(found, {part: 1e3 * steps[part].astype(np.float64) for part in PHASES}, batches, numbers)
     text = (
-        f"A pattern of {found.steps} steps: {means} ms on average over {len(times):,} steps; it explains "
+        f"A pattern of {found.steps} steps: {found.words} on average over {len(times):,} steps; it explains "
         f"{100 * found.explained:.0f} % of how they vary"
+        + ("" if phase is None else f", most of it in the phase {phase}")
     )
     unit = "% of the mean step"
     evidence = check.evidence(text, 100 * found.effect, 100 * check["effect"], unit, found.explained)
-    waits = strongest(1e3 * np.nan_to_num(steps["wait"].astype(np.float64)), batches)
+    waits = strongest(1e3 * np.nan_to_num(steps["wait"].astype(np.float64)), batches, numbers)
     advised: Sequence[Advice]
     if waits is None or waits.steps != found.steps or waits.explained <= check["explained"]:
         advised = plainly(
