@@ -84,6 +84,18 @@ class Jobs:
         if frame.bye is not None:
             self._end(process, frame.bye)
 
+    def leads(self) -> dict[int, int]:
+        """The process of the first rank of each job that runs here and sends its steps, by the job's number."""
+        here = [process for process in self._processes if process.rank.alive and process.rank.steps]
+        here = sorted(filter(self._is_here, here), key=lambda process: -process.rank.number)
+        return {process.rank.job: process.identity.pid for process in here}
+
+    def has_steps(self, pid: int) -> bool:
+        """Whether this process of this machine has sent steps."""
+        return any(
+            process.recent and process.identity.pid == pid for process in self._processes if self._is_here(process)
+        )
+
     def recent(self) -> dict[Rank, list[Row]]:
         """The newest steps of each rank that is alive, oldest first."""
         return {process.rank: list(process.recent) for process in self._processes if process.rank.alive}

@@ -80,6 +80,16 @@ class RankServer:
         with self._lock:
             return self.jobs.recent()
 
+    def leads(self) -> dict[int, int]:
+        """`Jobs.leads`."""
+        with self._lock:
+            return self.jobs.leads()
+
+    def has_steps(self, pid: int) -> bool:
+        """`Jobs.has_steps`."""
+        with self._lock:
+            return self.jobs.has_steps(pid)
+
     def accuracy(self) -> tuple[float | None, tuple[int, int]]:
         """`Jobs.bound` and `Jobs.lost`."""
         with self._lock:

@@ -16,6 +16,7 @@ from ..ranks.rank import Rank, rank_series
 from ..ranks.rank_server import RankServer
 from ..ranks.session_files import VARIABLE, JoinError
 from ..store import StepTable, Store
+from .job_commands import JobCommands
 from .job_periods import JobPeriods
 
 LOOK_S = 0.5  # between two looks at who has joined
@@ -33,6 +34,9 @@ class RankTracker:
         ranks: those that have columns; a new object when anything about them changed.
         reason: why no rank can join; None where they can.
         slow: the slow rank of each job that has one now, by the job's number.
+        periods, commands: the patterns of the jobs' steps, and how they were started.
+        notes: how well a job scales, in words, by the job's number, where one rank of it was run alone.
+        running_alone: what runs alone now, in words.
     """
 
     def __init__(self, store: Store, complain: Callable[[str], object], add_event: Callable[..., object]) -> None:
@@ -40,6 +44,9 @@ class RankTracker:
         self.reason: str | None = NOT_OFFERED
         self.slow: dict[int, SlowRank] = {}
         self.periods = JobPeriods(add_event)
+        self.commands = JobCommands()
+        self.notes: dict[int, str] = {}
+        self.running_alone: Callable[[], str | None] = lambda: None
         self._store = store
         self._complain = complain
         self._add_event = add_event
@@ -85,7 +92,9 @@ class RankTracker:
     def sentences(self) -> list[str]:
         """On the jobs now: their slow ranks, and patterns of their steps."""
         found = [slow.sentence for slow in self.slow.values()]
-        return [*found, *(period.sentence for period in self.periods.found.values())]
+        found += [period.sentence for period in self.periods.found.values()]
+        alone = self.running_alone()
+        return [*found, *self.notes.values(), *([] if alone is None else [alone])]
 
     def lines(self) -> list[str]:
         """For the status: each job, and what is not known exactly."""
@@ -133,6 +142,7 @@ class RankTracker:
             self.ranks = ranks
             self._series = frozenset(name for rank in ranks for name, _ in rank_series(rank.id, steps=rank.steps))
             self._store.set_ranks(ranks)
+            self.commands.look(server.leads())
         if ranks and self._store.last_seq:
             self._judge(server)
 

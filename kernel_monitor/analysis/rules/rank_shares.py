@@ -1,4 +1,4 @@
-"""The rule on how evenly the ranks that joined a session share the work: their samples, and their GPUs' utilisation."""
+"""Rules on what the ranks of a job bring: how evenly they share the work, and how much each adds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ...errors import SessionError
 from ...ranks.rank import Rank
 from ..frames import Floats, Frames
 from ..results import Advice, Evidence, Finding
+from ..scaling import jobs_of, scaling
 from ..statistics import distance, histogram
 from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
 
@@ -100,6 +102,30 @@ def _apart(series: Mapping[int, Floats], number: int, rows: npt.NDArray[np.bool_
     return max(0.0, distance(tuple(own), tuple(others)) - CHANCE * chance)
 
 
+def efficiency(session: Session, check: Check) -> Finding:
+    jobs = [job for job, ranks in jobs_of(session.snapshot).items() if len(ranks) > 1]
+    if not jobs:
+        raise SignalMissing("steps of a job of several ranks: none joined")
+    found, missing = [], ""
+    for job in jobs:
+        try:
+            found.append(scaling(session.snapshot, job))
+        except SessionError as error:
+            missing = str(error)
+    if not found:
+        raise SignalMissing(missing)
+    low = [each for each in found if each.efficiency < check["efficiency"]]
+    evidence = [
+        Evidence(each.sentence.removesuffix("."), 100 * each.efficiency, 100 * check["efficiency"], "%")
+        for each in low or found
+    ]
+    advised = plainly(
+        "Each further rank brings less than the first: look at what all of them share (storage, cores, the network of "
+        "the gradients) and at larger batches on each, which average less often."
+    )
+    return check.finding(bool(low), advised, *evidence, samples=len(found), times=len(low) or 1)
+
+
 RULES = (
     Rule(
         "rank-shares",
@@ -116,5 +142,18 @@ RULES = (
         "reading a second. Abstains without two ranks of a job, or where neither is known.",
         "This project's; the distance is that of `load-balancing`, SageMaker Debugger's LoadBalancing (0.2).",
         of_session=shares,
+    ),
+    Rule(
+        "scaling-efficiency",
+        "More ranks bring less than they should",
+        {
+            "efficiency": Parameter(
+                0.8, "images/s of a job over its ranks times those of one rank alone: below it is low"
+            )
+        },
+        "Compares each job of several ranks with one rank alone in the same session (a job of one rank, such as "
+        "*Run alone* makes), over the time in which all of its ranks stepped, less 2 s. Abstains without one.",
+        "This project's.",
+        of_session=efficiency,
     ),
 )
