@@ -1,4 +1,4 @@
-"""The slowest rank of a job, and why: its wait for data, or its own compute.
+"""The slowest rank of a job, and why: its wait for data, its GPU's clock, its host's cores, or else its own compute.
 
 Ranks that average their gradients wait for each other in a collective, so all take the steps of the slowest one and
 their step times tell nothing. What tells is the time that each spends before it: the late rank is the one with the
@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from ..ranks.rank import Rank
 from .frames import Frames
+from .rank_hardware import hardware_cause
 
-Cause = Literal["data", "compute"]
+Cause = Literal["data", "clock", "cpu", "compute"]
 Floats = npt.NDArray[np.float64]
 BINS = 6  # into which a window is cut; all but one must agree
 FEWEST = 5  # bins with values that it takes
@@ -30,7 +31,12 @@ TOGETHER = 0.08  # of a step: ranks whose steps differ by less wait for each oth
 WINDOW_S = 3.0  # that the live page looks at
 
 OWN = ("copy", "forward", "optimizer")  # phases that are a rank's own in any case
-WORDS: dict[Cause, str] = {"data": "it waits for its data", "compute": "its own compute takes longer"}
+WORDS: dict[Cause, str] = {
+    "data": "it waits for its data",
+    "clock": "its GPU's clock is lower",
+    "cpu": "its host's cores are busy",
+    "compute": "its own compute takes longer",
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,12 @@ class SlowRank:
     lost: float  # ms per step that it takes longer than the median of the others
     step: float  # ms, the job's median step
     ranks: int  # with values
+    figures: str = ""  # of the cause, in words
+
+    @property
+    def why(self) -> str:
+        """The cause, for people."""
+        return WORDS[self.cause] + (f" ({self.figures})" if self.figures else "")
 
     @property
     def sentence(self) -> str:
@@ -50,7 +62,7 @@ class SlowRank:
         host = f" ({self.rank.host})" if self.rank.host else ""
         others = "the other" if self.ranks == 2 else f"the {self.ranks - 1} others"
         return (
-            f"Rank {self.rank.number}{job}{host} is the slowest: {WORDS[self.cause]}, {self.lost:,.1f} ms longer than "
+            f"Rank {self.rank.number}{job}{host} is the slowest: {self.why}, {self.lost:,.1f} ms longer than "
             f"{others} in a step of {self.step:,.1f} ms."
         )
 
@@ -93,7 +105,12 @@ def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, s
         return None
     lost = float(np.nanmean(lateness[late]))
     waits = float(np.nanmean(wait[late] - _others(wait)[late])) if np.isfinite(wait[late]).any() else 0.0
-    return SlowRank(known[late], "data" if waits > lost / 2 else "compute", lost, typical, len(known))
+    if waits > lost / 2:
+        return SlowRank(known[late], "data", lost, typical, len(known))
+    found = hardware_cause(frames, known, known[late], rows, lost, typical)
+    if found is None:
+        return SlowRank(known[late], "compute", lost, typical, len(known))
+    return SlowRank(known[late], found.cause, lost, typical, len(known), found.figures)
 
 
 def _binned(values: Floats, bins: npt.NDArray[np.int_]) -> Floats:

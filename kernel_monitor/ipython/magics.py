@@ -50,6 +50,10 @@ USAGE = """%monitor                        show the dashboard (starts the monito
 %monitor price 2.50€|off        what an hour of this machine costs; 2.50€+0.30: and of each CPU machine
 %monitor export PATH            write everything as one HTML file
 %monitor join                   what to set so that ranks started elsewhere appear here
+%monitor scaling [JOB] [--alone SESSION]
+                                images/s of a job over its ranks times those of one rank alone
+%monitor alone [JOB] [--seconds S] [--yes]
+                                run one rank of a job that has ended alone for S seconds (default 20), to compare
 %monitor record on|off          go on with the recording, or leave it
 %monitor sessions               the recorded sessions
 %monitor open [SESSION]         the dashboard of a recorded session: a path, an id or its beginning; or the newest
@@ -110,6 +114,10 @@ class MonitorMagics(Magics):
             case "join":
                 monitor.start()
                 _say(monitor.live_session.ranks.join_words())
+            case "scaling":
+                _say(str(monitor.scaling(args.job, alone=args.alone)))
+            case "alone":
+                self._alone(args.job, args.seconds, confirmed=args.yes)
             case "stop":
                 monitor.stop()
                 self._update_summaries()
@@ -223,6 +231,14 @@ class MonitorMagics(Magics):
         state = self._monitor.switch(backend, loader=loader, confirmed=True)
         _say(f"{state['name']}: {state['status']}")
 
+    def _alone(self, job: int | None, seconds: float, *, confirmed: bool) -> None:
+        if not confirmed:
+            question = self._monitor.rank_commands.alone_question(job, seconds=seconds)
+            which = "" if job is None else f" {job}"
+            _say(f"Warning: {question}\nNothing was started. If you mean it: %monitor alone{which} --yes")
+            return
+        _say(str(self._monitor.run_alone(job, seconds=seconds, confirmed=True)))
+
     def _price(self, words: str) -> None:
         settings = self._monitor.configure(price="" if words == "off" else words)
         price, node, currency = settings["price"], settings.get("node_price"), settings["currency"]
@@ -289,6 +305,13 @@ def _parser() -> _Parser:
     diagnose.add_argument("--yes", action="store_true")
     diagnose.add_argument("--cancel", action="store_true")
     add("profile", loader=True).add_argument("steps", nargs="?", type=int, default=10, metavar="N")
+    scaling = add("scaling")
+    alone = add("alone")
+    for command in (scaling, alone):
+        command.add_argument("job", nargs="?", type=int, default=None)
+    scaling.add_argument("--alone", default=None)
+    alone.add_argument("--seconds", type=float, default=20.0)
+    alone.add_argument("--yes", action="store_true")
     add("mark").add_argument("words", nargs="+", metavar="WORDS")
     add("price").add_argument("price", nargs="+", metavar="2.50€|off")
     add("export").add_argument("path")

@@ -169,7 +169,7 @@ class ProfileState(TypedDict):
 
 
 class Findings(TypedDict):
-    """The live analysis; a frame has only the fields that changed. `ranks`: sentences on slow ranks, one of a job."""
+    """The live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks."""
 
     verdict: NotRequired[VerdictState | None]
     offers: NotRequired[list[OfferState]]

@@ -16,6 +16,7 @@ from .rank_frames import Frame, Row
 
 SILENT_S = 5.0  # a rank of which nothing is heard for so long counts as gone, until it is heard again
 FRAME_S = 1.5  # how long the values of a frame hold: three periods
+KEPT_STEPS = 80  # the newest of each rank, one by one
 KEPT_ENDED = 16  # ranks that have ended whose rows stay
 ENDED = "its process has ended"
 SILENT = f"nothing was heard of it for {SILENT_S:g} s"
@@ -35,6 +36,7 @@ class _Process:
     bound: float | None = 0.0  # s: how exactly its clock is known; None: not yet
     dropped: int = 0  # frames that it could not send
     left_out: int = 0  # steps that no frame had
+    recent: deque[Row] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))  # its newest steps
 
 
 class Jobs:
@@ -75,12 +77,29 @@ class Jobs:
             self._revive(process)
         process.values |= {"cpu": frame.cpu, "images": frame.images}
         if frame.steps:
+            process.recent.extend(frame.steps)
             process.values = {"cpu": frame.cpu, "images": frame.images, **means(frame.steps)}
             longest = max(row[5] for row in frame.steps)
             process.step_until = now + max(FRAME_S, 2 * longest)
         if frame.bye is not None:
             self._end(process, frame.bye)
         return process.rank
+
+    def leads(self) -> dict[int, int]:
+        """The process of the first rank of each job that runs here and sends its steps, by the job's number."""
+        here = [process for process in self._processes if process.rank.alive and process.rank.steps]
+        here = sorted(filter(self._is_here, here), key=lambda process: -process.rank.number)
+        return {process.rank.job: process.identity.pid for process in here}
+
+    def has_steps(self, pid: int) -> bool:
+        """Whether this process of this machine has sent steps."""
+        return any(
+            process.recent and process.identity.pid == pid for process in self._processes if self._is_here(process)
+        )
+
+    def recent(self) -> dict[Rank, list[Row]]:
+        """The newest steps of each rank that is alive, oldest first."""
+        return {process.rank: list(process.recent) for process in self._processes if process.rank.alive}
 
     def found(self, identity: Identity, cpu: float) -> None:
         """A process of a job was seen that sends nothing; `cpu`: % of a core."""

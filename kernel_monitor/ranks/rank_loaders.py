@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from ..errors import MonitorError
 from ..text import line
-
-if TYPE_CHECKING:
-    from ..loaders.plan import EpochRecord
 
 MOST_LOADERS = 8  # that a frame reports
 MOST_INDICES = 16_000  # that a frame carries: 32,000 samples a second
@@ -55,12 +53,31 @@ class Chunk(NamedTuple):
     end: int  # the place after the last sample that was answered
 
 
+class Record(Protocol):
+    """Of `loaders.plan.EpochRecord`, what is read here."""
+
+    number: int
+    indices: array[int]
+    ends: array[int]
+    passed: int
+    answered: int
+    batches: int
+    finished: bool
+    length: int | None
+    shared: bool
+
+    @property
+    def planned(self) -> int: ...
+
+    def counts(self) -> Any: ...
+
+
 class _Known:
     """What is kept of a loader, after its end too: its last samples may not have been sent yet."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
-        self.records: dict[int, EpochRecord] = {}
+        self.records: dict[int, Record] = {}
         self.had: dict[int, int] = {}  # how much of each epoch the kernel has
         self.live = True
 
@@ -124,7 +141,7 @@ class RankLoaders:
                     del self._known[key]
 
 
-def _chunk(key: str, record: EpochRecord, had: int | None, room: int) -> tuple[Chunk, bytes]:
+def _chunk(key: str, record: Record, had: int | None, room: int) -> tuple[Chunk, bytes]:
     """What comes next of an epoch, as far as there is room."""
     import numpy as np  # with torch it is there
 

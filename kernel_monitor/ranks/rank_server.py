@@ -18,7 +18,7 @@ from .identity import host_key
 from .job_loaders import JobEpoch, JobLoaders, Key
 from .jobs import Jobs
 from .rank import Rank
-from .rank_frames import MOST_BYTES, unpacked
+from .rank_frames import MOST_BYTES, Row, unpacked
 from .session_files import Join, JoinError, Keys, SessionFiles
 
 if TYPE_CHECKING:
@@ -118,6 +118,21 @@ class RankServer:
         with self._lock:
             self.loaders.set(loader, knobs, self.jobs.ranks())
         self._wake.send(b"\0")
+
+    def recent(self) -> dict[Rank, list[Row]]:
+        """`Jobs.recent`."""
+        with self._lock:
+            return self.jobs.recent()
+
+    def leads(self) -> dict[int, int]:
+        """`Jobs.leads`."""
+        with self._lock:
+            return self.jobs.leads()
+
+    def has_steps(self, pid: int) -> bool:
+        """`Jobs.has_steps`."""
+        with self._lock:
+            return self.jobs.has_steps(pid)
 
     def accuracy(self) -> tuple[float | None, tuple[int, int]]:
         """`Jobs.bound` and `Jobs.lost`."""

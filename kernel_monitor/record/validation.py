@@ -238,6 +238,8 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "prediction": {"loader": _name, "target": str, "gains": [_GAIN]},
     "diagnosis": {"result?": _DIAGNOSIS},
     "profile": {"result?": _PROFILE},
+    "slow-rank": {"rank": _name, "cause": str, "message": str},
+    "step-period": {"job": _count, "steps": _count, "message": str},
     "cell": {"label": str, "began": _moment, "ended": _moment},
 }
 """The further shape of the events of a kind."""

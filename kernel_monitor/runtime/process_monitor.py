@@ -25,6 +25,7 @@ from .loader_commands import LoaderCommands
 from .offers import under_way
 from .overhead import Cost, thread_seconds
 from .publisher import Publisher
+from .rank_commands import RankCommands
 from .recorder import left_behind, words
 from .session import Session
 from .settings import Price, Record, Settings
@@ -75,6 +76,8 @@ class Monitor:
         self.profile = self.profiler.start
         self.snapshot, self.comparison = self.exporter.snapshot, self.exporter.comparison
         self.export = self.exporter.export
+        ranks = self.rank_commands = RankCommands(session.ranks, self.snapshot, self.opened.open)
+        self.scaling, self.run_alone, self.stop_alone = ranks.scaling, ranks.run_alone, ranks.stop_alone
         self.step, self.phase, self.watch = step, phase, watch
         self.loader_states = self.live_session.tracker.states
         self.job_states = self.live_session.ranks.loader_states

@@ -87,12 +87,11 @@ class Publisher:
         }
 
     def findings(self) -> Findings:
-        """`verdict` as last computed, open `offers`, the slow `ranks`, `diagnosing` and `profiling`."""
-        ranks = [slow.sentence for slow in self._session.ranks.slow.values()]
+        """`verdict` as last computed, open `offers`, what is said of `ranks`, `diagnosing` and `profiling`."""
         return {
             "verdict": self.current.verdict,
             "offers": self.current.offers.standing,
-            "ranks": ranks,
+            "ranks": self._session.ranks.sentences(),
             **self._tasks(),
         }
 

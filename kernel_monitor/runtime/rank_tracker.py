@@ -18,7 +18,9 @@ from ..ranks.rank import Rank, rank_series
 from ..ranks.rank_server import RankServer
 from ..ranks.session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
 from ..store import StepTable, Store
+from .job_commands import JobCommands
 from .job_loader import JobLoader
+from .job_periods import JobPeriods
 
 if TYPE_CHECKING:
     from ..protocol.states import LoaderState
@@ -38,12 +40,19 @@ class RankTracker:
         ranks: those that have columns; a new object when anything about them changed.
         reason: why no rank can join; None where they can.
         slow: the slow rank of each job that has one now, by the job's number.
+        periods, commands: the patterns of the jobs' steps, and how they were started.
+        notes: how well a job scales, in words, by the job's number, where one rank of it was run alone.
+        running_alone: what runs alone now, in words.
     """
 
     def __init__(self, store: Store, complain: Callable[[str], object], add_event: Callable[..., object]) -> None:
         self.ranks: tuple[Rank, ...] = ()
         self.reason: str | None = NOT_OFFERED
         self.slow: dict[int, SlowRank] = {}
+        self.periods = JobPeriods(add_event)
+        self.commands = JobCommands()
+        self.notes: dict[int, str] = {}
+        self.running_alone: Callable[[], str | None] = lambda: None
         self._store = store
         self._complain = complain
         self._add_event = add_event
@@ -88,6 +97,13 @@ class RankTracker:
             self._kept.append(self._server)
         self._server, self._files, self.reason = None, None, NOT_OFFERED
 
+    def sentences(self) -> list[str]:
+        """On the jobs now: their slow ranks, and patterns of their steps."""
+        found = [slow.sentence for slow in self.slow.values()]
+        found += [period.sentence for period in self.periods.found.values()]
+        alone = self.running_alone()
+        return [*found, *self.notes.values(), *([] if alone is None else [alone])]
+
     def lines(self) -> list[str]:
         """For the status: each job, and what is not known exactly."""
         found = []
@@ -95,7 +111,7 @@ class RankTracker:
             own = [rank for rank in self.ranks if rank.job == job]
             alive = sum(rank.alive for rank in own)
             found.append(f"job {job}: {alive} of {own[-1].world or len(own)} ranks run")
-        found += [slow.sentence for slow in self.slow.values()]
+        found += self.sentences()
         server = self._server
         if server is not None and found:
             bound, (frames, steps) = server.accuracy()
@@ -152,9 +168,10 @@ class RankTracker:
             self.ranks = ranks
             self._series = frozenset(name for rank in ranks for name, _ in rank_series(rank.id, steps=rank.steps))
             self._store.set_ranks(ranks)
+            self.commands.look(server.leads())
         self._read_states()
         if ranks and self._store.last_seq:
-            self._judge()
+            self._judge(server)
             self._tell(server)
 
     def _tell(self, server: RankServer) -> None:
@@ -171,10 +188,11 @@ class RankTracker:
                 message=epoch.sentence,
             )  # fmt: skip
 
-    def _judge(self) -> None:
-        """Find the slow rank of each job in the newest rows; an event notes when one becomes slow."""
+    def _judge(self, server: RankServer) -> None:
+        """Find patterns and the slow rank of each job in the newest rows; an event notes when one becomes slow."""
         rows = self._store.rows(max(0, self._store.last_seq - round(WINDOW_S / self._store.schema.interval) - 1))
         frames, end = Frames(rows, StepTable()), float(rows.time[-1])
+        self.periods.look(end, server.recent)
         found: dict[int, SlowRank] = {}
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing

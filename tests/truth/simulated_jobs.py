@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
+from kernel_monitor.analysis.slow_rank import Cause
 from kernel_monitor.ranks.identity import Identity
 from kernel_monitor.ranks.jobs import Jobs
 from kernel_monitor.ranks.rank import Rank, rank_series
@@ -36,7 +36,7 @@ class Job:
 
     seed: int
     ranks: int
-    cause: Literal["data", "compute"] | None
+    cause: Cause | None
     slow: int  # the slowed rank, where there is a cause
     onset: float  # s, when it becomes slow
     wait: float
@@ -45,6 +45,8 @@ class Job:
     optimizer: float
     noise: float  # standard deviation of each duration, of its mean
     factor: float  # of the slowed rank's compute; its data takes this times the step longer, less one
+    hosts: bool = False  # whether each rank has a host of its own; else all are on one
+    more: int = 0  # samples in each of the slow rank's batches beyond the others' 32
 
 
 def job(seed: int) -> Job:
@@ -66,6 +68,12 @@ def job(seed: int) -> Job:
     )
 
 
+def job_on_hosts(seed: int) -> Job:
+    """The job of a seed, on several hosts, where a slow rank's hardware may be why."""
+    cause: Cause | None = random.Random(seed + 2_000_000).choice(("data", "compute", "clock", "cpu", None))
+    return replace(job(seed), cause=cause, hosts=True)
+
+
 def steps(of: Job, seconds: float) -> Iterator[list[tuple[float, Row]]]:
     """Step by step, each rank's end (s) and row."""
     rng = random.Random(of.seed + 1_000_000)
@@ -82,7 +90,7 @@ def steps(of: Job, seconds: float) -> Iterator[list[tuple[float, Row]]]:
         parts: list[list[float]] = []
         for rank in range(of.ranks):
             slowed = of.cause is not None and rank == of.slow and began[rank] >= of.onset
-            compute = of.factor if slowed and of.cause == "compute" else 1.0
+            compute = of.factor if slowed and of.cause != "data" else 1.0
             wait = of.wait + (0.5 * (of.factor - 1.0) * whole if slowed and of.cause == "data" else 0.0)
             durations = (wait, compute * of.forward, compute * of.backward, compute * of.optimizer)
             parts.append([lasts(duration) for duration in durations])
@@ -94,7 +102,8 @@ def steps(of: Job, seconds: float) -> Iterator[list[tuple[float, Row]]]:
             backward = met - began[rank] - wait - forward
             free[rank] = met + optimizer
             step = free[rank] - began[rank]
-            row = (free[rank], 0, number, 32, wait, step, float("nan"), forward, backward, optimizer, 0)
+            images = 32 + (of.more if rank == of.slow else 0)
+            row = (free[rank], 0, number, images, wait, step, float("nan"), forward, backward, optimizer, 0)
             found.append((free[rank], row))
         number += 1
         yield found
@@ -125,8 +134,10 @@ def simulate(of: Job, seconds: float) -> tuple[Store, tuple[Rank, ...]]:
         for rank in range(of.ranks):
             if now >= due[rank]:
                 due[rank] += PERIOD_S
-                identity = Identity("elsewhere", "host", 100 + rank, 1.0, 1, rank, of.ranks, "simulated")
-                frame = Frame(identity, now, 50.0, 0.0, 0, 0, 0.0, 0.0, None, sent[rank])
+                host = f"host-{rank}" if of.hosts else "host"
+                identity = Identity(f"where {host} is", host, 100 + rank, 1.0, 1, rank, of.ranks, "simulated")
+                images = sum(row[3] for row in sent[rank]) / PERIOD_S
+                frame = Frame(identity, now, 50.0, images, 0, 0, 0.0, 0.0, None, sent[rank])
                 sent[rank] = []
                 jobs.heard(frame)
         ranks = tuple(jobs.ranks())

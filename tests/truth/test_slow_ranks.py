@@ -1,4 +1,7 @@
-"""Of simulated jobs whose slow rank is known: the right rank and cause, five seconds after it began, or none."""
+"""Of 200 simulated jobs whose slow rank is known: the right rank and cause in at least 195, within five seconds.
+
+Where ranks merely wait for each other nobody is named, not once.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from kernel_monitor.analysis.slow_rank import WINDOW_S, SlowRank, slow_rank
 from kernel_monitor.ranks.rank import Rank
 from kernel_monitor.store import Store
 
-from .simulated_jobs import Job, job, simulate
+from . import hardware
+from .simulated_jobs import Job, job, job_on_hosts, simulate
 
 JOBS, RIGHT = 200, 195
 IN_TIME_S = 5.0
@@ -76,3 +80,24 @@ def test_the_rule_names_them_in_a_recorded_session(results: list[tuple[Job, Stor
             cause = "waits for its data" if of.cause == "data" else "own compute"
             right += finding.state == "fired" and f"Rank {of.slow} of job 1 " in words and cause in words
     assert right >= RIGHT
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
+def test_a_slow_gpu_clock_and_a_full_host_are_told_apart_from_other_compute() -> None:
+    """As above, on several hosts; every other job has a slow clock or a full host that delays nobody."""
+    wrong, causes, named_wrongly = [], set(), []
+    for of in map(job_on_hosts, range(JOBS)):
+        store, ranks = simulate(of, LASTED_S)
+        rows = hardware.with_hardware(of, store, ranks)
+        truth = (of.slow, of.cause) if of.cause else (None, None)
+        found = hardware.named(rows, ranks, of.onset + IN_TIME_S)
+        causes.add(of.cause)
+        if answer(of, found) != truth:
+            wrong.append((of.seed, truth, answer(of, found)))
+        if found is not None and of.cause in ("clock", "cpu"):
+            assert found.figures in found.sentence
+        until = LASTED_S if of.cause is None else of.onset
+        named_wrongly += [(of.seed, at) for at in np.arange(2.0, until, 1.0) if hardware.named(rows, ranks, float(at))]
+    assert causes == {"data", "compute", "clock", "cpu", None}
+    assert JOBS - len(wrong) >= RIGHT, wrong
+    assert named_wrongly == []

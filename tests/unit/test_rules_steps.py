@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kernel_monitor.analysis.rules import RULES, evaluate
-from kernel_monitor.analysis.rules.step_patterns import strongest
 from kernel_monitor.analysis.segments import segments
+from kernel_monitor.analysis.step_period import strongest
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.steps.measured_step import NO_GRADIENTS, PROFILED
 from kernel_monitor.store import Snapshot, Store

@@ -18,6 +18,7 @@ from . import (
     host_contention,
     loader_processes,
     memory_growth,
+    rank_shares,
     slow_ranks,
     step_patterns,
     whole_session,
@@ -37,6 +38,7 @@ RULES: dict[str, Rule] = {
         memory_growth,
         whole_session,
         slow_ranks,
+        rank_shares,
     )
     for rule in family.RULES
 }

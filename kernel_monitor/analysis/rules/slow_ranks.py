@@ -1,18 +1,21 @@
-"""The rule on the ranks of a job that a session saw: one of them holds up the others."""
+"""Rules on the ranks of a job that a session saw: one of them holds up the others, or their steps follow a pattern."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from typing import Any
 
 import numpy as np
 
 from ..results import Advice, Evidence, Finding
-from ..slow_rank import WORDS, Cause, SlowRank, slow_rank
+from ..slow_rank import Cause, SlowRank, slow_rank
 from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require
 
 ADVICE: dict[Cause, str] = {
     "data": "Look at the data of rank {rank} first: its storage, its loader's workers, its share of the samples.",
-    "compute": "Look at the machine of rank {rank} first: its GPU's clock, its cores, other programs on it.",
+    "clock": "Look at the GPU of rank {rank} first: its heat, its power limit, who else uses it.",
+    "cpu": "Look at the host of rank {rank} first: what else runs on it, and how many workers its loaders have.",
+    "compute": "Look at what rank {rank} computes first: the shapes of its batches, other programs on its machine.",
 }
 
 
@@ -50,7 +53,7 @@ def slowest(session: Session, check: Check) -> Finding:
             first, last = seen[key][0][0], seen[key][-1][0] + check["window"]
             text = (
                 f"Rank {slow.rank.number} of job {slow.rank.job} was {lost:,.1f} ms per step later than the others in "
-                f"{count} of {windows[slow.rank.job]} windows: {WORDS[slow.cause]}"
+                f"{count} of {windows[slow.rank.job]} windows: {slow.why}"
             )
             threshold = 100 * check["difference"]
             evidence.append(Evidence(text, 100 * lost / slow.step, threshold, "% of the step", share, first, last))
@@ -58,6 +61,24 @@ def slowest(session: Session, check: Check) -> Finding:
     return check.finding(
         bool(evidence), advised, *evidence, samples=sum(windows.values()), times=sum(found.values()) if evidence else 1
     )
+
+
+def periods(session: Session, check: Check) -> Finding:
+    ranks = [rank for rank in session.snapshot.schema.ranks if rank.steps]
+    if not ranks:
+        raise SignalMissing("steps of ranks: none joined")
+    seen: dict[int, dict[str, Any]] = {}
+    for event in session.snapshot.events:
+        if event["kind"] == "step-period":
+            seen.setdefault(event["job"], event)
+    evidence = [
+        Evidence(event["message"], event["steps"], unit="steps", start=event["time"]) for event in seen.values()
+    ]
+    advised = plainly(
+        "Gradients summed over several batches follow a pattern on purpose; batch shapes that alternate, memory given "
+        "back, or synchronisations every few steps do not."
+    )
+    return check.finding(bool(evidence), advised, *evidence, samples=len(ranks), times=len(evidence) or 1)
 
 
 RULES = (
@@ -72,9 +93,21 @@ RULES = (
         },
         "Compares the ranks that sent their steps to this session. The late rank is the one that waits least in the "
         "collective: its own time is the wait for data, copy, forward and optimizer; "
-        "without phases only the wait is known to be its own. Abstains without two ranks; names none "
-        "where ranks merely wait for each other.",
+        "without phases only the wait is known to be its own. Its GPU's clock, below the others' of that model, or its "
+        "host's full cores are named where they are measured and differ from the others'. A slow link delays all alike "
+        "and is not told. Abstains without two ranks; names none where ranks merely wait for each other.",
         "This project's.",
         of_session=slowest,
+    ),
+    Rule(
+        "rank-step-period",
+        "The steps of ranks follow a pattern",
+        {},
+        "Fires for each job whose steps were seen to follow a pattern of 2 to 8 steps while it ran: the recording has "
+        "single steps of its own loops only, so it was looked for in the newest 48 to 80 steps of each rank as they "
+        "came, twice in a row, as `step-period` does. Names the phase, and its rank if it is one rank's. Abstains "
+        "without steps of ranks.",
+        "This project's, as `step-period`.",
+        of_session=periods,
     ),
 )

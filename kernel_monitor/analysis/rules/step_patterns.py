@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ...steps.measured_step import PHASES
 from .. import advice
 from ..counted_steps import counted
 from ..decision import Decision
-from ..frames import Floats, Places, Steps
+from ..frames import Steps
 from ..results import Advice, Evidence, Finding, Segment
+from ..step_period import following, strongest
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
 
 SHOWN = 3  # outliers that are listed one by one
-LONGEST = 8  # the longest period that is looked for, in steps
-CLIPPED = 2.0  # %: so many of the shortest and of the longest steps are taken to be as short or long as the next
-AS_GOOD = 0.05
-"""A shorter period that explains less by at most this is taken: every multiple of a period explains as much as it."""
 
 
 def outliers(session: Session, check: Check, segment: Segment) -> Finding:
@@ -63,17 +60,19 @@ def period(session: Session, check: Check, segment: Segment) -> Finding:
     if float(np.mean(np.abs(np.diff(batches)) > 1)) > check["gaps"] and session.snapshot.steps.dropped:
         raise SignalMissing("every step: only some of them were kept", samples=len(steps))
     times = 1e3 * steps["step"].astype(np.float64)
-    found = strongest(times, batches)
+    numbers = np.flatnonzero(counted(session.steps(segment)))
+    found = strongest(times, batches, numbers)
     if found is None:
         return check.quiet(samples=len(times))
-    means = " / ".join(f"{mean:,.1f}" if mean < 100 else f"{mean:,.0f}" for mean in found.means)
+    phase = following(found, {part: 1e3 * steps[part].astype(np.float64) for part in PHASES}, batches, numbers)
     text = (
-        f"A pattern of {found.steps} steps: {means} ms on average over {len(times):,} steps; it explains "
+        f"A pattern of {found.steps} steps: {found.words} on average over {len(times):,} steps; it explains "
         f"{100 * found.explained:.0f} % of how they vary"
+        + ("" if phase is None else f", most of it in the phase {phase}")
     )
     unit = "% of the mean step"
     evidence = check.evidence(text, 100 * found.effect, 100 * check["effect"], unit, found.explained)
-    waits = strongest(1e3 * np.nan_to_num(steps["wait"].astype(np.float64)), batches)
+    waits = strongest(1e3 * np.nan_to_num(steps["wait"].astype(np.float64)), batches, numbers)
     advised: Sequence[Advice]
     if waits is None or waits.steps != found.steps or waits.explained <= check["explained"]:
         advised = plainly(
@@ -96,54 +95,6 @@ def _workers_in_turn(decision: Decision, many: int) -> Sequence[Advice]:
     if decision.withheld is not None:
         return (seen, advice.over(decision))
     return (seen, *advice.raise_crowd(decision), *(advice.engines(decision) if decision.waits else ()))
-
-
-@dataclass(frozen=True)
-class Period:
-    """A pattern of a few steps, such as one long step after each short one."""
-
-    steps: int  # its length
-    means: tuple[float, ...]  # of the step times at each place of the pattern, in the unit of the times
-    effect: float  # how far the longest place lies above the shortest, without drift, as a share of the mean of `means`
-    explained: float  # share of the variance that the place in the pattern explains, 0 to 1
-
-
-def strongest(times: Floats, batches: Places) -> Period | None:
-    """The period of 2 to 8 steps that explains most of how the times vary; None where they do not, or are too few.
-
-    The times are clipped at their 2nd and 98th percentile, freed of drift by the moving mean over a whole period (which
-    leaves a pattern of that period as it is), and folded; explained is the variance between the places over all of it
-    (eta squared). White noise of n steps explains (period - 1) / (n - 1) of itself on average. Places are counted
-    through all steps, and by the batches' numbers in their epochs (`batches`).
-    """
-    clipped = np.clip(times, *np.percentile(times, (CLIPPED, 100 - CLIPPED))) if len(times) else times
-    counters = [np.arange(len(times)), *([batches] if (np.diff(batches) < 0).any() else [])]
-    folded = (_folded(clipped, numbers % steps, steps) for numbers in counters for steps in range(2, LONGEST + 1))
-    found = [period for period in folded if period is not None]
-    best = max((period.explained for period in found), default=0.0)
-    good = [period for period in found if period.explained >= best - AS_GOOD]
-    return min(good, key=lambda period: period.steps, default=None)
-
-
-def _folded(times: Floats, places: Places, steps: int) -> Period | None:
-    if len(times) < 3 * steps:
-        return None
-    smooth = np.convolve(times, np.full(steps, 1 / steps), mode="valid")
-    middle = slice(steps // 2, steps // 2 + len(smooth))
-    rest, places, times = times[middle] - smooth, places[middle], times[middle]
-    counts = np.bincount(places, minlength=steps)
-    whole = float(((rest - rest.mean()) ** 2).sum())
-    # What is left of equal times is rounding, in which there are patterns, too.
-    if (counts == 0).any() or whole <= len(rest) * (1e-6 * float(np.abs(times).mean())) ** 2:
-        return None
-    between = np.bincount(places, weights=rest, minlength=steps) / counts - rest.mean()
-    means = np.bincount(places, weights=times, minlength=steps) / counts
-    return Period(
-        steps=steps,
-        means=tuple(means.tolist()),
-        effect=float((between.max() - between.min()) / means.mean()),
-        explained=float((counts * between**2).sum()) / whole,
-    )
 
 
 def initialisation(session: Session, check: Check) -> Finding:

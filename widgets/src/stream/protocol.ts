@@ -338,7 +338,7 @@ export interface RecordingState {
   readonly message: string;
 }
 /**
- * The live analysis; a frame has only the fields that changed. `ranks`: sentences on slow ranks, one of a job.
+ * The live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
  */
 export interface Findings {
   readonly verdict?: VerdictState | null;
