@@ -211,7 +211,7 @@ class Change:
 class Cost:
     """The cost of a segment at a price per hour, in whole units of the `currency`; NaN where it cannot be said."""
 
-    segment: str
+    segment: str  # its key; of a job of ranks `job 1`
     per_hour: float
     currency: str
     per_step: float
@@ -219,6 +219,7 @@ class Cost:
     per_thousand: float
     nodes: int = 0  # other machines that worked for it
     priced: bool = True  # whether their price is in it
+    basis: str = ""  # of a job: its machines, and what it was reckoned from
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from .decision import Decision
 from .epoch_counts import epoch_counts
 from .frames import Frames
 from .gains import Pair, pairs, tried
+from .job_cost import job_costs
 from .loops import in_use, representative, standing, withheld
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
 from .rules import evaluate, warnings
@@ -128,7 +129,12 @@ def analyse(
         findings=tuple(sorted(findings, key=lambda finding: ORDER[finding.state])),
         costs=()
         if per_hour is None
-        else attempt("The cost", lambda: costs(parts, epochs, per_hour, unit, per_node), (), asked=price is not None),
+        else attempt(
+            "The cost",
+            lambda: costs(parts, epochs, per_hour, unit, per_node) + job_costs(snapshot, per_hour, unit),
+            (),
+            asked=price is not None,
+        ),
         feeding=attempt("What feeding the loop takes", lambda: feeding(snapshot, parts, decisions, chosen), None),
         diagnoses=_results(snapshot, "diagnosis"),
         profiles=_results(snapshot, "profile"),
