@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import node_sources
 from ..os_process import is_alive
+from .hosts import node_key
 from .identity import Identity, host_key
 from .rank import Rank
 from .rank_frames import Frame, Row
@@ -63,8 +64,8 @@ class Jobs:
                     found[f"rank/{process.rank.id}/{part}"] = value
         return found
 
-    def heard(self, frame: Frame) -> None:
-        """A frame has come."""
+    def heard(self, frame: Frame, gpu: int | None = None) -> None:
+        """A frame has come; `gpu`: the index of its rank's GPU on its host, if that is known."""
         now = self._clock()
         process = self._process(frame.identity, steps=True)
         if process is None:
@@ -73,6 +74,8 @@ class Jobs:
         process.dropped, process.left_out = frame.dropped, frame.left_out
         if not process.rank.alive:
             self._revive(process)
+        if gpu is not None and gpu != process.rank.gpu:
+            process.rank = replace(process.rank, gpu=gpu)
         process.values |= {"cpu": frame.cpu, "images": frame.images}
         if frame.steps:
             process.values = {"cpu": frame.cpu, "images": frame.images, **means(frame.steps)}
@@ -106,6 +109,10 @@ class Jobs:
     def pids(self) -> set[int]:
         """The numbers of the processes here that send their steps."""
         return {process.identity.pid for process in self._processes if process.rank.steps and self._is_here(process)}
+
+    def hosts(self) -> set[str]:
+        """`host_key` of those that have ranks which are alive."""
+        return {process.identity.host for process in self._processes if process.rank.alive}
 
     def bound(self) -> float | None:
         """The clocks of all ranks that are alive agree with ours to this (s); None: that is not known yet."""
@@ -143,9 +150,9 @@ class Jobs:
             self._count += 1
             job = self._numbers[common] = self._count
         host = "" if identity.host == host_key() else identity.name
-        if host:
-            node_sources.node_id(f"rank-host {identity.host}", host)
-        rank = Rank(f"{job}-{number}", job, number, identity.world, host, steps)
+        node = node_sources.node_id(node_key(identity.host), host) if host else ""
+        gpu = None if place is None else place.rank.gpu
+        rank = Rank(f"{job}-{number}", job, number, identity.world, host, steps, node=node, gpu=gpu)
         process = _Process(rank, identity, self._clock())
         if place is not None:  # started again: the row goes on
             self._forget(place)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..os_process import is_alive
 from . import identity, session_files
 from .clock_offset import ClockOffset
+from .host_sampler import HostSampler
+from .rank_device import device_uuid
 from .rank_frames import MOST_STEPS, Frame, Row, packed
 from .session_files import VARIABLE, Join, JoinError
 
@@ -28,6 +30,7 @@ PERIOD_S = 0.5  # between two frames
 QUEUE = 20  # frames that wait for a slow link: ten seconds
 SILENT_S = 60.0  # a kernel on another machine of which nothing is heard for so long is gone
 METERS = 16  # loaders that are followed, the newest
+DEVICE_S = 5.0  # between two looks at which GPU is used
 GOODBYE_S = 0.3  # at the process's end, for the last frame
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,8 @@ class RankClient:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._clock = ClockOffset()
+        self._host = HostSampler()
+        self._device, self._device_due = "", 0.0
         self._heard = time.monotonic()
         self._before = (time.monotonic(), time.process_time())
         self.dropped = 0
@@ -143,6 +148,7 @@ class RankClient:
             answer = json.loads(socket.recv())
             self._heard = got
             self._clock.add(answer["sent"], answer["received"], answer["answered"], got)
+            self._host.wanted = bool(answer.get("sample"))
 
     def _frame(self, bye: str | None) -> Frame:
         now, used = time.monotonic(), time.process_time()
@@ -160,6 +166,8 @@ class RankClient:
                 rows += [tuple(step) for step in steps]
         rows.sort(key=lambda row: row[0])
         self.left_out += max(0, len(rows) - MOST_STEPS)
+        if now >= self._device_due:
+            self._device, self._device_due = device_uuid(), now + DEVICE_S
         here = self._join.host == identity.host_key()
         offset, bound = (0.0, 0.0) if here else self._clock.best or (None, None)
         return Frame(
@@ -173,6 +181,8 @@ class RankClient:
             bound=bound,
             bye=bye,
             steps=rows[-MOST_STEPS:],
+            device=self._device,
+            machine=self._host.reading(now),
         )
 
 

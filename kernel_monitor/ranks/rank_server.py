@@ -7,10 +7,12 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import rank_client, session_files
 from .descendants import Descendants
+from .hosts import Hosts
 from .identity import host_key
 from .jobs import Jobs
 from .rank import Rank
@@ -37,8 +39,11 @@ class RankServer:
         refused: messages of ranks that were none of ours: another version, or damaged.
     """
 
-    def __init__(self, address: str | None = None) -> None:
-        """`address`: of TCP, `tcp://HOST:PORT` (port 0: any), to listen on too. Raises JoinError: it cannot be."""
+    def __init__(self, address: str | None = None, gpu_here: Callable[[str], int | None] = lambda _: None) -> None:
+        """`address`: of TCP, `tcp://HOST:PORT` (port 0: any), to listen on too. Raises JoinError: it cannot be.
+
+        `gpu_here`: as of `Hosts`; called on the server's thread, once for each GPU.
+        """
         try:
             import zmq
         except ImportError as error:
@@ -48,6 +53,7 @@ class RankServer:
         session_files.remove_left()
         self.refused = 0
         self.jobs = Jobs()
+        self._hosts = Hosts(gpu_here)
         self._descendants = Descendants()
         self._ending = threading.Event()
         self._lock = threading.Lock()  # of `jobs`; held for microseconds
@@ -132,6 +138,8 @@ class RankServer:
                     looked = now
                     with self._lock:
                         self.jobs.look()
+                        hosts = self.jobs.hosts()
+                    self._hosts.look(hosts)
                 if now - found >= FIND_S:
                     found = now
                     self._find()
@@ -157,9 +165,10 @@ class RankServer:
                 self.refused += 1
                 log.debug("a message of a rank was refused: %s", error)
                 continue
+            sample, gpu = self._hosts.heard(frame), self._hosts.gpu(frame)
             with self._lock:
-                self.jobs.heard(frame)
-            answer = {"sent": frame.sent, "received": received, "answered": time.monotonic()}
+                self.jobs.heard(frame, gpu)
+            answer = {"sent": frame.sent, "received": received, "answered": time.monotonic(), "sample": sample}
             try:
                 socket.send_multipart([who, json.dumps(answer).encode()], zmq.NOBLOCK)
             except zmq.ZMQError as error:

@@ -118,6 +118,7 @@ class Monitor:
         send_files: bool | str | None = None,
         node_names: bool | None = None,
         ranks: str | None = None,
+        unfolded: str | list[str] | tuple[str, ...] | None = None,
     ) -> SettingsState:
         """Change settings, also while the monitor runs, without losing samples; returns all settings.
 
@@ -136,6 +137,8 @@ class Monitor:
             node_names: whether recordings and exports may name other machines; default False: they are `node-1`, ….
             ranks: `tcp://HOST:PORT` of this machine, at which ranks of other machines may join with this session's
                 keys; an empty text for none (the default). Set it before the ranks start. Part of no recording.
+            unfolded: ids of the other machines that the chart `nodes` shows with their cores, `all`, `none`, or
+                `default`: all while they have at most 64 cores together. Recordings have all cores in any case.
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
@@ -147,7 +150,7 @@ class Monitor:
             before = self._settings
             after = before.changed(
                 interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names,
-                ranks=ranks,
+                ranks=ranks, unfolded=unfolded,
             )  # fmt: skip
             self._settings = after
             if cluster is not None:

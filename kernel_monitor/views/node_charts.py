@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from bokeh.models.ui import UIElement
 
+from ..node_sources import Node
 from ..store import Schema
 from .curves import LOW, SECONDS, Curve, chart, curve_color
 from .heatmap import Group, Row, heatmap
 from .style import NEUTRAL, Page, heading, missing
 
+NAMED = 16  # machines in the keys of the lines; the hover names all
 MANY = 512  # rows; beyond, each is one pixel high
 
 
 def nodes(schema: Schema, page: Page) -> list[UIElement]:
-    """How busy each core of each machine is, in %; batches per second from each; bytes per second to and from each.
+    """How busy each core and GPU of each machine is, in %; batches per second from each; bytes to and from each.
 
-    The rows of a machine that is gone are hatched, and the reason is in the heading.
+    A folded machine has one row for the mean of its cores, and one for that of its GPUs. The rows of a machine that is
+    gone are hatched, and the reason is in the heading.
     """
-    title = "CPU machines: busy, % per core"
+    folded = [node for node in schema.nodes if node.folded]
+    gpus = " and GPU" if any(node.gpus for node in schema.nodes) else ""
+    each = "mean of each" if len(folded) == len(schema.nodes) else f"per core{gpus}{', or mean' if folded else ''}"
+    title = f"CPU machines: busy, % {each}"
     columns = schema.columns
     rows: list[Row] = []
     groups: list[Group] = []
     # The first machine is the highest, and its first core its lowest row, as in the chart of this machine's cores.
     for number, node in reversed(list(enumerate(schema.nodes, 1))):
         start = len(rows)
-        for core in node.cores:
-            series = f"node/{node.id}/cpu/{core}/busy"
-            label = f"{node.name} · core {core}{'' if node.alive else ' · gone'}"
-            if series in columns:
-                rows.append(Row(series, label, str(core), hatched=not node.alive))
+        rows += [row for row in _rows(node) if row.series in columns]
         if len(rows) > start:
             groups.append(Group(node.name, str(number), start, len(rows), cut=True))
     gone = [
@@ -43,7 +45,7 @@ def nodes(schema: Schema, page: Page) -> list[UIElement]:
         parts += [heading("nodes", title, note), heatmap(page, "nodes", rows, levels=[groups], pixels=pixels)]
         note = None
     colors = [(node, curve_color(k)) for k, node in enumerate(schema.nodes)]
-    entries = [(node.name, color, "solid") for node, color in colors]
+    entries = [(node.name, color, "solid") for node, color in colors[:NAMED]]
     batches = [
         Curve(series, node.name, "batches/s", color)
         for node, color in colors
@@ -61,3 +63,23 @@ def nodes(schema: Schema, page: Page) -> list[UIElement]:
     title = "CPU machines: network, bytes per second"
     parts += chart(page, "nodes-network", title, traffic, entries=strokes, height=LOW)
     return parts or missing(schema, "nodes", "CPU machines")
+
+
+def _rows(node: Node) -> list[Row]:
+    """The rows that a machine may have, the lowest first: its cores, above them its GPUs."""
+    series, gone = f"node/{node.id}", "" if node.alive else " · gone"
+    if node.folded:
+        means = [("busy", f"mean of {len(node.cores)} cores", "CPU"), ("gpu", f"mean of {len(node.gpus)} GPUs", "GPU")]
+        return [
+            Row(f"{series}/{part}", f"{node.name} · {words}{gone}", short, hatched=not node.alive)
+            for part, words, short in means[: 1 + bool(node.gpus)]
+        ]
+    cores = [
+        Row(f"{series}/cpu/{core}/busy", f"{node.name} · core {core}{gone}", str(core), hatched=not node.alive)
+        for core in node.cores
+    ]
+    gpus = [
+        Row(f"{series}/gpu/{k}/utilisation", f"{node.name} · GPU {k} · {name}{gone}", f"G{k}", hatched=not node.alive)
+        for k, name in enumerate(node.gpus)
+    ]
+    return [*cores, *gpus]

@@ -99,7 +99,8 @@ def test_columns_come_with_a_node_and_stay_with_the_reason_when_it_goes(followin
     table.update(node, {"cpu/2/busy": 50.0, "memory": 9.0, "cpu/7/busy": 1.0, "odd": 1.0})
     table.delivered(node, 3)
     following.now += 0.5
-    assert following.row() == {"node/node-1/cpu/2/busy": 50.0, "node/node-1/memory": 9.0, "node/node-1/batches": 2.0}
+    reading = {"node/node-1/cpu/2/busy": 50.0, "node/node-1/busy": 50.0, "node/node-1/memory": 9.0}
+    assert following.row() == {**reading, "node/node-1/batches": 2.0}
     table.gone(node, "its machine\nwas taken away")
     assert following.look() == (Node("node-1", "rack-a", (0, 2), alive=False, reason="its machine was taken away"),)
     assert following.row() == {"node/node-1/batches": 0.0}, "no rate of its last few rows"
@@ -156,7 +157,7 @@ def test_two_loaders_on_one_machine_make_one_node(following: Following) -> None:
     for table in (one, other):
         table.delivered(node, 2)
     following.now += 1.0
-    assert following.row() == {"node/node-1/cpu/0/busy": 30.0, "node/node-1/batches": 4.0}
+    assert following.row() == {"node/node-1/cpu/0/busy": 30.0, "node/node-1/busy": 30.0, "node/node-1/batches": 4.0}
     one.gone(node, "its worker ended")
     assert following.look()[0].alive
 

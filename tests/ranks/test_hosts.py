@@ -1,0 +1,136 @@
+"""Other hosts of ranks: one rank of each reads the machine, and its readings are those of a machine of the page."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, cast
+
+import pytest
+
+from kernel_monitor import node_sources
+from kernel_monitor.ranks import identity
+from kernel_monitor.ranks.host_sampler import PERIOD_S, HostSampler
+from kernel_monitor.ranks.hosts import ENDED, SILENT_S, Hosts
+from kernel_monitor.ranks.identity import Identity
+from kernel_monitor.ranks.jobs import Jobs
+from kernel_monitor.ranks.rank_frames import Frame, Machine, packed, unpacked
+
+READ = Machine([0, 1], ["H100"], ["GPU-AB-1"], {"cpu/0/busy": 20.0, "cpu/1/busy": 40.0, "gpu/0/utilisation": 91.0})
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(node_sources, "_ids", {})
+    monkeypatch.setattr(node_sources, "_pseudonyms", {})
+    return Clock()
+
+
+def frame(pid: int, host: str = "far", **more: Any) -> Frame:
+    of = Identity(host, f"{host}-name", pid, 1.0, 1, pid, 4, "job")
+    values = {"sent": 0.0, "cpu": 1.0, "images": math.nan, "dropped": 0, "left_out": 0, "offset": None, "bound": None}
+    return Frame(**{"identity": of, **values, "bye": None, "steps": [], **more})
+
+
+def test_one_rank_of_each_host_reads_it_and_none_of_this_one(clock: Clock) -> None:
+    hosts = Hosts(clock=clock)
+    assert [hosts.heard(frame(pid, host)) for host in ("a", "b") for pid in (1, 2, 1)] == [True, False, True] * 2
+    assert not hosts.heard(frame(1, identity.host_key()))
+
+
+def test_another_rank_reads_when_the_chosen_one_ends_or_falls_silent(clock: Clock) -> None:
+    hosts = Hosts(clock=clock)
+    assert hosts.heard(frame(1))
+    assert not hosts.heard(frame(1, bye="it has finished"))
+    assert hosts.heard(frame(2, machine=READ))
+    clock.now += SILENT_S - 0.1
+    assert not hosts.heard(frame(3))
+    clock.now += 0.2
+    assert hosts.heard(frame(3))
+    assert not hosts.heard(frame(2))
+
+
+def test_readings_are_those_of_a_machine_until_its_ranks_have_ended(clock: Clock) -> None:
+    hosts = Hosts(clock=clock)
+    hosts.heard(frame(1))
+    assert hosts.table.nodes() == []
+    hosts.heard(frame(1, machine=READ))
+    (node,) = hosts.table.nodes()
+    assert (node.id, node.name, node.cores, node.gpus) == ("node-1", "far-name", (0, 1), ("H100",))
+    assert hosts.table.values()["node/node-1/cpu/1/busy"] == 40.0
+    assert node_sources.pseudonyms()["far-name"] == "node-1"
+    hosts.look({"far"})
+    assert hosts.table.nodes()[0].alive
+    hosts.look(set())
+    (gone,) = hosts.table.nodes()
+    assert (gone.alive, gone.reason, gone.cores) == (False, ENDED, (0, 1))
+    hosts.heard(frame(5))
+    hosts.heard(frame(5, machine=READ))
+    assert hosts.table.nodes()[0].alive
+
+
+def test_a_rank_has_the_node_and_the_gpu_of_its_host(clock: Clock) -> None:
+    asked: list[str] = []
+
+    def here(uuid: str) -> int:
+        asked.append(uuid)
+        return 3
+
+    hosts, jobs = Hosts(here, clock), Jobs(clock)
+    far, near = frame(1, device="ab-1"), frame(2, identity.host_key(), device="cd-2")
+    for found in (far, frame(1, machine=READ), far, near, near):
+        hosts.heard(found)
+        jobs.heard(found, hosts.gpu(found))
+    assert [(rank.node, rank.host, rank.gpu) for rank in jobs.ranks()] == [("node-1", "far-name", 0), ("", "", 3)]
+    assert asked == ["cd-2"]  # once: NVML is opened for it
+
+
+def test_a_frame_brings_device_and_machine_and_damaged_ones_are_refused() -> None:
+    sent = frame(1, device="ab-1", machine=READ)
+    found = unpacked(packed(sent))
+    assert (found.device, found.machine) == ("ab-1", READ)
+    assert unpacked(packed(frame(1))).machine is None
+    for wrong in (
+        READ._replace(cores=[-1]),
+        READ._replace(cores=list(range(5000))),
+        READ._replace(uuids=[]),
+        READ._replace(values=cast("dict[str, float]", {"cpu/0/busy": "much"})),
+        READ._replace(values=cast("dict[str, float]", [1])),
+    ):
+        with pytest.raises(ValueError, match=r"machine|float|no frame"):
+            unpacked(packed(frame(1, machine=wrong)))
+
+
+def test_the_machine_is_read_only_while_that_is_wanted_and_once_a_second() -> None:
+    sampler = HostSampler()
+    assert sampler.reading(time.monotonic()) is None
+    sampler.wanted = True
+    now = time.monotonic()
+    first = sampler.reading(now)
+    assert first is not None
+    assert len(first.cores) >= 1
+    assert sampler.reading(now + PERIOD_S / 2) is None
+    time.sleep(0.3)
+    second = sampler.reading(now + PERIOD_S)
+    assert second is not None
+    assert {f"cpu/{core}/busy" for core in first.cores} <= set(second.values)
+    assert second.values["memory"] > 0
+    sampler.wanted = False
+    assert sampler.reading(now + 9) is None
+
+
+def test_a_machine_that_cannot_be_read_harms_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise OSError("no /proc here")
+
+    monkeypatch.setattr("kernel_monitor.ranks.host_sampler._readers", fails)
+    sampler = HostSampler()
+    sampler.wanted = True
+    assert [sampler.reading(now) for now in (10.0, 20.0)] == [None, None]
