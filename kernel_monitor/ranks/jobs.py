@@ -34,6 +34,7 @@ class _Process:
     values: dict[str, float] = field(default_factory=dict)  # by the part of the series' names
     step_until: float = 0.0  # how long the values of its last steps hold
     bound: float | None = 0.0  # s: how exactly its clock is known; None: not yet
+    steps: int = 0  # that have come
     dropped: int = 0  # frames that it could not send
     left_out: int = 0  # steps that no frame had
 
@@ -60,7 +61,7 @@ class Jobs:
             if not process.rank.alive or now - process.heard > max(FRAME_S, SILENT_S * (not process.rank.steps)):
                 continue
             for part, value in list(process.values.items()):
-                if math.isfinite(value) and (part in ("cpu", "images") or now <= process.step_until):
+                if math.isfinite(value) and (part in ("cpu", "images", "steps") or now <= process.step_until):
                     found[f"rank/{process.rank.id}/{part}"] = value
         return found
 
@@ -76,9 +77,11 @@ class Jobs:
             self._revive(process)
         if gpu is not None and gpu != process.rank.gpu:
             process.rank = replace(process.rank, gpu=gpu)
-        process.values |= {"cpu": frame.cpu, "images": frame.images}
+        process.steps += len(frame.steps)
+        process.values |= {"cpu": frame.cpu, "images": frame.images, "steps": float(process.steps)}
         if frame.steps:
-            process.values = {"cpu": frame.cpu, "images": frame.images, **means(frame.steps)}
+            whole = {"cpu": frame.cpu, "images": frame.images, "steps": float(process.steps)}
+            process.values = {**whole, **means(frame.steps)}
             longest = max(row[5] for row in frame.steps)
             process.step_until = now + max(FRAME_S, 2 * longest)
         if frame.bye is not None:

@@ -16,6 +16,7 @@ STEP_PARTS = (
     ("optimizer", "ms"),
     ("other", "ms"),
     ("images", "images/s"),
+    ("steps", "1"),
 )
 """The series of a rank that sends its steps, beside `cpu`: the part of the name after `rank/<id>/`, and the unit."""
 

@@ -100,6 +100,7 @@ PROCESS_ROLES = (
     ("sampler", "this monitor's sampler"),
 )
 """`<role>` of `process/<role>/…`, and its name for people."""
+MANY_ROWS = 512  # of a heatmap; beyond, each is one pixel high, and reports have the other machines folded
 SLOTS = 60
 """Columns of a heatmap's tile, each an interval of the sampler."""
 ALWAYS = ("sample/interval", "memory/*", "gpu/*/utilisation", "gpu/*/memory*", "loader/*/*")
@@ -177,15 +178,16 @@ def missing_reason(schema: Schema, chart: str) -> str:
 
 
 def _unfolded(schema: Schema, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names without those of a folded node's cores and GPUs, and of another node's means."""
-    cut = tuple(
-        f"node/{node.id}/{part}"
-        for node in schema.nodes
-        for part in (("cpu/", "gpu/") if node.folded else ("busy", "gpu"))
-    )
-    folded = tuple(name for name in cut if name.endswith("/"))
-    means = set(cut).difference(folded)
-    return tuple(name for name in names if name not in means and not name.startswith(folded)) if cut else names
+    """The names without a folded node's cores and GPUs, another one's means, and the batches of a rank's host."""
+    cut = {f"node/{node.id}/{part}" for node in schema.nodes if not node.folded for part in ("busy", "gpu")}
+    cut |= {f"node/{node}/batches" for node in hosts_of(schema)}  # it works for no loader
+    folded = tuple(f"node/{node.id}/{part}" for node in schema.nodes if node.folded for part in ("cpu/", "gpu/"))
+    return tuple(name for name in names if name not in cut and not name.startswith(folded))
+
+
+def hosts_of(schema: Schema) -> set[str]:
+    """The ids of the nodes on which ranks run."""
+    return {rank.node for rank in schema.ranks if rank.node}
 
 
 def _matching(schema: Schema, patterns: tuple[str, ...]) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ def shape(schema: Schema) -> Schema:
     # Equal reasons have one placeholder: the chart names their ranks together.
     first = {rank.reason: k for k, rank in reversed(list(enumerate(schema.ranks)))}
     hosts = {node: f"host-{k}" for k, node in enumerate(dict.fromkeys(rank.node for rank in schema.ranks if rank.node))}
+    hosts |= {node.id: ours.id for node, ours in zip(drawn, nodes, strict=True)}
     ranks = tuple(
         replace(
             rank,

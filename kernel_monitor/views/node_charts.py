@@ -6,12 +6,13 @@ from bokeh.models.ui import UIElement
 
 from ..node_sources import Node
 from ..store import Schema
+from ..store.charts import MANY_ROWS, hosts_of
 from .curves import LOW, SECONDS, Curve, chart, curve_color
 from .heatmap import Group, Row, heatmap
 from .style import NEUTRAL, Page, heading, missing
 
 NAMED = 16  # machines in the keys of the lines; the hover names all
-MANY = 512  # rows; beyond, each is one pixel high
+LABELLED = 14  # pixels of a row that has room for its label
 
 
 def nodes(schema: Schema, page: Page) -> list[UIElement]:
@@ -22,8 +23,11 @@ def nodes(schema: Schema, page: Page) -> list[UIElement]:
     """
     folded = [node for node in schema.nodes if node.folded]
     gpus = " and GPU" if any(node.gpus for node in schema.nodes) else ""
-    each = "mean of each" if len(folded) == len(schema.nodes) else f"per core{gpus}{', or mean' if folded else ''}"
-    title = f"CPU machines: busy, % {each}"
+    each = f"per core{gpus}{', or mean of all' if folded else ''}"
+    each = "mean of each one's cores" + gpus.replace("GPU", "GPUs") if len(folded) == len(schema.nodes) else each
+    hosts = hosts_of(schema)
+    word = "Other machines" if hosts else "CPU machines"
+    title = f"{word}: busy, % {each}" if not folded else f"{word}: busy, %, {each}"
     columns = schema.columns
     rows: list[Row] = []
     groups: list[Group] = []
@@ -41,7 +45,9 @@ def nodes(schema: Schema, page: Page) -> list[UIElement]:
     note = "; ".join(notes) or None
     parts: list[UIElement] = []
     if rows:
-        pixels = 1 if len(rows) > MANY else None
+        # Each row of folded machines has its label, where they are few.
+        labelled = LABELLED if len(folded) == len(schema.nodes) and len(rows) <= 2 * NAMED else None
+        pixels = 1 if len(rows) > MANY_ROWS else labelled
         parts += [heading("nodes", title, note), heatmap(page, "nodes", rows, levels=[groups], pixels=pixels)]
         note = None
     colors = [(node, curve_color(k)) for k, node in enumerate(schema.nodes)]
@@ -49,7 +55,7 @@ def nodes(schema: Schema, page: Page) -> list[UIElement]:
     batches = [
         Curve(series, node.name, "batches/s", color)
         for node, color in colors
-        if (series := f"node/{node.id}/batches") in columns
+        if node.id not in hosts and (series := f"node/{node.id}/batches") in columns
     ]
     traffic = [
         Curve(series, f"{node.name}: {words}", "B/s", color, dash)
@@ -57,12 +63,13 @@ def nodes(schema: Schema, page: Page) -> list[UIElement]:
         for part, words, dash in (("sent", "sent", "solid"), ("received", "received", "dotted"))
         if (series := f"node/{node.id}/network/{part}") in columns
     ]
-    title = f"CPU machines: batches/s, mean of {SECONDS:g} s"
+    title = f"{word}: batches/s, mean of {SECONDS:g} s"
     parts += chart(page, "nodes-batches", title, batches, note=note, entries=entries, height=LOW, means=True)
     strokes = [("sent", NEUTRAL, "solid"), ("received", NEUTRAL, "dotted")]
-    title = "CPU machines: network, bytes per second"
-    parts += chart(page, "nodes-network", title, traffic, entries=strokes, height=LOW)
-    return parts or missing(schema, "nodes", "CPU machines")
+    # The colours are those of the chart above, where there is one.
+    keys = strokes if batches else [*entries, *strokes]
+    parts += chart(page, "nodes-network", f"{word}: network, bytes per second", traffic, entries=keys, height=LOW)
+    return parts or missing(schema, "nodes", word)
 
 
 def _rows(node: Node) -> list[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 from bokeh.models.ui import UIElement
@@ -43,9 +44,9 @@ def ranks(schema: Schema, page: Page) -> list[UIElement]:
         parts += _phases(schema, page, job, several)
     known = [rank for rank in schema.ranks if f"rank/{rank.id}/cpu" in schema.columns]
     curves = [Curve(f"rank/{rank.id}/cpu", _name(rank, several), "%", curve_color(k)) for k, rank in enumerate(known)]
-    entries = [(curve.label, curve.color, "solid") for curve in curves[:NAMED]]
+    entries = [(_name(replace(rank, gpu=None), several), curve_color(k), "solid") for k, rank in enumerate(known)]
     title = "Ranks: CPU of each process, % of a core"
-    parts += chart(page, "ranks-cpu", title, curves, note=note, entries=entries, height=LOW)
+    parts += chart(page, "ranks-cpu", title, curves, note=note, entries=entries[:NAMED], height=LOW)
     return parts or missing(schema, "ranks", "Ranks")
 
 

@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 
 import { Machines } from '../src/page/machines.js';
-import { connecting } from '../src/stream/connection.js';
+import { connecting, running } from '../src/stream/connection.js';
 import type { Schema } from '../src/stream/page_messages.js';
 import type { Settings } from '../src/stream/settings.js';
 import { makeSchema } from './fakes.js';
@@ -88,6 +88,9 @@ describe('the machines above the charts', () => {
     source.connection = connecting();
     machines.update();
     expect(machines.el.hidden).toBe(true);
+    source.connection = running(0.1);
+    machines.update();
+    expect(names()).toEqual(['▸ rack-1', '▾ rack-2']);
   });
 
   it('say why a setting was not taken', async () => {

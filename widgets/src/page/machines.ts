@@ -15,7 +15,7 @@ export class Machines {
   private readonly buttons = new Map<string, HTMLButtonElement>();
   private readonly all = button('', 'km-machine', () => void this.toggleAll());
   private readonly error = element('span', 'km-machines-error');
-  private schema: Schema | null = null;
+  private shown: Schema['nodes'];
 
   constructor(private readonly source: MonitorSource) {
     this.el.setAttribute('role', 'group');
@@ -27,14 +27,15 @@ export class Machines {
 
   /** Show the machines of the source's schema; nothing where the chart is not shown or cannot be changed. */
   update(): void {
-    const { schema, settings, connection } = this.source;
+    const { settings, connection } = this.source;
     const nodes =
       settings?.charts.includes('nodes') && LIVE.has(connection.state) ? this.nodes() : [];
     this.el.hidden = nodes.length === 0;
-    if (schema === this.schema) {
+    const state = nodes.length > 0 ? this.source.schema?.nodes : undefined;
+    if (state === this.shown) {
       return;
     }
-    this.schema = schema;
+    this.shown = state;
     for (const [id, el] of this.buttons) {
       if (!nodes.some(node => node.id === id)) {
         el.remove();
