@@ -270,6 +270,8 @@ def _read(name: str, price: tuple[float | None, float | None, str] | None) -> Re
 
 
 def _compare(options: argparse.Namespace) -> int:
+    from .analysis.job_figures import compared, job_figures
+    from .analysis.job_figures import plain as plain_jobs
     from .analysis.results import plain
     from .analysis.session_comparison import compare, status, table
     from .recorded import interpreted
@@ -289,10 +291,14 @@ def _compare(options: argparse.Namespace) -> int:
             allowed=options.max_slowdown,
             prices=hours,
         )
+        jobs = [plain_jobs(job_figures(snapshot)) for snapshot in snapshots]
+        said = compared(*snapshots)
     if options.json:
-        print(json.dumps({"status": status(found), "allowed": options.max_slowdown, "loaders": plain(found)}, indent=1))
+        of_jobs = {"jobs": dict(zip("ab", jobs, strict=True))} if any(jobs) else {}
+        whole = {"status": status(found), "allowed": options.max_slowdown, "loaders": plain(found), **of_jobs}
+        print(json.dumps(whole, indent=1))
     else:
-        print(table(found, max(currencies)))
+        print("\n".join([table(found, max(currencies)), *said]))
     return status(found)
 
 

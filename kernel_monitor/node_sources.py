@@ -16,8 +16,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-PARTS = (("network/received", "B/s"), ("network/sent", "B/s"), ("memory", "B"), ("batches", "batches/s"))
+PARTS = (
+    ("network/received", "B/s"),
+    ("network/sent", "B/s"),
+    ("memory", "B"),
+    ("batches", "batches/s"),
+    ("busy", "%"),  # the mean of its cores, by the monitor
+)
 """The series of every node beside those of its cores: the part of the name after `node/<id>/`, and the unit."""
+GPU_PARTS = (("utilisation", "%"), ("clock", "MHz"), ("memory_used", "B"))
+"""The series of each GPU of a node: the part of the name after `node/<id>/gpu/<k>/`, and the unit."""
 STALE_S = 5.0  # how long a reading of a `NodeTable` holds, if the table is not given another time
 
 
@@ -30,6 +38,8 @@ class Node:
     cores: tuple[int, ...] = ()  # the numbers of its logical cores
     alive: bool = True  # whether it works, or could
     reason: str | None = None  # why it is not alive, in words
+    gpus: tuple[str, ...] = ()  # the products' names of its GPUs; the place is the `<k>` of `node/<id>/gpu/<k>/…`
+    folded: bool = False  # whether pages show it in one row, the mean of its cores
 
 
 class NodeSource(Protocol):
@@ -96,10 +106,12 @@ def pseudonyms() -> dict[str, str]:
         return {name: node for name, node in _pseudonyms.items() if name not in ("", node)}
 
 
-def node_series(node: str, cores: Collection[int]) -> list[tuple[str, str]]:
-    """The series of a node (its id) with these cores, in order: names and units."""
-    busy = [(f"node/{node}/cpu/{core}/busy", "%") for core in cores]
-    return [*busy, *((f"node/{node}/{part}", unit) for part, unit in PARTS)]
+def node_series(node: str, cores: Collection[int], gpus: int = 0) -> list[tuple[str, str]]:
+    """The series of a node (its id) with these cores and so many GPUs, in order: names and units."""
+    busy = [(f"cpu/{core}/busy", "%") for core in cores]
+    each = [(f"gpu/{k}/{part}", unit) for k in range(gpus) for part, unit in GPU_PARTS]
+    mean = [("gpu", "%")] if gpus else []  # of their utilisation, by the monitor
+    return [(f"node/{node}/{part}", unit) for part, unit in (*busy, *PARTS, *mean, *each)]
 
 
 @dataclass
@@ -124,12 +136,12 @@ class NodeTable:
         self._asked = clock()
         register(self)
 
-    def add(self, key: str, name: str, cores: Collection[int], *aliases: str) -> str:
-        """A node works, or works again; returns its id. `key` and `aliases` as for `node_id`."""
+    def add(self, key: str, name: str, cores: Collection[int], *aliases: str, gpus: Sequence[str] = ()) -> str:
+        """A node works, or works again; returns its id. `key` and `aliases` as for `node_id`, `gpus` as of `Node`."""
         node = node_id(key, name, *aliases)
         with self._lock:
             state = self._states.setdefault(node, _State(Node(node, name), {}, self._clock()))
-            state.node = Node(node, name, tuple(sorted(set(cores))))
+            state.node = Node(node, name, tuple(sorted(set(cores))), gpus=tuple(gpus))
         return node
 
     def update(self, node: str, reading: Mapping[str, float]) -> None:

@@ -139,6 +139,7 @@ def _state(real: Any) -> dict[str, Callable[..., Any]]:
 
     return {
         "nvmlDeviceGetName": lambda handle: handle.mig.name if handle.mig else handle.gpu.name,
+        "nvmlDeviceGetUUID": lambda handle: handle.gpu.uuid,
         "nvmlDeviceGetIndex": lambda handle: handle.index,
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetPowerUsage": lambda handle: int(handle.gpu.value("power_mw")),

@@ -31,6 +31,7 @@ LATENCIES = {
     "nvmlGpmMetricsGet": 0.0,
     # Answered from what the library knows since its start.
     "nvmlDeviceGetName": 0.0,
+    "nvmlDeviceGetUUID": 0.0,
     "nvmlDeviceGetIndex": 0.0,
     "nvmlDeviceGetMaxMigDeviceCount": 0.0,
 }

@@ -37,6 +37,7 @@ class FakeGpu:
     """
 
     name: str = "NVIDIA H200"
+    uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
     utilisation: float = 37
     memory_activity: float = 12
     used: float = 30 * GIB

@@ -70,17 +70,26 @@ class SchemaLoader(TypedDict):
 
 
 class SchemaNode(TypedDict):
-    """Another machine that has columns; `cores`: its logical ones; `reason`: why it is not alive."""
+    """Another machine that has columns; `cores`: its logical ones; `reason`: why it is not alive.
+
+    `gpus`: the products' names of its GPUs; `folded`: shown in one row, the mean of its cores.
+    """
 
     id: str
     name: str
     cores: list[int]
     alive: bool
     reason: str | None
+    gpus: list[str]
+    folded: bool
 
 
 class SchemaRank(TypedDict):
-    """A rank that has columns; `host`: another machine's name, empty for this one; `reason`: why it is not alive."""
+    """A rank that has columns; `host`: another machine's name, empty for this one; `reason`: why it is not alive.
+
+    `node`: the id of its host among the nodes, empty for this machine; `gpu`: the index of its GPU there;
+    `clock`: ms by which its host's clock is known.
+    """
 
     id: str
     job: int
@@ -90,6 +99,9 @@ class SchemaRank(TypedDict):
     steps: bool
     alive: bool
     reason: str | None
+    node: str
+    gpu: int | None
+    clock: float | None
 
 
 class SchemaState(TypedDict):
@@ -272,6 +284,7 @@ class SettingsState(TypedDict):
     node_price: NotRequired[float | None]
     currency: str
     node_names: NotRequired[bool]
+    unfolded: NotRequired[list[str]]
 
 
 RecorderState = Literal["recording", "moved", "stopped", "off"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import node_sources
 from ..os_process import is_alive
+from .hosts import node_key
 from .identity import Identity, host_key
 from .rank import Rank
 from .rank_frames import Frame, Row
@@ -34,6 +35,7 @@ class _Process:
     values: dict[str, float] = field(default_factory=dict)  # by the part of the series' names
     step_until: float = 0.0  # how long the values of its last steps hold
     bound: float | None = 0.0  # s: how exactly its clock is known; None: not yet
+    steps: int = 0  # that have come
     dropped: int = 0  # frames that it could not send
     left_out: int = 0  # steps that no frame had
     recent: deque[Row] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))  # its newest steps
@@ -61,12 +63,12 @@ class Jobs:
             if not process.rank.alive or now - process.heard > max(FRAME_S, SILENT_S * (not process.rank.steps)):
                 continue
             for part, value in list(process.values.items()):
-                if math.isfinite(value) and (part in ("cpu", "images") or now <= process.step_until):
+                if math.isfinite(value) and (part in ("cpu", "images", "steps") or now <= process.step_until):
                     found[f"rank/{process.rank.id}/{part}"] = value
         return found
 
-    def heard(self, frame: Frame) -> Rank | None:
-        """A frame has come; returns whose it is."""
+    def heard(self, frame: Frame, gpu: int | None = None) -> Rank | None:
+        """A frame has come; returns whose it is. `gpu`: the index of its rank's GPU on its host, if that is known."""
         now = self._clock()
         process = self._process(frame.identity, steps=True)
         if process is None:
@@ -75,10 +77,14 @@ class Jobs:
         process.dropped, process.left_out = frame.dropped, frame.left_out
         if not process.rank.alive:
             self._revive(process)
-        process.values |= {"cpu": frame.cpu, "images": frame.images}
+        if gpu is not None and gpu != process.rank.gpu:
+            process.rank = replace(process.rank, gpu=gpu)
+        process.steps += len(frame.steps)
+        process.values |= {"cpu": frame.cpu, "images": frame.images, "steps": float(process.steps)}
         if frame.steps:
             process.recent.extend(frame.steps)
-            process.values = {"cpu": frame.cpu, "images": frame.images, **means(frame.steps)}
+            whole = {"cpu": frame.cpu, "images": frame.images, "steps": float(process.steps)}
+            process.values = {**whole, **means(frame.steps)}
             longest = max(row[5] for row in frame.steps)
             process.step_until = now + max(FRAME_S, 2 * longest)
         if frame.bye is not None:
@@ -127,6 +133,10 @@ class Jobs:
         """The numbers of the processes here that send their steps."""
         return {process.identity.pid for process in self._processes if process.rank.steps and self._is_here(process)}
 
+    def hosts(self) -> set[str]:
+        """`host_key` of those that have ranks which are alive."""
+        return {process.identity.host for process in self._processes if process.rank.alive}
+
     def bound(self) -> float | None:
         """The clocks of all ranks that are alive agree with ours to this (s); None: that is not known yet."""
         bounds = [process.bound for process in self._processes if process.rank.alive]
@@ -163,9 +173,9 @@ class Jobs:
             self._count += 1
             job = self._numbers[common] = self._count
         host = "" if identity.host == host_key() else identity.name
-        if host:
-            node_sources.node_id(f"rank-host {identity.host}", host)
-        rank = Rank(f"{job}-{number}", job, number, identity.world, host, steps)
+        node = node_sources.node_id(node_key(identity.host), host) if host else ""
+        gpu = None if place is None else place.rank.gpu
+        rank = Rank(f"{job}-{number}", job, number, identity.world, host, steps, node=node, gpu=gpu)
         process = _Process(rank, identity, self._clock())
         if place is not None:  # started again: the row goes on
             self._forget(place)

@@ -1,7 +1,9 @@
-"""What a rank is, and the series that it has. Imports nothing, so that the recorder can use it."""
+"""What a rank is, and the series that it has. Imports nothing of the package, so that the recorder can use it."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 STEP_PARTS = (
@@ -14,8 +16,23 @@ STEP_PARTS = (
     ("optimizer", "ms"),
     ("other", "ms"),
     ("images", "images/s"),
+    ("steps", "1"),
 )
 """The series of a rank that sends its steps, beside `cpu`: the part of the name after `rank/<id>/`, and the unit."""
+
+GPU_PARTS = (("gpu", "%"), ("gpu_clock", "MHz"))
+"""The series of a rank whose GPU is known: that GPU's utilisation and clock."""
+JOB_RANKS = ("slowest", "median")
+JOB_PARTS = (
+    ("rank", "1"),
+    ("wait", "ms"),
+    ("copy", "ms"),
+    ("forward", "ms"),
+    ("backward", "ms"),
+    ("optimizer", "ms"),
+    ("other", "ms"),
+)
+"""The series of a job's slowest and median rank, `job/<n>/slowest/…`: its number, and the phases of its steps."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +47,23 @@ class Rank:
     steps: bool = True  # whether it sends its steps; else only its CPU is known
     alive: bool = True
     reason: str | None = None  # why it is not alive, in words
+    node: str = ""  # the id of its host among the nodes (`node_sources`); empty: this machine
+    gpu: int | None = None  # NVML's index of its GPU on that host; None: none, or not known
+    clock: float | None = None  # ms by which its host's clock is known, rounded up; None: this machine's, or not known
 
 
-def rank_series(rank: str, *, steps: bool) -> list[tuple[str, str]]:
-    """The series of a rank (its id), in order: names and units."""
-    return [(f"rank/{rank}/{part}", unit) for part, unit in (("cpu", "%"), *(STEP_PARTS if steps else ()))]
+def rank_series(rank: str, *, steps: bool, gpu: bool = False) -> list[tuple[str, str]]:
+    """The series of a rank (its id), in order: names and units. `gpu`: whether its GPU is known."""
+    parts = (("cpu", "%"), *(STEP_PARTS if steps else ()), *(GPU_PARTS if gpu else ()))
+    return [(f"rank/{rank}/{part}", unit) for part, unit in parts]
+
+
+def job_series(job: int) -> list[tuple[str, str]]:
+    """The series of a job (its number) that has ranks which send steps: of its slowest and its median rank."""
+    return [(f"job/{job}/{which}/{part}", unit) for which in JOB_RANKS for part, unit in JOB_PARTS]
+
+
+def jobs_of(ranks: Iterable[Rank]) -> list[int]:
+    """The jobs of these ranks that have `job_series`: those with two ranks or more that send steps."""
+    counts = Counter(rank.job for rank in ranks if rank.steps)
+    return [job for job, count in counts.items() if count > 1]

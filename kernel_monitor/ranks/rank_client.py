@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..os_process import is_alive
 from . import identity, session_files
 from .clock_offset import ClockOffset
+from .host_sampler import HostSampler
+from .rank_device import device_uuid
 from .rank_frames import MOST_STEPS, Frame, Row, packed
 from .rank_loaders import RankLoaders
 from .session_files import KEYS, VARIABLE, Join, JoinError
@@ -29,6 +31,7 @@ PERIOD_S = 0.5  # between two frames
 QUEUE = 20  # frames that wait for a slow link: ten seconds
 SILENT_S = 600.0  # a kernel on another machine of which nothing is heard for so long is gone
 METERS = 16  # loaders that are followed, the newest
+DEVICE_S = 5.0  # between two looks at which GPU is used
 GOODBYE_S = 0.3  # at the process's end, for the last frame
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,8 @@ class RankClient:
         self._ending = threading.Event()
         self._clock = ClockOffset()
         self._loaders = RankLoaders()
+        self._host = HostSampler()
+        self._device, self._device_due = "", 0.0
         self._heard = time.monotonic()
         self._before = (time.monotonic(), time.process_time())
         self.dropped = 0
@@ -147,6 +152,7 @@ class RankClient:
             if "sent" in answer:
                 self._clock.add(answer["sent"], answer["received"], answer["answered"], got)
                 self._loaders.acknowledge(answer["had"])
+                self._host.wanted = bool(answer["sample"])
             if self._loaders.obey(answer["commands"]):
                 return
 
@@ -167,6 +173,8 @@ class RankClient:
         rows.sort(key=lambda row: row[0])
         self.left_out += max(0, len(rows) - MOST_STEPS)
         states, chunks, indices = self._loaders.report()
+        if now >= self._device_due:
+            self._device, self._device_due = device_uuid(), now + DEVICE_S
         here = self._join.host == identity.host_key()
         offset, bound = (0.0, 0.0) if here else self._clock.best or (None, None)
         return Frame(
@@ -184,6 +192,8 @@ class RankClient:
             chunks=chunks,
             indices=indices,
             handled=dict(self._loaders.handled),
+            device=self._device,
+            machine=self._host.reading(now),
         )
 
 

@@ -25,6 +25,19 @@ MOST_BYTES = 1 << 18  # of a message; a larger one is refused before it is read
 Row = tuple[float, int, int, int, float, float, float, float, float, float, int]
 
 
+MOST_CORES = 2048  # of a machine, and
+MOST_GPUS = 64  # GPUs, that a frame may have
+
+
+class Machine(NamedTuple):
+    """A reading of the machine of the rank that the kernel chose for it (`hosts`)."""
+
+    cores: Sequence[int]  # the numbers of its logical cores
+    gpus: Sequence[str]  # the products' names of its GPUs, by NVML's index
+    uuids: Sequence[str]  # theirs, in the same order
+    values: Mapping[str, float]  # as `NodeSampler.read` and `NodeGpus.read` give them
+
+
 class Frame(NamedTuple):
     """What a rank reports, twice a second."""
 
@@ -38,6 +51,8 @@ class Frame(NamedTuple):
     bound: float | None  # s: the offset is at most so wrong
     bye: str | None  # the last frame: why
     steps: list[Row]
+    device: str = ""  # the UUID of the rank's GPU; empty: none, or not known
+    machine: Machine | None = None  # about once a second, of the rank that reads its machine
     loaders: Sequence[dict[str, Any]] = ()  # the switchable ones' states (`rank_loaders.SENT`)
     chunks: Sequence[Chunk] = ()  # of what they delivered
     indices: bytes = b""  # of all chunks, one after the other, uint32
@@ -57,6 +72,7 @@ def packed(frame: Frame) -> bytes:
     steps = head["steps"] = min(len(frame.steps), MOST_STEPS)
     head["handled"] = dict(frame.handled)
     del head["indices"]
+    head["machine"] = None if frame.machine is None else frame.machine._asdict()
     head = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in head.items()}
     rows = b"".join(STEP.pack(*row) for row in frame.steps[len(frame.steps) - steps :])
     return b"\n".join([json.dumps(head).encode(), rows + frame.indices])
@@ -92,6 +108,8 @@ def unpacked(message: bytes) -> Frame:
             chunks=chunks,
             indices=indices,
             handled={int(number): None if why is None else str(why) for number, why in head["handled"].items()},
+            device=str(head.get("device") or "")[:64],
+            machine=_machine(head.get("machine")),
         )
     except (AttributeError, KeyError, TypeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no frame of a rank: {error!r:.100}") from None
@@ -124,6 +142,18 @@ def _number(value: Any) -> float:
 
 def _maybe(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _machine(found: dict[str, Any] | None) -> Machine | None:
+    if found is None:
+        return None
+    cores = [int(core) for core in found["cores"]]
+    gpus, uuids = ([str(text)[:100] for text in found[key]] for key in ("gpus", "uuids"))
+    if len(cores) > MOST_CORES or not all(0 <= core < 1 << 16 for core in cores):
+        raise ValueError("cores of a machine that are none")
+    if len(gpus) > MOST_GPUS or len(gpus) != len(uuids):
+        raise ValueError("GPUs of a machine that are none")
+    return Machine(cores, gpus, uuids, {str(name): float(value) for name, value in found["values"].items()})
 
 
 def _checked(found: dict[str, Any]) -> Identity:

@@ -9,11 +9,13 @@ import platform
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import rank_client, session_files
 from .descendants import Descendants
+from .hosts import Hosts
 from .identity import host_key
 from .job_loaders import JobEpoch, JobLoaders, Key
 from .jobs import Jobs
@@ -43,12 +45,18 @@ class RankServer:
         refused: messages of ranks that were none of ours: another version, or damaged.
     """
 
-    def __init__(self, address: str | None = None, files: SessionFiles | None = None) -> None:
+    def __init__(
+        self,
+        address: str | None = None,
+        files: SessionFiles | None = None,
+        gpu_here: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
         """Listen; a JoinError where that cannot be.
 
         Args:
             address: of TCP, `tcp://HOST:PORT` (port 0: any), to listen on beside the folder's Unix socket.
             files: the folder of an earlier server that kept it: the ranks that joined that one come back.
+            gpu_here: as of `Hosts`; called on the server's thread, once for each GPU.
         """
         try:
             import zmq
@@ -62,6 +70,7 @@ class RankServer:
         self.loaders = JobLoaders()
         self._who: dict[str, bytes] = {}  # ZeroMQ's names of the ranks, by their ids
         self._wake, self._woken = socket.socketpair()
+        self._hosts = Hosts(gpu_here)
         self._descendants = Descendants()
         self._ending = threading.Event()
         self._lock = threading.Lock()  # of `jobs` and `loaders`; held for microseconds
@@ -204,6 +213,8 @@ class RankServer:
                     looked = now
                     with self._lock:
                         self.jobs.look()
+                        hosts = self.jobs.hosts()
+                    self._hosts.look(hosts)
                 if now - found >= FIND_S:
                     found = now
                     self._find()
@@ -231,12 +242,14 @@ class RankServer:
                 log.debug("a message of a rank was refused: %s", error)
                 continue
             told: dict[str, Any] = {"had": {}, "commands": []}
+            sample, gpu = self._hosts.heard(frame), self._hosts.gpu(frame)
             with self._lock:
-                rank = self.jobs.heard(frame)
+                rank = self.jobs.heard(frame, gpu)
                 if rank is not None:
                     self._who[rank.id] = who
                     told = self.loaders.heard(rank, frame)
-            _send(router, who, {"sent": frame.sent, "received": received, "answered": time.monotonic(), **told})
+            times = {"sent": frame.sent, "received": received, "answered": time.monotonic()}
+            _send(router, who, {**times, "sample": sample, **told})
 
     def _command(self, router: zmq.Socket[bytes]) -> None:
         """Send the ranks what they have not answered; it is repeated with the answers to their frames."""

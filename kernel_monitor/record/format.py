@@ -37,6 +37,7 @@ NODE = "node/"
 """The kind of the rows of a node is this and its id, as in the names of its series: nodes come and go, and a layout of
 all of them would be a new one each time."""
 RANK = "rank/"  # the same for ranks
+JOB = "job/"  # series of a job's slowest and median rank: of the kind `rank/job-<n>`
 STEP = struct.Struct("<dIII6fB")
 """One step, as `steps.measured_step.Step` has it: end (session s), counts, durations (s; NaN: not measured), flags."""
 
@@ -65,6 +66,8 @@ def kind_of(series: str) -> str:
     for kind in (NODE, RANK):
         if series.startswith(kind):
             return kind + series[len(kind) :].partition("/")[0]
+    if series.startswith(JOB):
+        return f"{RANK}job-{series[len(JOB) :].partition('/')[0]}"
     return LOADERS if series.startswith("loader/") else HOST
 
 

@@ -89,12 +89,15 @@ def nodes(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tup
     The cores are those of which there are series.
     """
     cores: dict[str, list[int]] = {}
+    gpus: dict[str, int] = {}
     for name in series:
         first, _, rest = name.partition("/")
         node, _, part = rest.partition("/")
         if first == "node":
             found = _CORE.fullmatch(part)
             cores.setdefault(node, []).extend([int(found[1])] if found else [])
+            if part.startswith("gpu/") and part.endswith("/utilisation"):
+                gpus[node] = gpus.get(node, 0) + 1
     known: dict[str, dict[str, Any]] = {}
     for entry in (meta.get("nodes") or [])[-NODES:]:
         try:
@@ -110,9 +113,15 @@ def nodes(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tup
             cores=tuple(sorted(cores[node])),
             alive=known.get(node, {}).get("alive", True),
             reason=known.get(node, {}).get("reason"),
+            gpus=_gpus(gpus.get(node, 0), known.get(node, {}).get("gpus", [])),
         )
         for node in order
     )
+
+
+def _gpus(count: int, names: list[str]) -> tuple[str, ...]:
+    """The names of so many GPUs."""
+    return tuple(names[k] if k < len(names) else f"GPU {k}" for k in range(count))
 
 
 def ranks(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tuple[Rank, ...]:

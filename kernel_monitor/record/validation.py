@@ -194,7 +194,7 @@ STATE: dict[str, Shape] = {
 }
 """A loader's state (`docs/messages.md`, *LoaderState*)."""
 
-NODE: dict[str, Shape] = {"id": _name, "name": str, "alive?": bool, "reason?": MAYBE_TEXT}
+NODE: dict[str, Shape] = {"id": _name, "name": str, "alive?": bool, "reason?": MAYBE_TEXT, "gpus?": [str]}
 """Another machine (`docs/messages.md`, *Schema*)."""
 
 RANK: dict[str, Shape] = {
@@ -205,6 +205,9 @@ RANK: dict[str, Shape] = {
     "host?": str,
     "alive?": bool,
     "reason?": MAYBE_TEXT,
+    "node?": str,
+    "gpu?": _maybe_count,
+    "clock?": MAYBE_NUMBER,
 }
 """A rank (`docs/messages.md`, *Schema*)."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from kernel_monitor.node_sources import node_series
 from kernel_monitor.os_process import request_realtime
-from kernel_monitor.ranks.rank import rank_series
+from kernel_monitor.ranks.rank import job_series, rank_series
 from kernel_monitor.steps.measured_step import PHASES
 
 from .format import packed_step
@@ -266,11 +266,16 @@ class Recorder:
                 self._steps[command["loader"]] = steps, dropped + int(command.get("dropped", 0))
             elif do == "node-values":
                 for node, found in command["nodes"].items():
-                    series = node_series(node, found["cores"])
+                    series = node_series(node, found["cores"], int(found.get("gpus", 0)))
                     self._take_packed(file.node_layout(node, series), len(series), found["rows"])
             elif do == "rank-values":
                 for rank, found in command["ranks"].items():
-                    series = rank_series(rank, steps=found["steps"])
+                    job = found.get("job")
+                    series = (
+                        rank_series(rank, steps=found["steps"], gpu=found.get("gpu", False))
+                        if job is None
+                        else job_series(int(job))
+                    )
                     self._take_packed(file.rank_layout(rank, series), len(series), found["rows"])
             elif do in ("loaders", "nodes", "ranks", "epochs", "facts"):
                 file.note(do, command[do])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ..record.binned import Bins
-from ..store.charts import CHART_IDS, DEFAULT_CHARTS, SLOTS, chart_series
+from ..store.charts import CHART_IDS, DEFAULT_CHARTS, MANY_ROWS, SLOTS, chart_series
 from ..stream import bokehjs
 from ..stream.chart_documents import Documents
 
@@ -100,7 +100,15 @@ def charts_with_data(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def report_schema(schema: Schema, charts: Sequence[str]) -> Schema:
-    """The schema with these charts, the series that they draw, and `INTERVAL`."""
+    """The schema with these charts, the series that they draw, and `INTERVAL`.
+
+    Machines are unfolded while they have room, whatever live pages show.
+    """
+    left, nodes = MANY_ROWS, []
+    for node in schema.nodes:
+        left -= len(node.cores) + len(node.gpus)
+        nodes.append(replace(node, folded=left < 0))
+    schema = replace(schema, nodes=tuple(nodes))
     part = schema.restricted({INTERVAL, *(name for chart in charts for name in chart_series(schema, chart))})
     return replace(part, charts=tuple(charts))
 

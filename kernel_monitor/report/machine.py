@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..analysis import allowed_cores
 from ..steps.measured_step import ON_DEVICE
 from ..store import Snapshot
-from ..store.charts import PROCESS_ROLES
+from ..store.charts import PROCESS_ROLES, hosts_of
 from .formats import amount, moment, ranges, size
 from .subject import Subject
 
@@ -99,13 +99,15 @@ def processes(subject: Subject) -> dict[str, Any] | None:
 
 
 def nodes(subject: Subject) -> dict[str, Any] | None:
-    """The other machines that worked for the loaders; None where there was none."""
+    """The other machines that worked for the loaders or ran ranks; None where there was none."""
     snapshot = subject.snapshot
     rows = [
         (node, *_busy(snapshot, [f"node/{node.id}/cpu/{core}/busy" for core in node.cores]))
         for node in snapshot.schema.nodes
     ]
-    return {"rows": rows, "figure": _figure(snapshot)} if rows else None
+    hosts = hosts_of(snapshot.schema)
+    delivered = any(node.id not in hosts for node in snapshot.schema.nodes)
+    return {"rows": rows, "figure": _figure(snapshot), "hosts": hosts, "delivered": delivered} if rows else None
 
 
 def _busy(snapshot: Snapshot, names: Sequence[str]) -> list[str]:

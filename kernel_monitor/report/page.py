@@ -23,7 +23,7 @@ from ..analysis.session_analysis import analyse
 from ..analysis.switches import REPLAYS, switches
 from ..store import Snapshot
 from ..stream import bokehjs
-from . import findings, loading, machine, segments_section
+from . import findings, loading, machine, ranks_section, segments_section
 from .embedded import embed
 from .formats import FILTERS, zone
 from .privacy import clean
@@ -44,6 +44,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
     "diagnoses": ("Diagnose", findings.diagnoses),
     "operators": ("Operators", findings.operators),
     "cost": ("Cost", findings.cost),
+    "ranks": ("Ranks", ranks_section.ranks),
     "epochs": ("Epochs", loading.epochs),
     "loading": ("Data loading", loading.loading),
     "cannot": ("What it cannot say", findings.cannot),

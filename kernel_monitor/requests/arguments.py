@@ -9,7 +9,7 @@ from ..errors import MonitorError
 from ..protocol.message_types import PROTOCOL
 from ..text import check
 
-SETTINGS = ("interval", "history", "charts", "record", "price")
+SETTINGS = ("interval", "history", "charts", "record", "price", "unfolded")
 KNOBS = ("workers", "prefetch", "threads")
 
 Args = Mapping[str, object]  # the arguments of a request, as the page sent them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -24,8 +25,10 @@ FADE_S = 3.0
 """How long a node that went delivers 0 batches/s before its values end: the charts' means of two seconds would else be
 those of its last few rows, and rise to whatever they were."""
 KEPT_GONE = 8  # nodes that are gone whose rows stay: on a cluster that grows and shrinks, machines come and go all day
+MOST_GPUS = 64  # of a node that have rows
 MOST_CORES = 2048  # of all nodes together, that have rows; beyond, a node has its other series only
-LEFT = "no loader uses it any more"
+LEFT = "no loader and no rank uses it any more"
+UNFOLDED_CORES = 64  # of all nodes together, up to which their cores are shown without being asked for
 _ID = re.compile(r"[\w.-]{1,64}")
 REASON_LETTERS = 300
 
@@ -43,6 +46,8 @@ class NodeTracker:
         self, store: Store, complain: Callable[[str], object], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.nodes: tuple[Node, ...] = ()
+        self.unfolded: tuple[str, ...] | None = None  # as `Settings.unfolded`
+        self._lock = threading.Lock()  # of `nodes`, which a setting changes, too
         self._store = store
         self._complain = complain
         self._clock = clock
@@ -51,6 +56,7 @@ class NodeTracker:
         self._owned: dict[int, list[Node]] = {}  # the last nodes of each live source, by its identity
         self._failed: dict[int, str] = {}  # why the values of a source could not be read
         self._series: frozenset[str] = frozenset()  # of the nodes that are alive
+        self._means: dict[str, list[str]] = {}  # series of means of the nodes that are alive, and of what
         self._fading: dict[str, float] = {}  # series of batches of nodes that just went, and until when they are 0
 
     def look(self) -> None:
@@ -74,19 +80,40 @@ class NodeTracker:
             if key not in found and node.alive:
                 fresh[key] = replace(node, alive=False, reason=LEFT)
             elif not fresh[key].alive and not fresh[key].cores:
-                fresh[key] = replace(fresh[key], cores=node.cores)  # the past of a node that is gone keeps its rows
+                # The past of a node that is gone keeps its rows.
+                fresh[key] = replace(fresh[key], cores=node.cores, gpus=node.gpus)
         self._gone = {key: None for key in (*self._gone, *fresh) if key not in fresh or not fresh[key].alive}
         shown = {*list(self._gone)[-KEPT_GONE:], *(key for key, node in fresh.items() if node.alive)}
-        nodes = tuple(_bounded(node for key, node in fresh.items() if key in shown))
-        if nodes != self.nodes:
+        with self._lock:
+            nodes = folded(_bounded(node for key, node in fresh.items() if key in shown), self.unfolded)
+            if nodes == self.nodes:
+                return
             for node in nodes:
                 if not node.alive and known.get(node.id, node).alive:
                     self._fading[f"node/{node.id}/batches"] = now + FADE_S
             self.nodes = nodes
             self._series = frozenset(
-                name for node in nodes if node.alive for name, _ in node_series(node.id, node.cores)
+                name for node in nodes if node.alive for name, _ in node_series(node.id, node.cores, len(node.gpus))
             )
+            self._means = {
+                f"node/{node.id}/{mean}": [f"node/{node.id}/{part.format(k)}" for k in of]
+                for node in nodes
+                if node.alive
+                for mean, part, of in (
+                    ("busy", "cpu/{}/busy", node.cores),
+                    ("gpu", "gpu/{}/utilisation", range(len(node.gpus))),
+                )
+            }
             self._store.set_nodes(nodes)
+
+    def unfold(self, unfolded: tuple[str, ...] | None) -> None:
+        """Have pages show the cores of these nodes (`Settings.unfolded`)."""
+        with self._lock:
+            self.unfolded = unfolded
+            nodes = folded(self.nodes, unfolded)
+            if nodes != self.nodes:
+                self.nodes = nodes
+                self._store.set_nodes(nodes)
 
     def values(self) -> dict[str, float]:
         """The newest values of the nodes that are alive, by the series' names; batches of all sources together."""
@@ -104,6 +131,10 @@ class NodeTracker:
                 self._fail(source, error)
             else:
                 self._failed.pop(id(source), None)
+        for mean, parts in self._means.items():
+            known = [found[name] for name in parts if name in found]
+            if known:
+                found[mean] = sum(known) / len(known)
         return found
 
     def _nodes_of(self, source: NodeSource) -> list[Node]:
@@ -136,7 +167,19 @@ def _checked(node: Node) -> Node:
     if cores and cores[0] < 0:
         raise ValueError(f"{node.id} has a core {cores[0]}")
     reason = None if node.alive or node.reason is None else line(str(node.reason), REASON_LETTERS)
-    return Node(node.id, line(str(node.name)) or node.id, cores, bool(node.alive), reason)
+    gpus = tuple(line(str(gpu)) for gpu in node.gpus[:MOST_GPUS])
+    return Node(node.id, line(str(node.name)) or node.id, cores, bool(node.alive), reason, gpus)
+
+
+def folded(nodes: Iterable[Node], unfolded: tuple[str, ...] | None) -> tuple[Node, ...]:
+    """The nodes, those folded that are not to be shown with their cores.
+
+    `unfolded`: ids, or `all` or `none`; None: all nodes while they have few cores together, else none.
+    """
+    found = tuple(nodes)
+    if unfolded is None:
+        unfolded = ("all",) if sum(len(node.cores) for node in found) <= UNFOLDED_CORES else ("none",)
+    return tuple(replace(node, folded="all" not in unfolded and node.id not in unfolded) for node in found)
 
 
 def _bounded(nodes: Iterable[Node]) -> Iterable[Node]:
@@ -151,4 +194,4 @@ def _bounded(nodes: Iterable[Node]) -> Iterable[Node]:
 def _joined(one: Node, other: Node) -> Node:
     """One node from what two sources say of it: it is alive if either says so."""
     cores = tuple(sorted({*one.cores, *other.cores}))
-    return replace(one if one.alive or not other.alive else other, cores=cores)
+    return replace(one if one.alive or not other.alive else other, cores=cores, gpus=one.gpus or other.gpus)

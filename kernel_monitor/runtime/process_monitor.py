@@ -26,9 +26,10 @@ from .offers import under_way
 from .overhead import Cost, thread_seconds
 from .publisher import Publisher
 from .rank_commands import RankCommands
-from .recorder import left_behind, words
+from .recorder import left_behind
 from .session import Session
 from .settings import Price, Record, Settings
+from .status import lines
 
 if TYPE_CHECKING:
     from ..protocol.analysis_states import DiagnosisState, Findings, GainState, OfferState, ProfileState, VerdictState
@@ -124,6 +125,7 @@ class Monitor:
         send_files: bool | str | None = None,
         node_names: bool | None = None,
         ranks: str | None = None,
+        unfolded: str | list[str] | tuple[str, ...] | None = None,
     ) -> SettingsState:
         """Change settings, also while the monitor runs, without losing samples; returns all settings.
 
@@ -142,6 +144,8 @@ class Monitor:
             node_names: whether recordings and exports may name other machines; default False: they are `node-1`, ….
             ranks: `tcp://HOST:PORT` of this machine, at which ranks of other machines may join with this session's
                 keys; an empty text for none (the default). Set it before the ranks start. Part of no recording.
+            unfolded: ids of the other machines that the chart `nodes` shows with their cores, `all`, `none`, or
+                `default`: all while they have at most 64 cores together. Recordings have all cores in any case.
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
@@ -153,7 +157,7 @@ class Monitor:
             before = self._settings
             after = before.changed(
                 interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names,
-                ranks=ranks,
+                ranks=ranks, unfolded=unfolded,
             )  # fmt: skip
             self._settings = after
             if cluster is not None:
@@ -209,33 +213,10 @@ class Monitor:
 
     def status(self) -> str:
         """A few lines for people: what runs, what it costs, what was missed and where it is recorded."""
-        session, settings, cost = self.live_session, self.settings, self.cost()
-        if session.id is None:
+        if self.live_session.id is None:
             return "kernel_monitor is not running. %monitor start starts it."
-        schema, interval, history = self.store.schema, settings["interval"], settings["history"]
-        state = "running" if session.running else "stopped"
-        lines = [f"kernel_monitor is {state}: {self.store.last_seq:,} samples, one every {interval:g} s"]
-        if cost["sampler"] is not None:
-            lines.append(f"cost: sampler {cost['sampler']:.1f} % of a core, in the kernel {cost['kernel']:.1f} %")
-        lines.append(words(self.recording))
-        kept = schema.capacity * interval
-        if kept < 0.99 * history:
-            series = len(schema.series)
-            lines.append(f"the charts keep {kept:.0f} s: {series:,} series fill the memory that the history may take")
-        if session.missed:
-            lines.append(f"{session.missed:,} samples were missed (gaps are drawn as gaps)")
-        if session.restarts:
-            lines.append(f"the sampler was restarted {session.restarts} times")
-        if schema.gpu_reason:
-            lines.append(f"no GPU rows: {schema.gpu_reason}")
-        for loader in self.loader_states():
-            lines.append(f"{loader['name']}: {loader['status']}")
-            lines += [f"  {engine['name']}: {engine['note']}" for engine in loader["backends"] if engine.get("note")]
-        lines += [f"{state['name']}: {state['status']}" for state in self.job_states()]
-        for node in session.nodes.nodes:
-            lines.append(f"machine {node.name}: {f'{len(node.cores)} cores' if node.alive else f'gone: {node.reason}'}")
-        lines += session.ranks.lines()
-        return shown("\n".join([*lines, *self.step_notices(), *session.notices]))
+        found = lines(self.live_session, self.store, self.settings, self.cost())
+        return shown("\n".join([*found, *self.step_notices(), *self.live_session.notices]))
 
     def dashboard(self) -> Dashboard:
         """The dashboard as a widget, for the output of a cell. Starts the monitor if needed."""

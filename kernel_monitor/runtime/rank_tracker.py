@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..analysis.frames import Frames
+from ..analysis.job_phases import job_phases
 from ..analysis.slow_rank import WINDOW_S, SlowRank, slow_rank
-from ..ranks.rank import Rank, rank_series
+from ..ranks.rank import Rank
 from ..ranks.rank_server import RankServer
 from ..ranks.session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
+from ..sample.gpu.nvml import index_of
 from ..store import StepTable, Store
+from ..store.schema import ranks_series
 from .job_commands import JobCommands
 from .job_loader import JobLoader
 from .job_periods import JobPeriods
@@ -29,6 +33,7 @@ LOOK_S = 0.5  # between two looks at who has joined
 SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
 HELD_S = 4.0  # how long it stays when nothing is found any more: a rank that is slow now and then is one that is slow
 MOST = 256  # ranks that have columns
+BOUNDS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 NOT_OFFERED = "the monitor does not run"
 log = logging.getLogger(__name__)
 
@@ -61,6 +66,7 @@ class RankTracker:
         self._kept: list[RankServer] = []  # of the parent of a fork: ZeroMQ's objects must not be freed in a child
         self._due = 0.0
         self._states: list[LoaderState] = []  # of the jobs' loaders
+        self._clock: float | None = None  # ms, as of `coarse`
         self._said: dict[int, float] = {}  # by the job's number, in session s: since when its sentence is shown
         self._seen: dict[int, float] = {}  # when it was last found to have a slow rank
         self._series: frozenset[str] = frozenset()
@@ -77,7 +83,7 @@ class RankTracker:
             self.reason = "this process is a rank itself"
             return
         try:
-            self._server = RankServer(address, self._files)
+            self._server = RankServer(address, self._files, index_of)
             self._files, self.reason = self._server.files, None
         except JoinError as error:
             self._files, self.reason = None, str(error)
@@ -163,10 +169,11 @@ class RankTracker:
         if server is None or now < self._due:
             return
         self._due = now + LOOK_S
-        ranks = tuple(server.ranks()[-MOST:])
+        self._clock = coarse(server.accuracy()[0], self._clock)
+        ranks = tuple(replace(rank, clock=self._clock if rank.node else None) for rank in server.ranks()[-MOST:])
         if ranks != self.ranks:
             self.ranks = ranks
-            self._series = frozenset(name for rank in ranks for name, _ in rank_series(rank.id, steps=rank.steps))
+            self._series = frozenset(series.name for series in ranks_series(ranks))
             self._store.set_ranks(ranks)
             self.commands.look(server.leads())
         self._read_states()
@@ -225,9 +232,30 @@ class RankTracker:
                 shown[job] = before
         self.slow = shown
 
-    def values(self) -> dict[str, float]:
-        """The newest values of the ranks that are alive, by the series' names."""
+    def values(self, host: Mapping[str, float], nodes: Mapping[str, float]) -> dict[str, float]:
+        """The newest values of the ranks that are alive and of their jobs, by the series' names.
+
+        `host`, `nodes`: the newest values of this machine and of the others, of which ranks get those of their GPU.
+        """
         server = self._server
         if server is None or not self.ranks:
             return {}
-        return {name: value for name, value in server.values().items() if name in self._series}
+        found = server.values()
+        for rank in self.ranks:
+            if rank.gpu is not None and rank.alive:
+                known, name = (nodes, f"node/{rank.node}/gpu/{rank.gpu}") if rank.node else (host, f"gpu/{rank.gpu}")
+                parts = (("gpu", "utilisation"), ("gpu_clock", "clock" if rank.node else "clock_sm"))
+                found |= {f"rank/{rank.id}/{part}": known.get(f"{name}/{of}", math.nan) for part, of in parts}
+        found |= job_phases(self.ranks, found, self.slow)
+        return {name: value for name, value in found.items() if name in self._series}
+
+
+def coarse(bound: float | None, before: float | None) -> float | None:
+    """A bound (s) as one of `BOUNDS_MS` that is not below it; the one before while it is less than five times as wide.
+
+    Each change makes pages load their charts again, and what is known of a clock improves with every quick exchange.
+    """
+    if bound is None:
+        return before
+    found = next((most for most in BOUNDS_MS if 1e3 * bound <= most), BOUNDS_MS[-1])
+    return before if before is not None and found <= before < 5 * found else found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from ..errors import MonitorError
 from ..node_sources import Node, node_series
 from ..pseudonyms import T, pseudonymous
-from ..ranks.rank import Rank, rank_series
+from ..ranks.rank import Rank, job_series, jobs_of, rank_series
 from ..record import folders, sessions
 from ..text import shown
 
@@ -38,6 +38,7 @@ class NodeRows(TypedDict):
     """Rows of one node that wait: each its time, and float32 values of `node_series` in base64."""
 
     cores: tuple[int, ...]
+    gpus: int
     rows: list[tuple[float, str]]
 
 
@@ -45,6 +46,8 @@ class RankRows(TypedDict):
     """Rows of one rank that wait, as `NodeRows` has them, of `rank_series`."""
 
     steps: bool
+    gpu: bool
+    job: int | None  # the rows are of `job_series` of this job
     rows: list[tuple[float, str]]
 
 
@@ -191,12 +194,13 @@ class RecorderFeed:
                 ]
                 self._send({"do": "nodes", "nodes": self._hide(entries)})
             for node in nodes if values else ():
-                cells = [values.get(name, math.nan) for name, _ in node_series(node.id, node.cores)]
+                cells = [values.get(name, math.nan) for name, _ in node_series(node.id, node.cores, len(node.gpus))]
                 if not all(map(math.isnan, cells)):
                     rows = self._node_rows.get(node.id)
-                    if rows is None or rows["cores"] != node.cores:
+                    if rows is None or (rows["cores"], rows["gpus"]) != (node.cores, len(node.gpus)):
                         self._flush_nodes()
-                        rows = self._node_rows.setdefault(node.id, {"cores": node.cores, "rows": []})
+                        fresh: NodeRows = {"cores": node.cores, "gpus": len(node.gpus), "rows": []}
+                        rows = self._node_rows.setdefault(node.id, fresh)
                     rows["rows"].append((row_time, _packed(cells)))
 
     def ranks(self, row_time: float, ranks: Sequence[Rank], values: Mapping[str, float]) -> None:
@@ -208,11 +212,22 @@ class RecorderFeed:
                 self._flush_nodes()
                 self._ranks = ranks
                 self._send({"do": "ranks", "ranks": self._hide([asdict(rank) for rank in ranks])})
-            for rank in ranks if values else ():
-                cells = [values.get(name, math.nan) for name, _ in rank_series(rank.id, steps=rank.steps)]
-                if not all(map(math.isnan, cells)):
-                    rows = self._rank_rows.setdefault(rank.id, {"steps": rank.steps, "rows": []})
-                    rows["rows"].append((row_time, _packed(cells)))
+            if not values:
+                return
+            for rank in ranks:
+                gpu = rank.gpu is not None
+                series = rank_series(rank.id, steps=rank.steps, gpu=gpu)
+                self._add(rank.id, {"steps": rank.steps, "gpu": gpu, "job": None, "rows": []}, series, row_time, values)
+            for job in jobs_of(ranks):
+                none: RankRows = {"steps": True, "gpu": False, "job": job, "rows": []}
+                self._add(f"job-{job}", none, job_series(job), row_time, values)
+
+    def _add(
+        self, key: str, fresh: RankRows, series: list[tuple[str, str]], row_time: float, values: Mapping[str, float]
+    ) -> None:
+        cells = [values.get(name, math.nan) for name, _ in series]
+        if not all(map(math.isnan, cells)):
+            self._rank_rows.setdefault(key, fresh)["rows"].append((row_time, _packed(cells)))
 
     def goodbye(self, reason: str, loaders: Loaders, states: States) -> None:
         """Send the last values and the reason why the session ends."""

@@ -9,7 +9,7 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -43,6 +43,25 @@ class Row(NamedTuple):
     sampled: float  # when it was taken, by `time.monotonic()` (s)
     missed: int  # deadlines without a row since the previous row
     states: list[LoaderState]
+
+
+class HostValues(Mapping[str, float]):
+    """A frame's values by the series' names; the host's columns are the store's first."""
+
+    def __init__(self, columns: Mapping[str, int], values: Any) -> None:
+        self._columns, self._values = columns, values
+
+    def __getitem__(self, name: str) -> float:
+        place = self._columns[name]
+        if place >= len(self._values):
+            raise KeyError(name)  # of a loader, a node or a rank
+        return float(self._values[place])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class Session:
@@ -162,6 +181,8 @@ class Session:
             self.add_event("price", now, **_price_of(after))
         with self._lock:
             self._settings = after
+            if after.unfolded != before.unfolded:
+                self.nodes.unfold(after.unfolded)
             if after.ranks != before.ranks and self.client is not None:
                 self.ranks.end()
                 self.ranks.begin(after.ranks)
@@ -265,7 +286,8 @@ class Session:
         at = clock.time(sampled)
         window = max(sampled - self._window_from, 1e-6)
         self._window_from = sampled
-        loaders, nodes, ranks = tracker.values(window), self.nodes.values(), self.ranks.values()
+        loaders, nodes = tracker.values(window), self.nodes.values()
+        ranks = self.ranks.values(HostValues(self._store.schema.columns, values), nodes)
         seq = self._store.append(at, values, loaders | nodes | ranks)
         for chart, measured in (("phases", tracker.phased), ("nodes", self.nodes.nodes), ("ranks", self.ranks.ranks)):
             if measured and chart not in self._measured:

@@ -18,6 +18,7 @@ INTERVAL_S = (0.05, 60.0)
 HISTORY_S = (60.0, 3600.0)
 FEWEST_ROWS = 10  # rows of the charts' history at least, however long the interval
 
+ID = re.compile(r"[\w.-]{1,64}")  # of a node
 # A number with a currency before or after it; a comma is a decimal comma if it cannot separate thousands.
 PRICE = re.compile(
     r"(?P<before>[^\d\s.,+-]{0,8})\s*(?P<number>[+-]?(?:\d+(?:\.\d*|,\d\d?)?|\.\d+))\s*"
@@ -43,6 +44,7 @@ class Settings:
     node_price: float | None = None  # of an hour of each other machine that works for a loader; None if unknown
     currency: str = ""  # of the prices, as written by the user; may be empty
     ranks: str | None = None  # the TCP address at which ranks of other machines may join; None: none may
+    unfolded: tuple[str, ...] | None = None  # ids of nodes shown with their cores, `all`, `none`; None: by size
     node_names: bool = False  # whether recordings and exports may name other machines
 
     @property
@@ -59,7 +61,7 @@ class Settings:
 
     def to_json(self) -> SettingsState:
         """The settings as sent to pages."""
-        return {
+        found: SettingsState = {
             "interval": self.interval,
             "history": self.history,
             "charts": list(self.charts),
@@ -70,6 +72,9 @@ class Settings:
             "currency": self.currency,
             "node_names": self.node_names,
         }
+        if self.unfolded is not None:
+            found["unfolded"] = list(self.unfolded)
+        return found
 
     def changed(
         self,
@@ -81,6 +86,7 @@ class Settings:
         price: Any = None,
         node_names: Any = None,
         ranks: Any = None,
+        unfolded: Any = None,
     ) -> Settings:
         """A copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong one."""
         new = self
@@ -100,6 +106,8 @@ class Settings:
             new = replace(new, node_names=node_names)
         if ranks is not None:
             new = replace(new, ranks=_address(ranks))
+        if unfolded is not None:
+            new = replace(new, unfolded=_unfolded(unfolded))
         return new
 
 
@@ -109,6 +117,16 @@ def _address(wanted: Any) -> str | None:
     if not isinstance(wanted, str) or re.fullmatch(r"tcp://[\w.\-\[\]:]+:\d{1,5}", wanted) is None:
         raise SessionError(f"ranks is tcp://HOST:PORT, an address of this machine, or an empty text, not {wanted!r}.")
     return wanted
+
+
+def _unfolded(wanted: Any) -> tuple[str, ...] | None:
+    words = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) and ID.fullmatch(word) for word in words):
+        raise SessionError(f"unfolded is a list of ids such as node-1, or all, none or default, not {wanted!r}.")
+    if "default" in words:
+        return None
+    chosen = tuple(dict.fromkeys(words)) or ("none",)
+    return next(((word,) for word in ("all", "none") if word in chosen and len(chosen) > 1), chosen)
 
 
 def _seconds(name: str, value: Any, limits: tuple[float, float]) -> float:

@@ -46,10 +46,18 @@ CHARTS: tuple[ChartInfo, ...] = (
     ChartInfo(
         "nodes",
         "CPU machines",
-        ("node/*/cpu/*/busy", "node/*/batches", "node/*/network/received", "node/*/network/sent"),
+        (
+            *("node/*/busy", "node/*/cpu/*/busy", "node/*/gpu", "node/*/gpu/*/utilisation"),
+            *("node/*/batches", "node/*/network/received", "node/*/network/sent"),
+        ),
         once=True,
     ),
-    ChartInfo("ranks", "Ranks", ("rank/*/step", "rank/*/wait_percent", "rank/*/cpu"), once=True),
+    ChartInfo(
+        "ranks",
+        "Ranks",
+        ("rank/*/step", "rank/*/wait_percent", "rank/*/cpu", "rank/*/gpu", "job/*/slowest/*", "job/*/median/*"),
+        once=True,
+    ),
     ChartInfo("images", "Images per second", ("loader/*/images",), default=True),
     ChartInfo("wait", "Time per training step", ("loader/*/wait", "loader/*/step"), default=True),
     ChartInfo("phases", "Phases of a step", tuple(f"loader/*/{part}" for part, _ in PHASE_SERIES), once=True),
@@ -92,6 +100,7 @@ PROCESS_ROLES = (
     ("sampler", "this monitor's sampler"),
 )
 """`<role>` of `process/<role>/…`, and its name for people."""
+MANY_ROWS = 512  # of a heatmap; beyond, each is one pixel high, and reports have the other machines folded
 SLOTS = 60
 """Columns of a heatmap's tile, each an interval of the sampler."""
 ALWAYS = ("sample/interval", "memory/*", "gpu/*/utilisation", "gpu/*/memory*", "loader/*/*")
@@ -123,13 +132,14 @@ def default_charts(measured: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def chart_series(schema: Schema, chart: str) -> tuple[str, ...]:
-    """The series of the schema that this chart draws, in the schema's order."""
-    return _matching(schema, _BY_ID[chart].series)
+    """The series of the schema that this chart draws, in the schema's order; of a folded node its means."""
+    return _unfolded(schema, _matching(schema, _BY_ID[chart].series))
 
 
 def shown_series(schema: Schema, ids: Iterable[str]) -> tuple[str, ...]:
     """The series that a page with these charts is sent: theirs and `ALWAYS`, in the schema's order."""
-    return _matching(schema, (*ALWAYS, *(pattern for chart in ids for pattern in _BY_ID[chart].series)))
+    patterns = (*ALWAYS, *(pattern for chart in ids for pattern in _BY_ID[chart].series))
+    return _unfolded(schema, _matching(schema, patterns))
 
 
 def available(schema: Schema) -> list[ChartState]:
@@ -165,6 +175,19 @@ def missing_reason(schema: Schema, chart: str) -> str:
     reasons = schema.host.get("reasons") or {}
     keys = [*info.group, *info.series, *(pattern.rpartition("/")[0] for pattern in info.series)]
     return next((str(reasons[key]) for key in keys if key in reasons), "not measured by this sampler")
+
+
+def _unfolded(schema: Schema, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names without a folded node's cores and GPUs, another one's means, and the batches of a rank's host."""
+    cut = {f"node/{node.id}/{part}" for node in schema.nodes if not node.folded for part in ("busy", "gpu")}
+    cut |= {f"node/{node}/batches" for node in hosts_of(schema)}  # it works for no loader
+    folded = tuple(f"node/{node.id}/{part}" for node in schema.nodes if node.folded for part in ("cpu/", "gpu/"))
+    return tuple(name for name in names if name not in cut and not name.startswith(folded))
+
+
+def hosts_of(schema: Schema) -> set[str]:
+    """The ids of the nodes on which ranks run."""
+    return {rank.node for rank in schema.ranks if rank.node}
 
 
 def _matching(schema: Schema, patterns: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..node_sources import Node, node_series
-from ..ranks.rank import Rank, rank_series
+from ..ranks.rank import Rank, job_series, jobs_of, rank_series
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -155,7 +155,7 @@ def loaders_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[LoaderInfo,
 
 
 def nodes_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
-    """`[{"id", "name", "cores", "alive"?, "reason"?}, …]` as nodes."""
+    """`[{"id", "name", "cores", "alive"?, "reason"?, "gpus"?, "folded"?}, …]` as nodes."""
     return tuple(
         Node(
             id=entry["id"],
@@ -163,13 +163,15 @@ def nodes_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
             cores=tuple(int(core) for core in entry["cores"]),
             alive=bool(entry.get("alive", True)),
             reason=entry.get("reason"),
+            gpus=tuple(entry.get("gpus", ())),
+            folded=bool(entry.get("folded", False)),
         )
         for entry in entries
     )
 
 
 def ranks_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Rank, ...]:
-    """`[{"id", "job", "number", "world"?, "host"?, "steps"?, "alive"?, "reason"?}, …]` as ranks."""
+    """`[{"id", "job", "number", "world"?, "host"?, "steps"?, "alive"?, "reason"?, "node"?, "gpu"?}, …]` as ranks."""
     return tuple(Rank(**entry) for entry in entries)
 
 
@@ -184,9 +186,10 @@ def loader_series(loaders: tuple[LoaderInfo, ...]) -> tuple[Series, ...]:
 
 def nodes_series(nodes: tuple[Node, ...]) -> tuple[Series, ...]:
     """The columns of these nodes, in order."""
-    return tuple(Series(*pair) for node in nodes for pair in node_series(node.id, node.cores))
+    return tuple(Series(*pair) for node in nodes for pair in node_series(node.id, node.cores, len(node.gpus)))
 
 
 def ranks_series(ranks: tuple[Rank, ...]) -> tuple[Series, ...]:
-    """The columns of these ranks, in order."""
-    return tuple(Series(*pair) for rank in ranks for pair in rank_series(rank.id, steps=rank.steps))
+    """The columns of these ranks and of their jobs, in order."""
+    own = [pair for rank in ranks for pair in rank_series(rank.id, steps=rank.steps, gpu=rank.gpu is not None)]
+    return tuple(Series(*pair) for pair in (*own, *(pair for job in jobs_of(ranks) for pair in job_series(job))))

@@ -42,11 +42,14 @@ def shape(schema: Schema) -> Schema:
     )
     # Equal reasons have one placeholder: the chart names their ranks together.
     first = {rank.reason: k for k, rank in reversed(list(enumerate(schema.ranks)))}
+    hosts = {node: f"host-{k}" for k, node in enumerate(dict.fromkeys(rank.node for rank in schema.ranks if rank.node))}
+    hosts |= {node.id: ours.id for node, ours in zip(drawn, nodes, strict=True)}
     ranks = tuple(
         replace(
             rank,
             id=f"kmrank{k}idkmend",
             host=rank.host and f"kmrank{k}hostkmend",
+            node=hosts.get(rank.node, ""),
             reason=None if rank.reason is None else f"kmrank{first[rank.reason]}reasonkmend",
         )
         for k, rank in enumerate(schema.ranks)

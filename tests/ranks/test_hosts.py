@@ -1,116 +1,136 @@
-"""A job on two machines: its ranks, their clocks, and a machine that goes."""
+"""Other hosts of ranks: one rank of each reads the machine, and its readings are those of a machine of the page."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from tests.kernel.kernels import Page
+from kernel_monitor import node_sources
+from kernel_monitor.ranks import identity
+from kernel_monitor.ranks.host_sampler import PERIOD_S, HostSampler
+from kernel_monitor.ranks.hosts import ENDED, SILENT_S, Hosts
+from kernel_monitor.ranks.identity import Identity
+from kernel_monitor.ranks.jobs import Jobs
+from kernel_monitor.ranks.rank_frames import Frame, Machine, packed, unpacked
 
-from .conftest import ROOT
-from .hosts import Host, Namespaces, second_host
-from .test_joining import ranks, rows_of, wait_for
-from .test_transport import LOOP
+READ = Machine([0, 1], ["H100"], ["GPU-AB-1"], {"cpu/0/busy": 20.0, "cpu/1/busy": 40.0, "gpu/0/utilisation": 91.0})
 
-TCP = "monitor.configure(ranks='tcp://{}:0')"
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Iterator[Host]:
-    with second_host(tmp_path) as host:
-        yield host
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(node_sources, "_ids", {})
+    monkeypatch.setattr(node_sources, "_pseudonyms", {})
+    return Clock()
 
 
-def listening(page: Page, there: Host) -> str:
-    """Let the session listen for another machine; returns the folder that names it."""
-    page.run(f"from kernel_monitor import monitor\n{TCP.format(there.here)}")
-    folder: str = page.value("monitor.live_session.ranks.server.folder")
-    return folder
+def frame(pid: int, host: str = "far", **more: Any) -> Frame:
+    of = Identity(host, f"{host}-name", pid, 1.0, 1, pid, 4, "job")
+    values = {"sent": 0.0, "cpu": 1.0, "images": math.nan, "dropped": 0, "left_out": 0, "offset": None, "bound": None}
+    return Frame(**{"identity": of, **values, "bye": None, "steps": [], **more})
 
 
-def variables(page: Page) -> dict[str, str]:
-    """What `%monitor join` says to set on another machine."""
-    words: str = page.value("monitor.live_session.ranks.join_words()")
-    lines = words.partition("On other machines")[2].splitlines()[1:]
-    return {name: value.strip("'") for name, value in (line.removeprefix("export ").split("=", 1) for line in lines)}
+def test_one_rank_of_each_host_reads_it_and_none_of_this_one(clock: Clock) -> None:
+    hosts = Hosts(clock=clock)
+    assert [hosts.heard(frame(pid, host)) for host in ("a", "b") for pid in (1, 2, 1)] == [True, False, True] * 2
+    assert not hosts.heard(frame(1, identity.host_key()))
 
 
-def environment(rank: int, join: str, there: Host, port: int = 29500) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": there.here,
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": there.interfaces[rank],
-        "KERNEL_MONITOR_JOIN": join,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    }
+def test_another_rank_reads_when_the_chosen_one_ends_or_falls_silent(clock: Clock) -> None:
+    hosts = Hosts(clock=clock)
+    assert hosts.heard(frame(1))
+    assert not hosts.heard(frame(1, bye="it has finished"))
+    assert hosts.heard(frame(2, machine=READ))
+    clock.now += SILENT_S - 0.1
+    assert not hosts.heard(frame(3))
+    clock.now += 0.2
+    assert hosts.heard(frame(3))
+    assert not hosts.heard(frame(2))
 
 
-def test_a_job_on_two_machines_is_one_job(page: Page, there: Host, port: int) -> None:
-    folder = listening(page, there)
-    here = Host(ROOT)
-    try:
-        training = ("-m", "tests.ranks.training")
-        processes = [
-            here.start(*training, **environment(0, folder, there, port), STEPS="80"),
-            there.start(*training, **environment(1, there.copied(folder), there, port), STEPS="80", SLOW_RANK="1"),
-        ]
-        wait_for(page, "len(ranks) == 2 and all(r.steps for r in ranks)", 60)
-        until = time.monotonic() + 10
-        while "clocks of the ranks' machines: ±" not in (status := page.value("monitor.status()")):
-            assert time.monotonic() < until, status
-            time.sleep(0.2)
-        for process in processes:
-            assert process.wait(60) == 0
-    finally:
-        here.stop()
-    wait_for(page, "not any(r.alive for r in ranks)")
-    assert [entry[:4] for entry in ranks(page)] == [(1, 0, 2, True), (1, 1, 2, True)]
-    assert page.value("[r.host for r in monitor.live_session.ranks.ranks]") == ["", there.name or ""]
-    assert min(len(rows_of(page, "step", f"1-{number}")) for number in (0, 1)) > 10
-    # Both clocks are this machine's, so that the exchange has to find no difference, within its own bound.
-    bound = float(status.rpartition("±")[2].partition(" ms")[0])
-    assert bound < 250  # on a machine that others use; about 1 on a quiet one
+def test_readings_are_those_of_a_machine_until_its_ranks_have_ended(clock: Clock) -> None:
+    hosts = Hosts(clock=clock)
+    hosts.heard(frame(1))
+    assert hosts.table.nodes() == []
+    hosts.heard(frame(1, machine=READ))
+    (node,) = hosts.table.nodes()
+    assert (node.id, node.name, node.cores, node.gpus) == ("node-1", "far-name", (0, 1), ("H100",))
+    assert hosts.table.values()["node/node-1/cpu/1/busy"] == 40.0
+    assert node_sources.pseudonyms()["far-name"] == "node-1"
+    hosts.look({"far"})
+    assert hosts.table.nodes()[0].alive
+    hosts.look(set())
+    (gone,) = hosts.table.nodes()
+    assert (gone.alive, gone.reason, gone.cores) == (False, ENDED, (0, 1))
+    hosts.heard(frame(5))
+    hosts.heard(frame(5, machine=READ))
+    assert hosts.table.nodes()[0].alive
 
 
-def test_a_machine_that_is_cut_off_and_comes_back(page: Page, there: Host) -> None:
-    own = environment(0, listening(page, there), there) | variables(page)
-    assert own["KERNEL_MONITOR_JOIN"].startswith(f"tcp://{there.here}:")
-    process = there.start("-c", LOOP, **own)
-    wait_for(page, "ranks and ranks[0].steps", 40)
-    if isinstance(there, Namespaces):
-        there.cut()
-        wait_for(page, "not ranks[0].alive")
-        assert ranks(page)[0][5] == "nothing was heard of it for 5 s"
-        there.cut(off=False)
-        wait_for(page, "ranks[0].alive")
-    process.kill()
-    process.wait()
-    wait_for(page, "not ranks[0].alive")
+def test_a_rank_has_the_node_and_the_gpu_of_its_host(clock: Clock) -> None:
+    asked: list[str] = []
+
+    def here(uuid: str) -> int:
+        asked.append(uuid)
+        return 3
+
+    hosts, jobs = Hosts(here, clock), Jobs(clock)
+    far, near = frame(1, device="ab-1"), frame(2, identity.host_key(), device="cd-2")
+    for found in (far, frame(1, machine=READ), far, near, near):
+        hosts.heard(found)
+        jobs.heard(found, hosts.gpu(found))
+    assert [(rank.node, rank.host, rank.gpu) for rank in jobs.ranks()] == [("node-1", "far-name", 0), ("", "", 3)]
+    assert asked == ["cd-2"]  # once: NVML is opened for it
 
 
-def test_ranks_come_back_when_the_monitor_starts_again(page: Page, there: Host) -> None:
-    folder = listening(page, there)
-    here = Host(ROOT)
-    try:
-        own = here.start("-c", LOOP, **environment(0, folder, there))
-        other = there.start("-c", LOOP, **environment(1, there.copied(folder), there))
-        wait_for(page, "len(ranks) == 2", 40)
-        page.run("monitor.stop()")
-        assert page.value("__import__('os').listdir(folder)".replace("folder", repr(folder))) == ["join.json"]
-        time.sleep(1)
-        assert (own.poll(), other.poll()) == (None, None)
-        page.run("monitor.start()")
-        wait_for(page, "len(ranks) == 2 and all(r.alive and r.steps for r in ranks)", 20)
-        before = len(rows_of(page, "step", "1-1"))
-        until = time.monotonic() + 10
-        while len(rows_of(page, "step", "1-1")) <= before:
-            assert time.monotonic() < until
-            time.sleep(0.2)
-    finally:
-        here.stop()
+def test_a_frame_brings_device_and_machine_and_damaged_ones_are_refused() -> None:
+    sent = frame(1, device="ab-1", machine=READ)
+    found = unpacked(packed(sent))
+    assert (found.device, found.machine) == ("ab-1", READ)
+    assert unpacked(packed(frame(1))).machine is None
+    for wrong in (
+        READ._replace(cores=[-1]),
+        READ._replace(cores=list(range(5000))),
+        READ._replace(uuids=[]),
+        READ._replace(values=cast("dict[str, float]", {"cpu/0/busy": "much"})),
+        READ._replace(values=cast("dict[str, float]", [1])),
+    ):
+        with pytest.raises(ValueError, match=r"machine|float|no frame"):
+            unpacked(packed(frame(1, machine=wrong)))
+
+
+def test_the_machine_is_read_only_while_that_is_wanted_and_once_a_second() -> None:
+    sampler = HostSampler()
+    assert sampler.reading(time.monotonic()) is None
+    sampler.wanted = True
+    now = time.monotonic()
+    first = sampler.reading(now)
+    assert first is not None
+    assert len(first.cores) >= 1
+    assert sampler.reading(now + PERIOD_S / 2) is None
+    time.sleep(0.3)
+    second = sampler.reading(now + PERIOD_S)
+    assert second is not None
+    assert {f"cpu/{core}/busy" for core in first.cores} <= set(second.values)
+    assert second.values["memory"] > 0
+    sampler.wanted = False
+    assert sampler.reading(now + 9) is None
+
+
+def test_a_machine_that_cannot_be_read_harms_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise OSError("no /proc here")
+
+    monkeypatch.setattr("kernel_monitor.ranks.host_sampler._readers", fails)
+    sampler = HostSampler()
+    sampler.wanted = True
+    assert [sampler.reading(now) for now in (10.0, 20.0)] == [None, None]

@@ -38,8 +38,15 @@ def everything() -> Schema:
     extra = tuple(Series(name, "%") for name in (*MIG, "cpu/0/user", "new/thing"))
     host = tuple(one for one in full.series if not one.name.startswith("loader/"))
     loaders = tuple(replace(one, phased=True) for one in full.loaders)
-    nodes = (Node("node-1", "rack-a"), Node("node-2", "rack-b", (0, 1, 5)), Node("node-3", "rack-c", (0,), alive=False))
-    ranks = (Rank("1-0", 1, 0, 2), Rank("1-1", 1, 1, 2, "rack-a"), Rank("2-0", 2, 0, steps=False, alive=False))
+    nodes = (
+        *(Node("node-1", "rack-a"), Node("node-2", "rack-b", (0, 1, 5)), Node("node-3", "rack-c", (0,), alive=False)),
+        Node("node-4", "rack-d", (0, 1), gpus=("H100", "H100")),
+        Node("node-5", "rack-e", (0, 1), gpus=("L4",), folded=True),
+    )
+    ranks = (
+        *(Rank("1-0", 1, 0, 2), Rank("1-1", 1, 1, 2, "rack-d", node="node-4", gpu=1, clock=0.5)),
+        Rank("2-0", 2, 0, steps=False, alive=False),
+    )
     series = (*extra, *host, *loader_series(loaders), *nodes_series(nodes), *ranks_series(ranks))
     return replace(full, loaders=loaders, nodes=nodes, ranks=ranks, series=series)
 

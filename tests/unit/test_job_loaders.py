@@ -63,8 +63,9 @@ class Job:
         identity = Identity("here", "", pid + rank, 1.0, 1, rank, len(self.ranks), "job")
         indices = b"".join(array("I", numbers).tobytes() for _, numbers in chunks or ())
         frame = Frame(
-            identity, 0.0, 0.0, 0.0, 0, 0, None, None, None, [], states or (state(),),
-            [chunk for chunk, _ in chunks or ()], indices, handled or {},
+            identity, 0.0, 0.0, 0.0, 0, 0, None, None, None, [],
+            loaders=states or (state(),), chunks=[chunk for chunk, _ in chunks or ()], indices=indices,
+            handled=handled or {},
         )  # fmt: skip
         return self.loaders.heard(self.ranks[rank], unpacked(packed(frame)))
 

@@ -59,7 +59,7 @@ def test_a_table_gives_the_newest_reading_and_the_rate_of_batches() -> None:
     node = one.add("a", "rack-a", [0, 3])
     assert [name for name, _ in node_series(node, [0, 3])] == [
         f"node/node-1/{part}"
-        for part in ("cpu/0/busy", "cpu/3/busy", "network/received", "network/sent", "memory", "batches")
+        for part in ("cpu/0/busy", "cpu/3/busy", "network/received", "network/sent", "memory", "batches", "busy")
     ]
     one.update(node, {"cpu/0/busy": 10.0, "memory": 5.0})
     one.update("node-9", {"memory": 1.0})

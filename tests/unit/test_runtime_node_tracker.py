@@ -16,7 +16,15 @@ from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable, node_series, register
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.runtime.node_tracker import FADE_S, KEPT_GONE, LEFT, LOOK_S, MOST_CORES, NodeTracker
+from kernel_monitor.runtime.node_tracker import (
+    FADE_S,
+    KEPT_GONE,
+    LEFT,
+    LOOK_S,
+    MOST_CORES,
+    UNFOLDED_CORES,
+    NodeTracker,
+)
 from kernel_monitor.sample.node_sampler import NodeSampler
 from kernel_monitor.store import Store
 
@@ -99,7 +107,8 @@ def test_columns_come_with_a_node_and_stay_with_the_reason_when_it_goes(followin
     table.update(node, {"cpu/2/busy": 50.0, "memory": 9.0, "cpu/7/busy": 1.0, "odd": 1.0})
     table.delivered(node, 3)
     following.now += 0.5
-    assert following.row() == {"node/node-1/cpu/2/busy": 50.0, "node/node-1/memory": 9.0, "node/node-1/batches": 2.0}
+    reading = {"node/node-1/cpu/2/busy": 50.0, "node/node-1/busy": 50.0, "node/node-1/memory": 9.0}
+    assert following.row() == {**reading, "node/node-1/batches": 2.0}
     table.gone(node, "its machine\nwas taken away")
     assert following.look() == (Node("node-1", "rack-a", (0, 2), alive=False, reason="its machine was taken away"),)
     assert following.row() == {"node/node-1/batches": 0.0}, "no rate of its last few rows"
@@ -143,6 +152,35 @@ def test_of_machines_that_come_and_go_all_day_the_last_ones_keep_their_rows(foll
     assert following.store.schema.version == version
 
 
+def test_many_cores_are_folded_and_pages_are_sent_the_means_until_they_ask(following: Following) -> None:
+    table = NodeTable(clock=lambda: following.now)
+    wide = table.add("a", "rack-a", range(UNFOLDED_CORES), gpus=("H100", "H100"))
+    following.store.set_charts(["nodes"])
+    assert not following.look()[0].folded
+    narrow = table.add("b", "rack-b", [0])
+    assert [node.folded for node in following.look()] == [True, True]
+    table.update(wide, {"cpu/0/busy": 10.0, "cpu/1/busy": 30.0, "gpu/0/utilisation": 80.0, "gpu/1/utilisation": 90.0})
+    found = following.row()
+    assert (found["node/node-1/busy"], found["node/node-1/gpu"]) == (20.0, 85.0)
+
+    def sent(node: str) -> set[str]:
+        parts = ("cpu", "busy", "gpu")
+        names = (name.split("/") for name in following.store.page_schema.names)
+        return {"/".join(name[2:]) for name in names if name[:2] == ["node", node] and name[2] in parts}
+
+    assert sent(wide) == {"busy", "gpu"}
+    following.tracker.unfold((narrow,))
+    assert (sent(wide), sent(narrow)) == ({"busy", "gpu"}, {"cpu/0/busy"})
+    following.tracker.unfold(("all",))
+    assert len(sent(wide)) == UNFOLDED_CORES + 2
+    assert {"gpu/0/utilisation", "gpu/1/utilisation"} <= sent(wide)
+    following.tracker.unfold(("none",))
+    assert [node.folded for node in following.look()] == [True, True]
+    following.tracker.unfold(None)
+    assert sent(narrow) == {"busy"}
+    assert len(following.store.rows().schema.names) > UNFOLDED_CORES  # the rows keep every core
+
+
 def test_two_loaders_on_one_machine_make_one_node(following: Following) -> None:
     one, other = NodeTable(clock=lambda: following.now), NodeTable(clock=lambda: following.now)
     node = one.add("a", "rack-a", [0, 1])
@@ -156,7 +194,7 @@ def test_two_loaders_on_one_machine_make_one_node(following: Following) -> None:
     for table in (one, other):
         table.delivered(node, 2)
     following.now += 1.0
-    assert following.row() == {"node/node-1/cpu/0/busy": 30.0, "node/node-1/batches": 4.0}
+    assert following.row() == {"node/node-1/cpu/0/busy": 30.0, "node/node-1/busy": 30.0, "node/node-1/batches": 4.0}
     one.gone(node, "its worker ended")
     assert following.look()[0].alive
 

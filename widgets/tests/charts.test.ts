@@ -45,6 +45,28 @@ describe('what Bokeh cannot do', () => {
     expect(formatter.doFormat([noon])).toEqual([noon - shift]);
   });
 
+  it('tooltips over areas: whose they are, and each part for itself', () => {
+    const source = new FakeModel('ColumnDataSource', 's');
+    source.data = { y0: [2, 2], y1: [5.5, 2], beside: [3, NaN] };
+    const tag = {
+      kind: 'hover-stack',
+      label: 'slowest rank',
+      columns: ['y0', 'y1'],
+      values: ['wait', 'forward'],
+      unit: 'ms'
+    };
+    const hover = new FakeModel('HoverTool', null, [tag]);
+    localise(fakeDocument([hover, source]), zoneOfBrowser);
+    const tooltip = hover.attributes.tooltips as (source: FakeModel, vars: unknown) => HTMLElement;
+    const at = (index: number): HTMLElement => tooltip(source, { index, snap_x: 0 });
+    expect([...at(0).querySelectorAll('div')].slice(1).map(line => line.textContent)).toEqual([
+      'slowest rank: 3',
+      'forward: 3.5 ms',
+      'wait: 2 ms'
+    ]);
+    expect(at(1).textContent).toContain('slowest rank: no sample');
+  });
+
   it('tooltips over tiles: row, time and value, or that there is none', () => {
     const tag = { kind: 'tiles', labels: ['core 0', '<b>core 1</b>'], unit: '%', slots: 2 };
     const source = new FakeModel('ColumnDataSource', 's', [tag]);

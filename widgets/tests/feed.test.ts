@@ -6,7 +6,7 @@ import { fakeDocument, FakeModel, makeRows, makeSchema, range } from './fakes.js
 
 const SLOTS = 10;
 
-type Name = 'tiles' | 'lines' | 'means' | 'markers' | 'bands' | 'other' | 'time';
+type Name = 'tiles' | 'lines' | 'means' | 'stack' | 'markers' | 'bands' | 'other' | 'time';
 
 /** A document with a source of each kind, and one of a kind that this feed does not know. */
 function chart(): Record<Name, FakeModel> {
@@ -17,6 +17,11 @@ function chart(): Record<Name, FakeModel> {
     tiles: source('t', { kind: 'tiles', rows: ['cpu/1/busy', 'cpu/0/busy', 'x'], slots: SLOTS }),
     lines: source('l', { kind: 'lines', columns }),
     means: source('a', { kind: 'means', columns, seconds: 0.45 }),
+    stack: source('s', {
+      kind: 'stack',
+      columns: { y0: 'cpu/0/busy', y1: 'cpu/1/busy', beside: 'loader/l/wait' },
+      stacked: ['y0', 'y1']
+    }),
     markers: source('m', { kind: 'markers', events: ['switch'] }),
     bands: source('b', { kind: 'bands', backend: 'synthetic' }),
     other: source('o', { kind: 'of-the-future' }),
@@ -45,6 +50,23 @@ function tile({ tiles }: { tiles: FakeModel }, seconds: number): number[][] {
   const image = Array.from(tiles.data.image![k] as Image);
   return [0, 1, 2].map(row => image.slice(row * SLOTS, (row + 1) * SLOTS));
 }
+
+describe('areas', () => {
+  it('stand on each other, and end at the ground where nothing was measured', async () => {
+    const schema = makeSchema();
+    const { feed, stack } = setUp(schema);
+    const values = (seq: number, k: number): number => (seq === 12 && k === 0 ? NaN : seq + k);
+    feed.add(makeRows(schema, [10, 11, 12], values));
+    await draw();
+    feed.add(makeRows(schema, [20, 21], values));
+    await draw();
+    expect(Array.from(stack.data.y0!)).toEqual([10, 11, 0, 0, 0, 20, 21]);
+    expect(Array.from(stack.data.y1!)).toEqual([21, 23, 13, 0, 0, 41, 43]);
+    expect(Array.from(stack.data.beside!)).toEqual([12, 13, 14, NaN, NaN, 22, 23]);
+    const time = Array.from(stack.data.time as number[]);
+    expect([time[3], time[4]]).toEqual([time[2], time[5]]);
+  });
+});
 
 describe('tiles', () => {
   it('on both sides of a gap that is longer than all that is kept stay', async () => {

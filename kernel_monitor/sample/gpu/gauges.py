@@ -207,6 +207,13 @@ def slow_queries(device: Device) -> list[Query]:
     ]
 
 
+def node_queries(device: Device) -> list[Query]:
+    """Utilisation, memory and clock: what is known of a GPU of another machine."""
+    utilisation, memory, _ = load_queries(device)
+    clock = Gauge(device, "gpu-slow", (("clock_sm", "MHz"),), partial(_clock, device.nvml.NVML_CLOCK_SM))
+    return [utilisation, memory, clock]
+
+
 def bus_queries(device: Device) -> list[Query]:
     """Traffic over PCIe and NVLink as the GPU counts it; the first query gives the group's age and window."""
     parts = (("pcie_received", "B/s"), ("pcie_sent", "B/s"))

@@ -144,6 +144,29 @@ def close(nvml: ModuleType) -> None:
         nvml.nvmlShutdown()
 
 
+def uuid_of(device: Device) -> str:
+    """A GPU's UUID without NVML's `GPU-`, in small letters; empty where NVML gives none."""
+    if device.handle is None:
+        return ""
+    try:
+        found = device.nvml.nvmlDeviceGetUUID(device.handle)
+    except device.nvml.NVMLError:
+        return ""
+    text = found.decode() if isinstance(found, bytes) else str(found)
+    return text.removeprefix("GPU-").lower()
+
+
+def index_of(uuid: str) -> int | None:
+    """NVML's index of this machine's GPU with that UUID (`uuid_of`); None where there is none, or no NVML."""
+    try:
+        devices = open_devices()
+    except NvmlError:
+        return None
+    found = next((device.index for device in devices if uuid_of(device) == uuid), None)
+    close(devices[0].nvml)
+    return found
+
+
 def name_and_memory(nvml: ModuleType, handle: Any, called: str) -> tuple[str, int | None]:
     """The name (`called`, with the reason, if NVML gives none) and total memory in bytes of a GPU or a MIG instance."""
     try:

@@ -34,9 +34,18 @@ type HoverLine = readonly [
 ];
 
 interface HoverTag {
-  readonly kind?: string;
+  readonly kind?: 'hover-lines' | 'hover-tiles';
   /** All lines of the tool. */
   readonly values?: readonly HoverLine[];
+}
+
+/** Areas above each other: the columns of their upper edges, the lowest first, and what they are called. */
+interface StackTag {
+  readonly kind: 'hover-stack';
+  readonly label: string;
+  readonly columns: readonly string[];
+  readonly values: readonly string[];
+  readonly unit: string;
 }
 
 interface TilesTag {
@@ -56,9 +65,11 @@ export function localise(charts: BokehDocument, zone: Zone): void {
     if (model.type === 'DatetimeTickFormatter') {
       showLocalTime(model as Formatter, zone);
     } else if (model.type === 'HoverTool') {
-      const tag = (model.tags[0] ?? {}) as HoverTag;
+      const tag = (model.tags[0] ?? {}) as HoverTag | StackTag;
       if (tag.kind === 'hover-tiles') {
         model.setv({ tooltips: tileTooltip(zone) });
+      } else if (tag.kind === 'hover-stack') {
+        model.setv({ tooltips: stackTooltip(tag, zone) });
       } else if (tag.kind === 'hover-lines') {
         model.setv({ tooltips: lineTooltip(tag.values ?? [], zone) });
       }
@@ -102,6 +113,25 @@ function lineTooltip(lines: readonly HoverLine[], zone: Zone): Tooltip {
     };
     const second = column2 === undefined ? [] : [read(column2, unit2 ?? '')];
     return tooltip(clock(x, zone), [[label, [read(column, unit), ...second].join(' · ')]]);
+  };
+}
+
+/** All parts at a moment, the highest first. */
+function stackTooltip({ label, columns, values, unit }: StackTag, zone: Zone): Tooltip {
+  return (source, { index, snap_x: x }) => {
+    const read = (column: string | undefined): number =>
+      column === undefined ? 0 : Number(source.data[column]?.[index ?? -1] ?? NaN);
+    const rank = read('beside');
+    if (!Number.isFinite(rank)) {
+      return tooltip(clock(x, zone), [[label, 'no sample']]);
+    }
+    const parts = columns.map(
+      (column, k) => [values[k]!, read(column) - (k === 0 ? 0 : read(columns[k - 1]))] as const
+    );
+    return tooltip(clock(x, zone), [
+      [label, String(rank)],
+      ...parts.reverse().map(([part, value]) => [part, amount(value, unit)] as const)
+    ]);
   };
 }
 

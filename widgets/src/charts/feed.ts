@@ -104,7 +104,7 @@ export class Feed {
     for (const [source, tag] of tagged) {
       if (tag.kind === 'tiles') {
         this.tiles.push(new Tiles(source, tag, schema, makeImage));
-      } else if (tag.kind === 'lines' || tag.kind === 'means') {
+      } else if (tag.kind === 'lines' || tag.kind === 'means' || tag.kind === 'stack') {
         const lines = new Lines(source, tag, this.table, schema.origin, place);
         lines.setWindow(this.windowSeconds);
         this.lines.push(lines);

@@ -1,4 +1,4 @@
-/** Fills the sources tagged `lines` and `means` (docs/messages.md, *Documents*). */
+/** Fills the sources tagged `lines`, `means` and `stack` (docs/messages.md, *Documents*). */
 
 import type { BokehSource, Columns } from './bokeh_api.js';
 import type { Table } from './row_table.js';
@@ -7,11 +7,13 @@ import type { Table } from './row_table.js';
 const MARGIN = 20;
 
 export interface LinesTag {
-  readonly kind: 'lines' | 'means';
+  readonly kind: 'lines' | 'means' | 'stack';
   /** Column of the source to series. */
   readonly columns: Readonly<Record<string, string>>;
   /** `means` only: seconds that each value is the mean of. */
   readonly seconds?: number;
+  /** `stack` only: columns of the source that stand above each other, the lowest first. */
+  readonly stacked?: readonly string[];
 }
 
 export class Lines {
@@ -53,11 +55,16 @@ export class Lines {
       // A line costs as many points as its source has, seen or not.
       let points = table.length - from;
       for (let i = from; i < table.length; i += 1) {
-        points += table.afterGap(i) ? 1 : 0;
+        points += table.afterGap(i) ? this.perGap : 0;
       }
       this.source.stream(this.points(next), points);
     }
     this.done = end;
+  }
+
+  /** Points of a gap: areas end at the ground at both of its edges. */
+  private get perGap(): number {
+    return this.tag.kind === 'stack' ? 2 : 1;
   }
 
   /** The first row that the source is to hold. */
@@ -75,8 +82,12 @@ export class Lines {
     const averages = this.picks.map(pick => this.tag.kind === 'means' && this.means(pick, from));
     for (let i = from; i < time.length; i += 1) {
       if (table.afterGap(i)) {
-        data.time!.push(this.milliseconds((time[i - 1]! + time[i]!) / 2));
-        out.forEach(column => column.push(NaN));
+        const [before, after] = [time[i - 1]!, time[i]!];
+        const edges = this.tag.kind === 'stack' ? [before, after] : [(before + after) / 2];
+        for (const edge of edges) {
+          data.time!.push(this.milliseconds(edge));
+          out.forEach(column => column.push(NaN)); // which is the ground for what is stacked
+        }
       }
       data.time!.push(this.milliseconds(time[i]!));
       out.forEach((column, k) => {
@@ -84,7 +95,21 @@ export class Lines {
         column.push(means === false ? table.columns[this.picks[k]!]![i]! : means[i - from]!);
       });
     }
+    this.addUp(data);
     return data;
+  }
+
+  /** Let each stacked column begin where the one below it ends; what is missing takes nothing. */
+  private addUp(data: Columns): void {
+    let below: ArrayLike<number> | null = null;
+    for (const name of this.tag.stacked ?? []) {
+      const column = data[name] as number[];
+      for (let i = 0; i < column.length; i += 1) {
+        const value = column[i]!;
+        column[i] = (Number.isFinite(value) ? value : 0) + (below === null ? 0 : below[i]!);
+      }
+      below = column;
+    }
   }
 
   /** For each row from `from` on, the mean of what is there in the last `seconds`, not from beyond a gap. */

@@ -9,6 +9,7 @@ import { StatsView } from '../charts/stats.js';
 import type { MonitorSource } from '../stream/source.js';
 import { Controls } from './controls.js';
 import { element, setText } from './dom.js';
+import { Machines } from './machines.js';
 import { makeHandle, type DashboardElement } from './handle.js';
 
 export interface DashboardOptions {
@@ -50,6 +51,8 @@ class Dashboard {
   private readonly stats = new StatsView();
   /** Which rank is the slowest, and why. */
   private readonly ranks = element('div', 'km-ranks');
+  /** Which machines are shown with their cores. */
+  private readonly machines: Machines;
   private readonly charts: ChartsView;
   private readonly cleanup: (() => void)[] = [];
   /** What was last shown of the state that is shown at once. */
@@ -74,6 +77,7 @@ class Dashboard {
       restart,
       openRecorded
     });
+    this.machines = new Machines(source);
     this.ranks.setAttribute('role', 'status');
     this.ranks.setAttribute('aria-label', 'Slow ranks');
     this.ranks.hidden = true;
@@ -81,6 +85,7 @@ class Dashboard {
       this.controls.el,
       this.ranks,
       this.stats.el,
+      this.machines.el,
       this.charts.note,
       this.charts.el
     );
@@ -146,6 +151,7 @@ class Dashboard {
     this.stale = undefined;
     this.controls.update();
     this.stats.update(this.source);
+    this.machines.update();
     const slow = this.source.analysis?.ranks ?? [];
     this.ranks.hidden = slow.length === 0;
     setText(this.ranks, slow.join('\n'));

@@ -66,6 +66,7 @@ export interface SettingsState {
   readonly node_price?: number | null;
   readonly currency: string;
   readonly node_names?: boolean;
+  readonly unfolded?: readonly string[];
 }
 /**
  * The result of a diagnosis; `cannot`: what could not be measured, and why.
@@ -211,6 +212,8 @@ export interface SchemaLoader {
 }
 /**
  * Another machine that has columns; `cores`: its logical ones; `reason`: why it is not alive.
+ *
+ * `gpus`: the products' names of its GPUs; `folded`: shown in one row, the mean of its cores.
  */
 export interface SchemaNode {
   readonly id: string;
@@ -218,9 +221,14 @@ export interface SchemaNode {
   readonly cores: readonly number[];
   readonly alive: boolean;
   readonly reason: string | null;
+  readonly gpus: readonly string[];
+  readonly folded: boolean;
 }
 /**
  * A rank that has columns; `host`: another machine's name, empty for this one; `reason`: why it is not alive.
+ *
+ * `node`: the id of its host among the nodes, empty for this machine; `gpu`: the index of its GPU there;
+ * `clock`: ms by which its host's clock is known.
  */
 export interface SchemaRank {
   readonly id: string;
@@ -231,6 +239,9 @@ export interface SchemaRank {
   readonly steps: boolean;
   readonly alive: boolean;
   readonly reason: string | null;
+  readonly node: string;
+  readonly gpu: number | null;
+  readonly clock: number | null;
 }
 /**
  * The machine; `memory_total` in bytes; `reasons`: why a metric is missing, by its name.
@@ -842,7 +853,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   BokehReply: 'status:string version:string',
   ConfigureReply: 'status:string settings:SettingsState',
   SettingsState:
-    'interval:number history:number charts:string[] record:boolean record_to:string? price:number? node_price?:number? currency:string node_names?:boolean',
+    'interval:number history:number charts:string[] record:boolean record_to:string? price:number? node_price?:number? currency:string node_names?:boolean unfolded?:string[]',
   DocumentReply: 'status:string schema:number bokeh:string',
   EmbeddedSession:
     'bokeh:string item:unknown schema:SchemaState events:Event[] rows:number percent:boolean[] zone_ms:number table:string',
@@ -852,9 +863,10 @@ export const FIELDS: Readonly<Record<string, string>> = {
   Gpu: 'index:number name:string memory_total:number? reasons:string{} mig:MigInstance[] throttle:string[]',
   MigInstance: 'index:number name:string memory_total:number?',
   SchemaLoader: 'id:string name:string phased:boolean',
-  SchemaNode: 'id:string name:string cores:number[] alive:boolean reason:string?',
+  SchemaNode:
+    'id:string name:string cores:number[] alive:boolean reason:string? gpus:string[] folded:boolean',
   SchemaRank:
-    'id:string job:number number:number world:number? host:string steps:boolean alive:boolean reason:string?',
+    'id:string job:number number:number world:number? host:string steps:boolean alive:boolean reason:string? node:string gpu:number? clock:number?',
   Host: 'cpu_model?:string? logical_cpus?:number memory_total?:number platform?:string? limits?:Limits topology?:Topology reasons?:string{}',
   Limits: 'cpus?:number[] cpu_quota?:number? memory?:number? source?:string?',
   Topology: 'sockets?:number[][] numa?:number[][]',
