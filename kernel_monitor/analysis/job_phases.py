@@ -1,4 +1,4 @@
-"""The phases of the slowest and of the median rank of each job, from the newest values of its ranks.
+"""The totals of each job, and the phases of its slowest and its median rank, from the newest values of its ranks.
 
 The slowest is the one that `slow_rank` names; where it names none, the one with the largest time of its own.
 """
@@ -6,7 +6,7 @@ The slowest is the one that `slow_rank` names; where it names none, the one with
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 
 from ..ranks.rank import Rank, jobs_of
 from .slow_rank import OWN, TOGETHER, SlowRank
@@ -25,6 +25,7 @@ def job_phases(ranks: Sequence[Rank], values: Mapping[str, float], slow: Mapping
     found: dict[str, float] = {}
     for job in jobs_of(ranks):
         alive = [rank for rank in ranks if rank.job == job and f"rank/{rank.id}/step" in values]
+        found |= {f"job/{job}/{part}": value for part, value in _totals(alive, values).items()}
         if len(alive) < 2:
             continue
         times = _own(alive, values)
@@ -35,6 +36,16 @@ def job_phases(ranks: Sequence[Rank], values: Mapping[str, float], slow: Mapping
         for which, rank in (("slowest", slowest), ("median", others[(len(others) - 1) // 2])):
             found |= {f"job/{job}/{which}/{part}": value for part, value in _phases(rank, values).items()}
     return found
+
+
+def _totals(ranks: Sequence[Rank], values: Mapping[str, float]) -> dict[str, float]:
+    """Images per second of all ranks, means of their steps and waits (ms), as far as each is known."""
+    known = {
+        part: [values[name] for rank in ranks if (name := f"rank/{rank.id}/{part}") in values]
+        for part in ("images", "step", "wait")
+    }
+    found = {part: fmean(of) for part, of in known.items() if of}
+    return {**found, "images": sum(known["images"])} if known["images"] else found
 
 
 def _own(ranks: Sequence[Rank], values: Mapping[str, float]) -> list[float]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def lines(session: Session, store: Store, settings: SettingsState, cost: Cost) -> list[str]:
-    """What runs, what it costs, what was missed and where it is recorded; of loaders, machines and ranks their state."""
+    """What runs, what it costs, what was missed, where it is recorded; the states of loaders, machines and ranks."""
     schema, interval, history = store.schema, settings["interval"], settings["history"]
     state = "running" if session.running else "stopped"
     found = [f"kernel_monitor is {state}: {store.last_seq:,} samples, one every {interval:g} s"]

@@ -103,7 +103,7 @@ PROCESS_ROLES = (
 MANY_ROWS = 512  # of a heatmap; beyond, each is one pixel high, and reports have the other machines folded
 SLOTS = 60
 """Columns of a heatmap's tile, each an interval of the sampler."""
-ALWAYS = ("sample/interval", "memory/*", "gpu/*/utilisation", "gpu/*/memory*", "loader/*/*")
+ALWAYS = ("sample/interval", "memory/*", "gpu/*/utilisation", "gpu/*/memory*", "loader/*/*", "job/*/*")
 """Series that every page is sent: the strip, the gaps and the status bar need them."""
 _BY_ID = {chart.id: chart for chart in CHARTS}
 

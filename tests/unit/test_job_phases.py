@@ -49,7 +49,14 @@ def test_the_one_that_is_named_counts_and_ranks_without_values_do_not() -> None:
     del own["rank/1-2/step"]
     assert job_phases(RANKS, own, slow)["job/1/slowest/rank"] == 1
     del own["rank/1-1/step"]
-    assert job_phases(RANKS, own, slow) == {}
+    assert job_phases(RANKS, own, slow) == {"job/1/step": 20, "job/1/wait": 2}
+
+
+def test_a_job_has_the_images_of_all_its_ranks_and_the_means_of_their_steps() -> None:
+    own = values(step=(20, 22, 30), wait=(2, 6, 4), images=(100, 90, 80))
+    del own["rank/1-2/step"]  # it has ended
+    found = {part: value for part, value in job_phases(RANKS, own, {}).items() if part.count("/") == 2}
+    assert found == {"job/1/images": 190, "job/1/step": 21, "job/1/wait": 4}
 
 
 def test_ranks_that_do_not_wait_for_each_other_are_compared_by_their_steps() -> None:

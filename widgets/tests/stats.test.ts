@@ -56,6 +56,12 @@ describe('the figures that matter', () => {
     expect(lines[3]).toBe(null);
   });
 
+  it('count the ranks of a job, too', () => {
+    const names = ['cpu/0/busy', 'job/1/images', 'job/1/wait', 'job/1/step'];
+    const { numbers } = shown(makeSchema(names), 100, (_, column) => [40, 640, 5, 20][column]!);
+    expect(numbers).toMatchObject({ 'images/s': '640', 'waiting for data': '25 %' });
+  });
+
   it('weigh a step by its length, and look further back where steps are long', () => {
     const { numbers } = shown(makeSchema(NAMES), 100, (seq, column) =>
       column < 3

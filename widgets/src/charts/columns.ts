@@ -18,4 +18,5 @@ export function coresOf(schema: Schema): number[] {
 }
 
 export const GPUS = /^gpu\/\d+\/utilisation$/;
-export const IMAGES = /^loader\/[^/]+\/images$/;
+/** Of the loops of this process, and of jobs whose ranks joined it. */
+export const IMAGES = /^(loader|job)\/[^/]+\/images$/;

@@ -301,7 +301,7 @@ function find(schema: Schema): Columns {
     cpu: coresOf(schema),
     gpu: columnsOf(schema, GPUS),
     images: columnsOf(schema, IMAGES),
-    wait: columnsOf(schema, /^loader\/[^/]+\/wait$/),
-    step: columnsOf(schema, /^loader\/[^/]+\/step$/)
+    wait: columnsOf(schema, /^(loader|job)\/[^/]+\/wait$/),
+    step: columnsOf(schema, /^(loader|job)\/[^/]+\/step$/)
   };
 }
