@@ -137,6 +137,11 @@ def published_tables(runs: Runs) -> Run:
     return runs(FOLDER / "published_tables.ipynb")
 
 
+@pytest.fixture
+def many_ranks(runs: Runs) -> Run:
+    return runs(FOLDER / "many_ranks.ipynb")
+
+
 def test_there_are_notebooks() -> None:
     assert [path.name for path in NOTEBOOKS if path.name == "quickstart.ipynb"]
 
@@ -160,7 +165,8 @@ def test_it_is_kept_clean(path: Path) -> None:
 
 def test_nothing_is_said_on_stderr(run: Run) -> None:
     assert [output.text for output in run.outputs if output.get("name") == "stderr"] == []
-    said = [line for line in run.said_by_kernel.splitlines() if "[IPKernelApp]" not in line]
+    expected = ("[IPKernelApp]", "The samples are shared out among 2 ranks")  # the latter is our own, to be read
+    said = [line for line in run.said_by_kernel.splitlines() if not any(words in line for words in expected)]
     assert said == []
 
 
@@ -321,3 +327,12 @@ def test_a_killed_process_leaves_its_session(recorded: Run) -> None:
     assert int(last) - int(first) > 100  # 40 MB a second
     page = (recorded.folder / "session.html").read_text("utf-8")
     assert "Recorded session" in page
+
+
+def test_a_slow_rank_is_named_and_one_click_switches_both(many_ranks: Run) -> None:
+    assert re.search(r"^Rank 1 of job 1|^Rank 1 is the slowest: it waits for its data", many_ranks.printed, re.MULTILINE)
+    assert re.search(r"^torchvision on 2 ranks\ndali(-cpu|-gpu)? on 2 ranks$", many_ranks.printed, re.MULTILINE)
+    counted = r"epoch \d+ over 2 ranks: (\d+) of (\d+) samples once, 0 lost, 0 delivered twice"
+    ((once, length),) = re.findall(counted, many_ranks.printed)
+    assert (int(once), int(length)) == (IMAGES, IMAGES)
+    assert "export KERNEL_MONITOR_JOIN=" in many_ranks.printed
