@@ -136,3 +136,16 @@ def _loss(job: JobFigures) -> str:
     if slow is None:
         return "none for sure"
     return f"{slow.rank.number}, {slow.lost:,.1f} ms of a step of {slow.step:,.1f} ms, as {WORDS[slow.cause]}"
+
+
+def in_words(jobs: Sequence[JobFigures]) -> str:
+    """What jobs did, one sentence each: their images/s, how long their ranks waited for data, and the slow one."""
+    found = []
+    for job in jobs:
+        waits = [each.means["wait_percent"] for each in job.ranks if "wait_percent" in each.means]
+        count = f"{len(job.ranks)} rank{'s' if len(job.ranks) > 1 else ''}"
+        rate = f", {job.rate:,.0f} images/s together" if math.isfinite(job.rate) else ""
+        wait = f", waiting {np.mean(waits):.0f} % of their steps for data" if waits else ""
+        found.append(f"Job {job.job} ran on {count}{rate}{wait}.")
+        found += [job.slowest.sentence] if job.slowest is not None else []
+    return " ".join(found)

@@ -18,6 +18,7 @@ from .epoch_counts import epoch_counts
 from .frames import Frames
 from .gains import Pair, pairs, tried
 from .job_cost import job_costs
+from .job_figures import in_words, job_figures
 from .loops import in_use, representative, standing, withheld
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
 from .rules import evaluate, warnings
@@ -122,7 +123,9 @@ def analyse(
         epochs=epochs,
         verdict=next(
             (found for found in with_advice if chosen is not None and found.segment == chosen.key),
-            replace(NOTHING, warnings=warnings(findings, None)),
+            replace(
+                attempt("What the ranks did", lambda: _elsewhere(snapshot), NOTHING), warnings=warnings(findings, None)
+            ),
         ),
         verdicts=tuple(with_advice),
         changes=compared,
@@ -142,6 +145,14 @@ def analyse(
     )
 
 
+def _elsewhere(snapshot: Snapshot) -> Verdict:
+    """The verdict where no loop of this process ran: what the ranks did that joined it, if any did."""
+    jobs = job_figures(snapshot)
+    if not jobs:
+        return NOTHING
+    return Verdict("undetermined", None, in_words(jobs), (Advice("See the ranks, and the rules on them."),))
+
+
 def _results(snapshot: Snapshot, kind: str) -> tuple[dict[str, Any], ...]:
     return tuple(dict(event) for event in snapshot.events if event.get("kind") == kind)
 
@@ -154,7 +165,8 @@ def _cannot(snapshot: Snapshot, parts: Sequence[Segment], epochs: Sequence[Epoch
     elif (np.diff(snapshot.time) <= 0).any():
         found.append("The clock of this session went back: times across that place are not to be trusted.")
     if not parts:
-        found.append("No loader delivered anything: there is no segment to judge, and no rate.")
+        of = "of this kernel " if any(rank.steps for rank in snapshot.schema.ranks) else ""
+        found.append(f"No loader {of}delivered anything: there is no segment to judge, and no rate.")
     elif not len(snapshot.steps):
         found.append(
             "This session kept no single steps: "

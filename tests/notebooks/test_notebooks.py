@@ -330,7 +330,9 @@ def test_a_killed_process_leaves_its_session(recorded: Run) -> None:
 
 
 def test_a_slow_rank_is_named_and_one_click_switches_both(many_ranks: Run) -> None:
-    assert re.search(r"^Rank 1 of job 1|^Rank 1 is the slowest: it waits for its data", many_ranks.printed, re.MULTILINE)
+    assert re.search(
+        r"^Rank 1 of job 1|^Rank 1 is the slowest: it waits for its data", many_ranks.printed, re.MULTILINE
+    )
     assert re.search(r"^torchvision on 2 ranks\ndali(-cpu|-gpu)? on 2 ranks$", many_ranks.printed, re.MULTILINE)
     counted = r"epoch \d+ over 2 ranks: (\d+) of (\d+) samples once, 0 lost, 0 delivered twice"
     ((once, length),) = re.findall(counted, many_ranks.printed)
