@@ -85,7 +85,9 @@ class RankCommands:
         self._ranks.notes.pop(number, None)
         run = AloneRun(command, server.folder, seconds, server.has_steps, lambda ended: self._note(number, ended))
         self._run, self._of = run, number
-        self._ranks.running_alone = lambda: f"job {number} alone: {run.state}" if run.running else None
+        self._ranks.running_alone = lambda: (
+            f"One rank of job {number} runs alone: {run.state}." if run.running else None
+        )
         if not wait:
             return None
         try:

@@ -25,7 +25,7 @@ describe('running one rank alone', () => {
     expect(view.el.hidden).toBe(true);
     view.update(ended);
     expect(shown('How well does job 2 scale?')).toBeDefined();
-    expect(shown('Stop')).toBeUndefined();
+    expect(shown('End the run')).toBeUndefined();
     view.update(null);
     expect(view.el.hidden).toBe(true);
   });
@@ -46,7 +46,7 @@ describe('running one rank alone', () => {
   it('can be stopped while it runs', async () => {
     view.update({ ...ended, question: '', running: true });
     expect(shown('How well does job 2 scale?')).toBeUndefined();
-    shown('Stop')!.click();
+    shown('End the run')!.click();
     await settle();
     expect(stop).toHaveBeenCalledOnce();
   });

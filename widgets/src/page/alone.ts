@@ -15,7 +15,11 @@ export interface AloneActions {
 export class AloneView {
   readonly el = element('div', 'km-alone');
   private readonly start = button('', '', () => this.ask());
-  private readonly stop = button('Stop', '', () => void this.attempt(() => this.actions.stop()));
+  private readonly stop = button(
+    'End the run',
+    '',
+    () => void this.attempt(() => this.actions.stop())
+  );
   private readonly question = new Question('Run one rank alone');
   private readonly failed = element('p', 'km-wrong');
   private alone: Alone | null = null;
