@@ -33,10 +33,8 @@ class Throughput:
     @property
     def words(self) -> str:
         """Rate and counts, for people."""
-        return (
-            f"{self.rate:,.1f} images/s (about {self.images:,} samples in {self.steps:,} steps of each, "
-            f"{self.seconds:,.0f} s)"
-        )
+        steps = f"{self.steps:,} steps" + (" of each" if self.ranks > 1 else "")
+        return f"{self.rate:,.1f} images/s (about {self.images:,} samples in {steps}, {self.seconds:,.0f} s)"
 
     @property
     def batch(self) -> float:

@@ -168,6 +168,14 @@ class ProfileState(TypedDict):
     result: ProfileResult | None
 
 
+class AloneState(TypedDict):
+    """The job (its number) of which one rank can be run alone; `question`: to be confirmed; `running`: it runs now."""
+
+    job: int
+    question: str
+    running: bool
+
+
 class Findings(TypedDict):
     """The live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks."""
 
@@ -176,3 +184,4 @@ class Findings(TypedDict):
     diagnosing: NotRequired[DiagnosisState | None]
     profiling: NotRequired[ProfileState | None]
     ranks: NotRequired[list[str]]
+    alone: NotRequired[AloneState | None]

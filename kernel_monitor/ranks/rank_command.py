@@ -29,7 +29,7 @@ class RankCommand:
     def text(self) -> str:
         """The script or module with its arguments, for people."""
         place = _program(self.words) or 0
-        return " ".join(self.words[place:])[:200]
+        return " ".join(["python", *self.words[place:]])[:200]
 
     def alone(self, join: str) -> dict[str, str]:
         """The environment for one rank alone that joins the session of the folder `join`, under `alone_process`.

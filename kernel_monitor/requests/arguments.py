@@ -58,6 +58,14 @@ def flag(command: str, args: Args, key: str) -> bool:
     return value
 
 
+def number(command: str, args: Args, key: str) -> int:
+    """A required whole number."""
+    value = args.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadRequest(f"{command}: {key} is a whole number.")
+    return value
+
+
 def knobs(args: Args) -> dict[str, int]:
     """The knobs of the command `set`."""
     only("set", args, "loader", *KNOBS)

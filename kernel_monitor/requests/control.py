@@ -21,13 +21,13 @@ from ..stream import page_messages as wire
 from ..stream.chart_documents import Documents
 from ..stream.hub import GLANCE, LEASE_S
 from ..stream.jupyter import Send
-from .arguments import KNOBS, SETTINGS, Args, BadRequest, flag, knobs, only, optional, parse, text
+from .arguments import KNOBS, SETTINGS, Args, BadRequest, flag, knobs, number, only, optional, parse, text
 
 Answer = tuple[Mapping[str, object], list[bytes]]  # content and buffers of a reply
 Commands = dict[str, Callable[[Args], Answer]]
 ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
 ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "profile", "mark")
-SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict")
+SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict", "alone")
 """The commands, the last ones answered on a thread; each is a method of `Control`."""
 
 
@@ -159,6 +159,16 @@ class Control:
         self._monitor.mark(text(args, "label"))
         return {"status": "ok"}, []
 
+    def _alone(self, args: Args) -> Answer:
+        only("alone", args, "job", "confirmed", "cancel")
+        commands = self._monitor.rank_commands
+        if flag("alone", args, "cancel"):
+            commands.stop_alone()
+        else:
+            commands.run_alone(number("alone", args, "job"), confirmed=flag("alone", args, "confirmed"), wait=False)
+        ranks = self._monitor.live_session.ranks.sentences()
+        return types.FindingsReply(status="ok", ranks=ranks, alone=commands.state()), []
+
     def _verdict(self, args: Args) -> Answer:
         only("verdict", args)
         return types.FindingsReply(status="ok", verdict=self._monitor.verdict), []
@@ -236,6 +246,7 @@ def _recorded_subscribe(session: RecordedSession, state: MonitorState) -> Answer
         diagnosing=None,
         profiling=None,
         ranks=[],
+        alone=None,
         **state,
     )
     return content, []

@@ -37,7 +37,7 @@ class AloneRun:
         done: Callable[[AloneRun], object],
     ) -> None:
         """`stepped` says whether the process of a number has sent steps; `done` is called at the end."""
-        self.state = "starts"
+        self.state = "it starts"
         self.error: str | None = None
         self._command, self._seconds = command, seconds
         self._stepped, self._done = stepped, done
@@ -80,7 +80,7 @@ class AloneRun:
                     self.error = f"it took no step within {START_S:.0f} s"
                     break
                 if first is not None:
-                    self.state = f"{min(now - first, self._seconds):.0f} of {self._seconds:.0f} s"
+                    self.state = f"{min(now - first, self._seconds):.0f} of {self._seconds:.0f} s of its steps"
                     if now - first >= self._seconds:
                         break
             if first is None and self.error is None:
@@ -95,7 +95,7 @@ class AloneRun:
                 process.wait()
             stdout.close()
             self._output.close()
-            self.state = "has ended"
+            self.state = "it has ended"
             self._done(self)
 
     def _last(self) -> str:

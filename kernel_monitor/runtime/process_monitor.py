@@ -293,7 +293,7 @@ class Monitor:
             self.publisher.notify("configured")
 
     def _tasks(self) -> Findings:
-        return {"diagnosing": self.diagnosing, "profiling": self.profiling}
+        return {"diagnosing": self.diagnosing, "profiling": self.profiling, "alone": self.rank_commands.state()}
 
     def _gains(self, loader: str) -> list[GainState]:
         """The gains that changes of a loader (its id) are expected to bring, as `analysis.results.Gain` in JSON."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from ..analysis.scaling import Scaling, jobs_of, scaling
+from ..analysis.scaling import Scaling, scaling
 from ..errors import SessionError
+from ..protocol.analysis_states import AloneState
 from ..ranks.rank_command import RankCommand
 from ..store import Snapshot
 from .alone_run import AloneRun, question, refused
 from .rank_tracker import RankTracker
 
+DEFAULT_S = 20.0
 SECONDS = (5.0, 600.0)  # for which a rank may run alone
 
 
@@ -31,6 +34,7 @@ class RankCommands:
     ) -> None:
         self._ranks, self._snapshot, self._opened = ranks, snapshot, opened
         self._run: AloneRun | None = None
+        self._of = 0  # the number of its job
 
     def scaling(self, job: int | None = None, *, alone: str | os.PathLike[str] | Snapshot | None = None) -> Scaling:
         """The scaling efficiency of a job: its images/s over its ranks times those of one rank alone.
@@ -53,7 +57,7 @@ class RankCommands:
         return scaling(self._snapshot(), job, self._opened(alone).snapshot, f" (session {os.fspath(alone)})")
 
     def run_alone(
-        self, job: int | None = None, *, seconds: float = 20.0, confirmed: bool = False, wait: bool = True
+        self, job: int | None = None, *, seconds: float = DEFAULT_S, confirmed: bool = False, wait: bool = True
     ) -> Scaling | None:
         """Run one rank of a job alone for some seconds, and say how well the job scales.
 
@@ -80,8 +84,10 @@ class RankCommands:
             raise refused(number, "the monitor does not run")
         self._ranks.notes.pop(number, None)
         run = AloneRun(command, server.folder, seconds, server.has_steps, lambda ended: self._note(number, ended))
-        self._run = run
-        self._ranks.running_alone = lambda: f"job {number} alone: {run.state}" if run.running else None
+        self._run, self._of = run, number
+        self._ranks.running_alone = lambda: (
+            f"One rank of job {number} runs alone: {run.state}." if run.running else None
+        )
         if not wait:
             return None
         try:
@@ -93,7 +99,7 @@ class RankCommands:
             raise refused(number, run.error)
         return self.scaling(number)
 
-    def alone_question(self, job: int | None = None, *, seconds: float = 20.0) -> str:
+    def alone_question(self, job: int | None = None, *, seconds: float = DEFAULT_S) -> str:
         """What `run_alone` needs confirmed. SessionError: it cannot be run."""
         number = self._number(job)
         return question(number, self._command(number), seconds)
@@ -107,8 +113,22 @@ class RankCommands:
         run.wait()
         return True
 
+    def state(self) -> AloneState | None:
+        """What a page may ask `run_alone` for: the newest job, if it has ended and was not measured. Never raises."""
+        run = self._run
+        if run is not None and run.running:
+            return {"job": self._of, "question": "", "running": True}
+        try:
+            job = self._number(None)
+            if job in self._ranks.notes or self._ranks.server is None:
+                return None
+            return {"job": job, "question": question(job, self._command(job), DEFAULT_S), "running": False}
+        except SessionError:  # no such job, or it cannot be run: the reason is given to who asks for it
+            return None
+
     def _number(self, job: int | None) -> int:
-        several = [number for number, ranks in jobs_of(self._snapshot()).items() if len(ranks) > 1]
+        counts = Counter(rank.job for rank in self._ranks.ranks if rank.steps)
+        several = [number for number, count in counts.items() if count > 1]
         if job is None and several:
             return max(several)
         if job is None or job not in several:

@@ -33,7 +33,7 @@ def test_a_script_is_known_with_its_arguments_and_environment(tmp_path: Path) ->
         command = command_of(process.pid)
         process.kill()
     assert command.words[1:] == ("-u", "-X", "dev", str(script), "--lr", "1")
-    assert command.text == f"{script} --lr 1"
+    assert command.text == f"python {script} --lr 1"
     alone = command.alone("/join")
     assert (alone["WORLD_SIZE"], alone["KERNEL_MONITOR_JOIN"]) == ("1", "/join")
     assert not {"RANK", "TORCHELASTIC_RUN_ID"} & alone.keys()

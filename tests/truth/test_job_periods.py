@@ -80,7 +80,7 @@ def test_the_published_alternation_of_the_backward_pass_is_found() -> None:
     assert {(period.period.steps, period.part, period.rank) for period in found} == {(2, "backward", None)}
     assert [(event["kind"], event["job"], event["steps"]) for event in events] == [("step-period", 1, 2)]
     assert "8,4" in events[0]["message"]
-    assert "it is the backward that follows it" in events[0]["message"]
+    assert "it is the backward pass that follows it" in events[0]["message"]
 
 
 @pytest.mark.parametrize("length", range(2, 9))

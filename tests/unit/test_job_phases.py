@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from bokeh.models import ColumnDataSource, VArea
 
+from kernel_monitor.analysis import analyse
 from kernel_monitor.analysis.job_figures import compared, job_figures, plain
 from kernel_monitor.analysis.job_phases import job_phases
 from kernel_monitor.analysis.slow_rank import SlowRank
@@ -124,3 +125,12 @@ def test_two_sessions_compared_by_their_jobs() -> None:
     assert alone.startswith("job 1 (only in A): 300 images/s over 3 ranks in A. ")
     (entry,) = json.loads(json.dumps(plain(job_figures(session()))))
     assert (entry["ranks"], entry["slowest"]["rank"]) == (3, 1)
+
+
+def test_a_session_whose_loops_ran_in_ranks_says_what_these_did() -> None:
+    verdict = analyse(session()).verdict
+    assert verdict.kind == "undetermined"
+    assert verdict.sentence.startswith(
+        "Job 1 ran on 3 ranks, 300 images/s together, waiting 17 % of their steps for data. Rank 1"
+    )
+    assert "Wrap" not in verdict.advice

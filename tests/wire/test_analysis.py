@@ -24,7 +24,9 @@ from kernel_monitor.diagnosis.trials import Trial, diagnosis
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.protocol.message_types import FRAME
 from kernel_monitor.ranks.rank import Rank
+from kernel_monitor.ranks.rank_command import RankCommand
 from kernel_monitor.runtime import Monitor
+from kernel_monitor.runtime.alone_run import question
 
 from .test_wire import ask, golden, images, request, shape
 
@@ -117,6 +119,7 @@ def content() -> dict[str, Any]:
         "verdict": verdict(),
         "offers": [offer()],
         "ranks": [slow().sentence],
+        "alone": {"job": 1, "question": question(1, COMMAND, 20.0), "running": False},
         "diagnosing": {
             "state": "running",
             "loader": LOADER,
@@ -147,7 +150,10 @@ def content() -> dict[str, Any]:
     }
 
 
+COMMAND = RankCommand(("python", "train.py", "--lr", "1"), "/", {})
 REQUESTS: dict[str, dict[str, Any]] = {
+    "alone": {"job": 1, "confirmed": True},
+    "alone-cancel": {"cancel": True},
     "diagnose": {"loader": LOADER},
     "diagnose-confirmed": {"loader": LOADER, "confirmed": True},
     "diagnose-cancel": {"cancel": True},

@@ -38,6 +38,7 @@ KINDS = {
     "subscribe": "SubscribeReply",
     "history": "HistoryReply",
     "glance": "GlanceReply",
+    "alone": "FindingsReply",
     "decline": "FindingsReply",
     "diagnose": "FindingsReply",
     "profile": "FindingsReply",

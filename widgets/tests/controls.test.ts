@@ -283,7 +283,8 @@ describe('status and buttons', () => {
       offers: [],
       diagnosing: null,
       profiling: null,
-      ranks: []
+      ranks: [],
+      alone: null
     };
     controls.update();
     expect(place().className).toBe('km-toolbar');

@@ -64,6 +64,8 @@ export class FakeSource implements MonitorSource {
   decline = vi.fn<MonitorSource['decline']>(() => Promise.resolve());
   diagnose = vi.fn<MonitorSource['diagnose']>(() => Promise.resolve());
   cancelDiagnosis = vi.fn<MonitorSource['cancelDiagnosis']>(() => Promise.resolve());
+  runAlone = vi.fn<MonitorSource['runAlone']>(() => Promise.resolve());
+  stopAlone = vi.fn<MonitorSource['stopAlone']>(() => Promise.resolve());
   profile = vi.fn<MonitorSource['profile']>(() => Promise.resolve());
   mark = vi.fn<MonitorSource['mark']>(() => Promise.resolve());
   readonly asked: [string, string, boolean][] = [];

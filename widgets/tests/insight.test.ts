@@ -25,6 +25,7 @@ const known = (changes: Partial<AnalysisState> = {}): AnalysisState => ({
   diagnosing: null,
   profiling: null,
   ranks: [],
+  alone: null,
   ...changes
 });
 const one = (selector: string): HTMLElement => document.querySelector<HTMLElement>(selector)!;

@@ -28,7 +28,8 @@ const known = (offers: readonly Offer[] = []): AnalysisState => ({
   offers,
   diagnosing: null,
   profiling: null,
-  ranks: []
+  ranks: [],
+  alone: null
 });
 const show = (offers?: readonly Offer[]): void => {
   source.analysis = known(offers);

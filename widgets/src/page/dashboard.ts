@@ -7,6 +7,7 @@
 import { ChartsView } from '../charts/charts_view.js';
 import { StatsView } from '../charts/stats.js';
 import type { MonitorSource } from '../stream/source.js';
+import { AloneView } from './alone.js';
 import { Controls } from './controls.js';
 import { element, setText } from './dom.js';
 import { Machines } from './machines.js';
@@ -53,6 +54,7 @@ class Dashboard {
   private readonly ranks = element('div', 'km-ranks');
   /** Which machines are shown with their cores. */
   private readonly machines: Machines;
+  private readonly alone: AloneView;
   private readonly charts: ChartsView;
   private readonly cleanup: (() => void)[] = [];
   /** What was last shown of the state that is shown at once. */
@@ -81,9 +83,14 @@ class Dashboard {
     this.ranks.setAttribute('role', 'status');
     this.ranks.setAttribute('aria-label', 'Slow ranks');
     this.ranks.hidden = true;
+    this.alone = new AloneView({
+      run: job => source.runAlone(job),
+      stop: () => source.stopAlone()
+    });
     el.replaceChildren(
       this.controls.el,
       this.ranks,
+      this.alone.el,
       this.stats.el,
       this.machines.el,
       this.charts.note,
@@ -134,7 +141,7 @@ class Dashboard {
       ...[settings?.interval, settings?.history, settings?.record, ...(settings?.charts ?? [])],
       ...[recording?.state, recording?.message],
       ...[settings?.price, analysis?.diagnosing?.state, analysis?.profiling?.state],
-      ...(analysis?.ranks ?? []),
+      ...[...(analysis?.ranks ?? []), analysis?.alone?.question, analysis?.alone?.running],
       ...(analysis?.offers ?? []).map(({ loader, sentence }) => `${loader} ${sentence}`)
     ].join('\n');
     if (urgent !== this.urgent || strip?.text !== this.strip || this.charts.shown === null) {
@@ -155,6 +162,7 @@ class Dashboard {
     const slow = this.source.analysis?.ranks ?? [];
     this.ranks.hidden = slow.length === 0;
     setText(this.ranks, slow.join('\n'));
+    this.alone.update(this.source.analysis?.alone ?? null);
   }
 
   /** Frames flow only while somebody can see them: the tab is in front, and the element on the screen. */

@@ -45,12 +45,12 @@ export class Mirror {
     const before = this.analysis ?? NOTHING;
     const { verdict = before.verdict, offers = before.offers } = changes;
     const { diagnosing = before.diagnosing, profiling = before.profiling } = changes;
-    const { ranks = before.ranks } = changes;
+    const { ranks = before.ranks, alone = before.alone } = changes;
     // A loop that has ended sends no verdict: its last one stays.
     const verdicts = verdict
       ? new Map(before.verdicts).set(verdict.loader, verdict)
       : before.verdicts;
-    this.analysis = { verdict, verdicts, offers, diagnosing, profiling, ranks };
+    this.analysis = { verdict, verdicts, offers, diagnosing, profiling, ranks, alone };
   }
 
   take(
@@ -96,5 +96,6 @@ const NOTHING: AnalysisState = {
   offers: [],
   diagnosing: null,
   profiling: null,
-  ranks: []
+  ranks: [],
+  alone: null
 };

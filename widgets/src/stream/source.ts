@@ -82,6 +82,9 @@ export interface MonitorSource extends ChartSource {
    */
   diagnose(loader: string, synthetic: boolean): Promise<void>;
   cancelDiagnosis(): Promise<void>;
+  /** Run one rank of a job alone, to compare; a person has said yes to its question. */
+  runAlone(job: number): Promise<void>;
+  stopAlone(): Promise<void>;
   /** Profile the loop's next steps. */
   profile(loader: string, steps: number): Promise<void>;
   /** Note this moment in the session under these words. */
