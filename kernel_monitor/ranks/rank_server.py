@@ -36,6 +36,7 @@ class RankServer:
 
     Attributes:
         folder: with the keys and the address, what KERNEL_MONITOR_JOIN names.
+        hosts: the other hosts of its ranks.
         refused: messages of ranks that were none of ours: another version, or damaged.
     """
 
@@ -53,7 +54,7 @@ class RankServer:
         session_files.remove_left()
         self.refused = 0
         self.jobs = Jobs()
-        self._hosts = Hosts(gpu_here)
+        self.hosts = Hosts(gpu_here)
         self._descendants = Descendants()
         self._ending = threading.Event()
         self._lock = threading.Lock()  # of `jobs`; held for microseconds
@@ -138,8 +139,8 @@ class RankServer:
                     looked = now
                     with self._lock:
                         self.jobs.look()
-                        hosts = self.jobs.hosts()
-                    self._hosts.look(hosts)
+                        alive = self.jobs.hosts()
+                    self.hosts.look(alive)
                 if now - found >= FIND_S:
                     found = now
                     self._find()
@@ -165,7 +166,7 @@ class RankServer:
                 self.refused += 1
                 log.debug("a message of a rank was refused: %s", error)
                 continue
-            sample, gpu = self._hosts.heard(frame), self._hosts.gpu(frame)
+            sample, gpu = self.hosts.heard(frame), self.hosts.gpu(frame)
             with self._lock:
                 self.jobs.heard(frame, gpu)
             answer = {"sent": frame.sent, "received": received, "answered": time.monotonic(), "sample": sample}

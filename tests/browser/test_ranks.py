@@ -56,7 +56,9 @@ folder = monitor.live_session.ranks.server.folder
 shape = ["--hosts", "2", "--ranks", "2", "--cores", "40", "--gpus", "2"]
 job = subprocess.Popen([sys.executable, "-m", "benchmarks.rank_replay", folder, *shape], cwd="{root}",
                        stdin=subprocess.PIPE)"""
-ROWS = "(where) => document.querySelector(where)?.monitor?.newestTileColumn('nodes')?.filter(cell => cell <= 100).length"
+ROWS = (
+    "(where) => document.querySelector(where)?.monitor?.newestTileColumn('nodes')?.filter(cell => cell <= 100).length"
+)
 
 
 def test_hosts_are_folded_into_a_row_each_and_unfolded_by_keyboard(lab: Lab) -> None:
