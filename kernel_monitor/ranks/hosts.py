@@ -74,6 +74,10 @@ class Hosts:
                 if host.node is not None:
                     self.table.gone(host.node, ENDED)
 
+    def readers(self) -> list[int]:
+        """The numbers of the processes that read their machine, each on its own host."""
+        return [host.reader[0] for host in self._hosts.values() if host.reader is not None]
+
     def gpu(self, frame: Frame) -> int | None:
         """The index of the GPU that a rank works on, on its host; None: not known."""
         uuid = without_prefix(frame.device)

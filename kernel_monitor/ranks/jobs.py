@@ -32,7 +32,9 @@ class _Process:
     rank: Rank
     identity: Identity
     heard: float  # s, by our clock
-    values: dict[str, float] = field(default_factory=dict)  # by the part of the series' names
+    key: tuple[str, int, float]  # `_key` of its identity
+    values: dict[str, float] = field(default_factory=dict)  # of its last frame, by the series' names
+    stepped: dict[str, float] = field(default_factory=dict)  # of its last steps
     step_until: float = 0.0  # how long the values of its last steps hold
     bound: float | None = 0.0  # s: how exactly its clock is known; None: not yet
     steps: int = 0  # that have come
@@ -62,9 +64,9 @@ class Jobs:
         for process in list(self._processes):
             if not process.rank.alive or now - process.heard > max(FRAME_S, SILENT_S * (not process.rank.steps)):
                 continue
-            for part, value in list(process.values.items()):
-                if math.isfinite(value) and (part in ("cpu", "images", "steps") or now <= process.step_until):
-                    found[f"rank/{process.rank.id}/{part}"] = value
+            found |= process.values
+            if now <= process.step_until:
+                found |= process.stepped
         return found
 
     def heard(self, frame: Frame, gpu: int | None = None) -> Rank | None:
@@ -80,11 +82,9 @@ class Jobs:
         if gpu is not None and gpu != process.rank.gpu:
             process.rank = replace(process.rank, gpu=gpu)
         process.steps += len(frame.steps)
-        process.values |= {"cpu": frame.cpu, "images": frame.images, "steps": float(process.steps)}
+        self._set(process, {"cpu": frame.cpu, "images": frame.images, "steps": float(process.steps)}, frame.steps)
         if frame.steps:
             process.recent.extend(frame.steps)
-            whole = {"cpu": frame.cpu, "images": frame.images, "steps": float(process.steps)}
-            process.values = {**whole, **means(frame.steps)}
             longest = max(row[5] for row in frame.steps)
             process.step_until = now + max(FRAME_S, 2 * longest)
         if frame.bye is not None:
@@ -112,7 +112,7 @@ class Jobs:
         process = self._process(identity, steps=False)
         if process is not None and not process.rank.steps:
             process.heard = self._clock()
-            process.values = {"cpu": cpu}
+            self._set(process, {"cpu": cpu}, ())
             if not process.rank.alive:
                 self._revive(process)
 
@@ -149,7 +149,8 @@ class Jobs:
 
     def _process(self, identity: Identity, *, steps: bool) -> _Process | None:
         """The rank that this process is; a new one where it is none yet."""
-        same = [process for process in self._processes if _key(process.identity) == _key(identity)]
+        key = _key(identity)
+        same = [process for process in self._processes if process.key == key]
         for process in same:
             if (process.identity.rank, process.identity.world) == (identity.rank, identity.world):
                 if steps and not process.rank.steps:
@@ -176,11 +177,19 @@ class Jobs:
         node = node_sources.node_id(node_key(identity.host), host) if host else ""
         gpu = None if place is None else place.rank.gpu
         rank = Rank(f"{job}-{number}", job, number, identity.world, host, steps, node=node, gpu=gpu)
-        process = _Process(rank, identity, self._clock())
+        process = _Process(rank, identity, self._clock(), _key(identity))
         if place is not None:  # started again: the row goes on
             self._forget(place)
         self._processes.append(process)
         return process
+
+    @staticmethod
+    def _set(process: _Process, values: dict[str, float], steps: Sequence[Row]) -> None:
+        """Note its values; those of its steps stay until others come."""
+        name = f"rank/{process.rank.id}/"
+        process.values = {name + part: value for part, value in values.items() if math.isfinite(value)}
+        if steps:
+            process.stepped = {name + part: value for part, value in means(steps).items()}
 
     def _forget(self, process: _Process) -> None:
         self._processes = [other for other in self._processes if other is not process]
@@ -189,7 +198,7 @@ class Jobs:
 
     def _end(self, process: _Process, reason: str) -> None:
         process.rank = replace(process.rank, alive=False, reason=reason)
-        process.values = {}
+        process.values, process.stepped = {}, {}
         self._ended.append(process.rank.id)
 
     def _revive(self, process: _Process) -> None:
@@ -216,12 +225,17 @@ def means(steps: Sequence[Row]) -> dict[str, float]:
     What was not measured in any of them is left out.
     """
 
+    columns = list(zip(*steps, strict=True))
+
     def mean(values: Sequence[float]) -> float:
+        total = sum(values)
+        if math.isfinite(total):
+            return 1e3 * total / len(values)
         known = [value for value in values if math.isfinite(value)]
         return 1e3 * sum(known) / len(known) if known else math.nan
 
-    found = {"step": mean([row[5] for row in steps]), "wait": mean([row[4] for row in steps])}
-    phases = {part: mean([row[_COPY + k] for row in steps]) for k, part in enumerate(PHASES)}
+    found = {"step": mean(columns[5]), "wait": mean(columns[4])}
+    phases = {part: mean(columns[_COPY + k]) for k, part in enumerate(PHASES)}
     known = {part: value for part, value in phases.items() if not math.isnan(value)}
     if known and not math.isnan(found["wait"]):
         found["other"] = max(0.0, found["step"] - found["wait"] - sum(known.values()))

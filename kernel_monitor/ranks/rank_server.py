@@ -42,6 +42,7 @@ class RankServer:
 
     Attributes:
         files: the folder with the keys and the addresses, what KERNEL_MONITOR_JOIN names, which is `folder`.
+        hosts: the other hosts of its ranks.
         refused: messages of ranks that were none of ours: another version, or damaged.
     """
 
@@ -70,7 +71,7 @@ class RankServer:
         self.loaders = JobLoaders()
         self._who: dict[str, bytes] = {}  # ZeroMQ's names of the ranks, by their ids
         self._wake, self._woken = socket.socketpair()
-        self._hosts = Hosts(gpu_here)
+        self.hosts = Hosts(gpu_here)
         self._descendants = Descendants()
         self._ending = threading.Event()
         self._lock = threading.Lock()  # of `jobs` and `loaders`; held for microseconds
@@ -213,8 +214,8 @@ class RankServer:
                     looked = now
                     with self._lock:
                         self.jobs.look()
-                        hosts = self.jobs.hosts()
-                    self._hosts.look(hosts)
+                        alive = self.jobs.hosts()
+                    self.hosts.look(alive)
                 if now - found >= FIND_S:
                     found = now
                     self._find()
@@ -242,7 +243,7 @@ class RankServer:
                 log.debug("a message of a rank was refused: %s", error)
                 continue
             told: dict[str, Any] = {"had": {}, "commands": []}
-            sample, gpu = self._hosts.heard(frame), self._hosts.gpu(frame)
+            sample, gpu = self.hosts.heard(frame), self.hosts.gpu(frame)
             with self._lock:
                 rank = self.jobs.heard(frame, gpu)
                 if rank is not None:

@@ -56,6 +56,7 @@ class NodeTracker:
         self._owned: dict[int, list[Node]] = {}  # the last nodes of each live source, by its identity
         self._failed: dict[int, str] = {}  # why the values of a source could not be read
         self._series: frozenset[str] = frozenset()  # of the nodes that are alive
+        self._batches: frozenset[str] = frozenset()  # of these, the rates of batches
         self._means: dict[str, list[str]] = {}  # series of means of the nodes that are alive, and of what
         self._fading: dict[str, float] = {}  # series of batches of nodes that just went, and until when they are 0
 
@@ -95,6 +96,7 @@ class NodeTracker:
             self._series = frozenset(
                 name for node in nodes if node.alive for name, _ in node_series(node.id, node.cores, len(node.gpus))
             )
+            self._batches = frozenset(name for name in self._series if name.endswith("/batches"))
             self._means = {
                 f"node/{node.id}/{mean}": [f"node/{node.id}/{part.format(k)}" for k in of]
                 for node in nodes
@@ -123,18 +125,19 @@ class NodeTracker:
         for source in node_sources.live() if self._owned else ():
             try:
                 values = source.values()
-                for name, value in values.items():
-                    if name in self._series and math.isfinite(value):
-                        together = found.get(name, 0.0) if name.endswith("/batches") else 0.0
-                        found[name] = together + float(value)
+                finite, series = math.isfinite, self._series
+                known = {name: float(value) for name, value in values.items() if name in series and finite(value)}
+                for name in self._batches.intersection(known):  # of all sources together
+                    known[name] += found.get(name, 0.0)
+                found |= known
             except Exception as error:  # noqa: BLE001 - what a source does must not end the sampling; the page shows it
                 self._fail(source, error)
             else:
                 self._failed.pop(id(source), None)
         for mean, parts in self._means.items():
-            known = [found[name] for name in parts if name in found]
-            if known:
-                found[mean] = sum(known) / len(known)
+            there = [found[name] for name in parts if name in found]
+            if there:
+                found[mean] = sum(there) / len(there)
         return found
 
     def _nodes_of(self, source: NodeSource) -> list[Node]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..protocol.states import LoaderState
 
 LOOK_S = 0.5  # between two looks at who has joined
+PHASES_S = 0.25  # between two looks at which ranks are the slowest and the median one: frames come half as often
 SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
 HELD_S = 4.0  # how long it stays when nothing is found any more: a rank that is slow now and then is one that is slow
 MOST = 256  # ranks that have columns
@@ -64,8 +65,9 @@ class RankTracker:
         self._server: RankServer | None = None
         self._files: SessionFiles | None = None  # of the last server: its ranks come back to the next one
         self._kept: list[RankServer] = []  # of the parent of a fork: ZeroMQ's objects must not be freed in a child
-        self._due = 0.0
         self._states: list[LoaderState] = []  # of the jobs' loaders
+        self._due = self._phases_due = 0.0
+        self._phases: dict[str, float] = {}
         self._clock: float | None = None  # ms, as of `coarse`
         self._said: dict[int, float] = {}  # by the job's number, in session s: since when its sentence is shown
         self._seen: dict[int, float] = {}  # when it was last found to have a slow rank
@@ -246,7 +248,11 @@ class RankTracker:
                 known, name = (nodes, f"node/{rank.node}/gpu/{rank.gpu}") if rank.node else (host, f"gpu/{rank.gpu}")
                 parts = (("gpu", "utilisation"), ("gpu_clock", "clock" if rank.node else "clock_sm"))
                 found |= {f"rank/{rank.id}/{part}": known.get(f"{name}/{of}", math.nan) for part, of in parts}
-        found |= job_phases(self.ranks, found, self.slow)
+        now = time.monotonic()
+        if now >= self._phases_due:
+            self._phases_due = now + PHASES_S
+            self._phases = job_phases(self.ranks, found, self.slow)
+        found |= self._phases
         return {name: value for name, value in found.items() if name in self._series}
 
 

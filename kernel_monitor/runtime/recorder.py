@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
@@ -194,7 +195,8 @@ class RecorderFeed:
                 ]
                 self._send({"do": "nodes", "nodes": self._hide(entries)})
             for node in nodes if values else ():
-                cells = [values.get(name, math.nan) for name, _ in node_series(node.id, node.cores, len(node.gpus))]
+                names = _node_names(node.id, node.cores, len(node.gpus))
+                cells = [values.get(name, math.nan) for name in names]
                 if not all(map(math.isnan, cells)):
                     rows = self._node_rows.get(node.id)
                     if rows is None or (rows["cores"], rows["gpus"]) != (node.cores, len(node.gpus)):
@@ -216,16 +218,16 @@ class RecorderFeed:
                 return
             for rank in ranks:
                 gpu = rank.gpu is not None
-                series = rank_series(rank.id, steps=rank.steps, gpu=gpu)
-                self._add(rank.id, {"steps": rank.steps, "gpu": gpu, "job": None, "rows": []}, series, row_time, values)
+                names = _rank_names(rank.id, rank.steps, gpu)
+                self._add(rank.id, {"steps": rank.steps, "gpu": gpu, "job": None, "rows": []}, names, row_time, values)
             for job in jobs_of(ranks):
                 none: RankRows = {"steps": True, "gpu": False, "job": job, "rows": []}
-                self._add(f"job-{job}", none, job_series(job), row_time, values)
+                self._add(f"job-{job}", none, [name for name, _ in job_series(job)], row_time, values)
 
     def _add(
-        self, key: str, fresh: RankRows, series: list[tuple[str, str]], row_time: float, values: Mapping[str, float]
+        self, key: str, fresh: RankRows, names: Sequence[str], row_time: float, values: Mapping[str, float]
     ) -> None:
-        cells = [values.get(name, math.nan) for name, _ in series]
+        cells = [values.get(name, math.nan) for name in names]
         if not all(map(math.isnan, cells)):
             self._rank_rows.setdefault(key, fresh)["rows"].append((row_time, _packed(cells)))
 
@@ -262,6 +264,16 @@ class RecorderFeed:
         if self._recording() and states != self._states:
             self._states = states
             self._send({"do": "loaders", "loaders": self._hide(states)})
+
+
+@lru_cache(maxsize=256)  # of hundreds of series ten times a second
+def _node_names(node: str, cores: tuple[int, ...], gpus: int) -> tuple[str, ...]:
+    return tuple(name for name, _ in node_series(node, cores, gpus))
+
+
+@lru_cache(maxsize=1024)
+def _rank_names(rank: str, steps: bool, gpu: bool) -> tuple[str, ...]:
+    return tuple(name for name, _ in rank_series(rank, steps=steps, gpu=gpu))
 
 
 def _packed(cells: Sequence[float]) -> str:

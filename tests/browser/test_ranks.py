@@ -30,6 +30,7 @@ command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2
 settings = {{**os.environ, "EPOCHS": "200", "STEP": "0.05", "OMP_NUM_THREADS": "1", "PYTHONPATH": "{root}"}}
 script = ["-m", "tests.ranks.switching", "{photos}", "{out}"]
 status = subprocess.run([*command, "--master_port", port, *script], env=settings, cwd="{root}").returncode"""
+CLOSE = "job.stdin.close(); job.wait()"
 
 
 def test_ranks_appear_in_the_cell_with_the_slow_one_named_and_stay_when_they_end(lab: Lab) -> None:
@@ -89,4 +90,50 @@ def test_one_click_switches_all_ranks_while_their_cell_runs(lab: Lab, tmp_path: 
     (out / "enough").touch()
     lab.run_cell(2)
     expect(lab.page.locator(".jp-OutputArea-output").get_by_text("0", exact=True)).to_be_visible(timeout=60_000)
+    assert lab.errors == []
+
+
+REPLAY = """\
+import subprocess, sys
+from kernel_monitor import monitor
+folder = monitor.live_session.ranks.server.folder
+shape = ["--hosts", "2", "--ranks", "2", "--cores", "40", "--gpus", "2"]
+job = subprocess.Popen([sys.executable, "-m", "benchmarks.rank_replay", folder, *shape], cwd="{root}",
+                       stdin=subprocess.PIPE)"""
+ROWS = (
+    "(where) => document.querySelector(where)?.monitor?.newestTileColumn('nodes')?.filter(cell => cell <= 100).length"
+)
+
+
+def test_hosts_are_folded_into_a_row_each_and_unfolded_by_keyboard(lab: Lab) -> None:
+    lab.open(lab.server.notebook("hosts.ipynb", "%load_ext kernel_monitor\n%monitor", REPLAY.format(root=ROOT), CLOSE))
+    lab.run_cell(0)
+    lab.wait_running(CELL)
+    lab.run_cell(1)
+    dashboard = lab.dashboard(CELL)
+    machines = dashboard.get_by_role("group", name="Machines")
+    first = machines.get_by_role("button", name="Cores of gpu-node-01")
+    expect(first).to_have_attribute("aria-expanded", "false")
+    # The mean of the cores and that of the GPUs of each.
+    lab.page.wait_for_function(f"(where) => ({ROWS})(where) === 4", arg=CELL)
+    first.focus()
+    lab.page.keyboard.press("Enter")
+    expect(first).to_have_attribute("aria-expanded", "true")
+    lab.page.wait_for_function(f"(where) => ({ROWS})(where) === 2 + 40 + 2", arg=CELL)
+    expect(machines.get_by_role("button", name="Cores of gpu-node-02")).to_have_attribute("aria-expanded", "false")
+    expect(first).to_be_focused()
+    for text in ("Ranks: phases of the slowest and the median one, ms", "clocks of the hosts agree to ± 0.5 ms"):
+        expect(dashboard.get_by_text(text, exact=False)).to_be_visible()
+    dashboard.get_by_text("Median rank").scroll_into_view_if_needed()  # what is out of sight is not drawn
+    # The parts of a step stand on each other, up to the step of 20 ms.
+    lab.page.wait_for_function(
+        """(where) => {
+            const parts = document.querySelector(where).monitor.sourceData('ranks-1-slowest-stack');
+            const top = parts.y5?.at(-1);
+            return parts.beside?.at(-1) >= 0 && Math.abs(top - 20) < 0.5;
+        }""",
+        arg=CELL,
+    )
+    lab.run_cell(2)
+    expect(dashboard.get_by_text("gpu-node-02 is gone: its ranks have ended", exact=False)).to_be_visible()
     assert lab.errors == []
