@@ -30,8 +30,8 @@ MOST_TIME = 1.002  # of the step time
 SETTLE_S = 0.6  # so that the last frames of one half are not in the next
 
 
-def measure(pairs: int, seconds: float) -> tuple[list[Bar], dict[str, Any]]:
-    """Run the pairs, each half for about `seconds`; prints them, and returns the bars and all figures."""
+def measure(pairs: int, seconds: float) -> list[Bar]:
+    """Run the pairs, each half for about `seconds`; prints the figures, and returns the bars."""
     server = RankServer()
     try:
         words = [sys.executable, "-m", "benchmarks.rank_cost", server.folder, str(pairs), str(seconds)]
@@ -53,7 +53,7 @@ def measure(pairs: int, seconds: float) -> tuple[list[Bar], dict[str, Any]]:
     return [
         Bar("a rank's thread, % of a core", figures["cpu"], MOST_CPU, at_most=True),
         Bar("step time joined / alone, at 20 ms", median, MOST_TIME, at_most=True),
-    ], figures
+    ]
 
 
 def rank(folder: str, pairs: int, seconds: float) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """What the ranks of a training cost: the kernel that hears them, and the page that shows them.
 
-    python -m benchmarks.ranks [--part kernel] [--part page] [--hosts 8] [--ranks 8] [--cores 64] [--seconds 30]
+    python -m benchmarks.ranks [--part rank] [--part kernel] [--part page] [--hosts 8] [--ranks 8] [--cores 64]
+                               [--seconds 30] [--pairs 24]
 
+rank     what joining costs a rank: its thread, and its steps of 20 ms, in alternating pairs (`benchmarks.rank_cost`).
 kernel   a monitor in a process of its own, measuring and recording, first alone and then with the ranks of other hosts
          (`benchmarks.rank_replay`: real frames at the real rate). Its half is the CPU of that process beyond what it
          took alone; no page is open.
@@ -21,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from . import rank_cost
 from .common import Bar, machine, report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -155,7 +158,12 @@ def page(options: argparse.Namespace) -> list[Bar]:
     ]
 
 
-PARTS = {"kernel": kernel, "page": page}
+def rank(options: argparse.Namespace) -> list[Bar]:
+    """The rank's half."""
+    return rank_cost.measure(options.pairs, min(options.seconds, 6.0))
+
+
+PARTS = {"rank": rank, "kernel": kernel, "page": page}
 
 
 def main() -> int:
@@ -167,6 +175,7 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=64, help="of each host")
     parser.add_argument("--gpus", type=int, default=8, help="of each host")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each segment")
+    parser.add_argument("--pairs", type=int, default=24, help="of a rank that has joined and one that has not")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     options = parser.parse_args()
     print(machine())

@@ -273,7 +273,7 @@ def test_the_contents_lead_to_what_is_there(page: Page) -> None:
     assert len(ids) == len(set(ids))
     assert {target[1:] for target in targets} <= set(ids)
     assert targets[:2] == ["#verdict", "#charts-part"]
-    assert set(targets) >= {f"#{key}" for key in SECTIONS if key not in ("limits", "nodes", "processes")}
+    assert set(targets) >= {f"#{key}" for key in SECTIONS if key not in ("limits", "nodes", "processes", "ranks")}
 
 
 def test_an_analysis_of_nothing_says_so_and_no_more() -> None:
