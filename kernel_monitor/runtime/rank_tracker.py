@@ -143,6 +143,8 @@ class RankTracker:
             self._series = frozenset(name for rank in ranks for name, _ in rank_series(rank.id, steps=rank.steps))
             self._store.set_ranks(ranks)
             self.commands.look(server.leads())
+            for job in {rank.job for rank in ranks if rank.alive}:
+                self.notes.pop(job, None)  # it has begun again
         if ranks and self._store.last_seq:
             self._judge(server)
 
