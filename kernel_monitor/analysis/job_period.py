@@ -20,8 +20,8 @@ _STEP, _PARTS = 5, {"wait": 4, **{part: 6 + place for place, part in enumerate(P
 WORDS = {
     "wait": "wait for data",
     "copy": "copy",
-    "forward": "forward",
-    "backward": "backward",
+    "forward": "forward pass",
+    "backward": "backward pass",
     "optimizer": "optimizer",
 }
 

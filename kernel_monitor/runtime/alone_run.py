@@ -34,13 +34,17 @@ class AloneRun:
         join: str,
         seconds: float,
         stepped: Callable[[int], bool],
+        wanted: Callable[[], bool],
         done: Callable[[AloneRun], object],
     ) -> None:
-        """`stepped` says whether the process of a number has sent steps; `done` is called at the end."""
+        """`stepped` says whether the process of a number has sent steps, `wanted` whether the session still measures.
+
+        `done` is called at the end.
+        """
         self.state = "it starts"
         self.error: str | None = None
         self._command, self._seconds = command, seconds
-        self._stepped, self._done = stepped, done
+        self._stepped, self._wanted, self._done = stepped, wanted, done
         self._ending = threading.Event()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the thread
         environment = _environment(command.alone(join))
@@ -62,6 +66,11 @@ class AloneRun:
     def wait(self) -> None:
         self._thread.join()
 
+    @property
+    def stopped(self) -> bool:
+        """Somebody asked for its end."""
+        return self._ending.is_set()
+
     def stop(self) -> None:
         """End it now."""
         self._ending.set()
@@ -76,6 +85,9 @@ class AloneRun:
                 now = time.monotonic()
                 if first is None and self._stepped(pid):
                     first = now
+                if not self._wanted():
+                    self.error = "the monitor was stopped"
+                    break
                 if first is None and now - began > START_S:
                     self.error = f"it took no step within {START_S:.0f} s"
                     break
@@ -84,7 +96,7 @@ class AloneRun:
                     if now - first >= self._seconds:
                         break
             if first is None and self.error is None:
-                self.error = "it was stopped" if self._ending.is_set() else f"it ended without a step: {self._last()}"
+                self.error = "it was stopped" if self.stopped else f"it ended without a step: {self._last()}"
         finally:
             with suppress(OSError):
                 stdin.close()

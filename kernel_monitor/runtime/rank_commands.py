@@ -11,6 +11,7 @@ from ..analysis.scaling import Scaling, scaling
 from ..errors import SessionError
 from ..protocol.analysis_states import AloneState
 from ..ranks.rank_command import RankCommand
+from ..ranks.rank_server import RankServer
 from ..store import Snapshot
 from .alone_run import AloneRun, question, refused
 from .rank_tracker import RankTracker
@@ -83,7 +84,14 @@ class RankCommands:
         if server is None:
             raise refused(number, "the monitor does not run")
         self._ranks.notes.pop(number, None)
-        run = AloneRun(command, server.folder, seconds, server.has_steps, lambda ended: self._note(number, ended))
+        run = AloneRun(
+            command,
+            server.folder,
+            seconds,
+            server.has_steps,
+            self._measures(server),
+            lambda ended: self._note(number, ended),
+        )
         self._run, self._of = run, number
         self._ranks.running_alone = lambda: (
             f"One rank of job {number} runs alone: {run.state}." if run.running else None
@@ -147,8 +155,13 @@ class RankCommands:
             raise refused(job, command)
         return command
 
+    def _measures(self, server: RankServer) -> Callable[[], bool]:
+        return lambda: self._ranks.server is server
+
     def _note(self, job: int, run: AloneRun) -> None:
         """Keep the result for the status and the pages; on the run's thread."""
+        if run.stopped:
+            return
         try:
             if run.error is not None:
                 raise refused(job, run.error)

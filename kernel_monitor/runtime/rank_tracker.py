@@ -178,6 +178,8 @@ class RankTracker:
             self._series = frozenset(series.name for series in ranks_series(ranks))
             self._store.set_ranks(ranks)
             self.commands.look(server.leads())
+            for job in {rank.job for rank in ranks if rank.alive}:
+                self.notes.pop(job, None)  # it has begun again
         self._read_states()
         if ranks and self._store.last_seq:
             self._judge(server)

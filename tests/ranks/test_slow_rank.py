@@ -10,7 +10,7 @@ from tests.kernel.kernels import Page
 from .slowed import SLOW
 
 IN_TIME_S = 5.0
-STEPS, AFTER = 165, 65
+STEPS, AFTER = 150, 55
 
 
 def trained(page: Page, port: int, cause: str, file: Path) -> list[dict[str, Any]]:
