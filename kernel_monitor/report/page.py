@@ -50,7 +50,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
     "cannot": ("What it cannot say", findings.cannot),
     "machine": ("Machine", machine.facts),
     "gpus": ("GPUs", machine.gpus),
-    "nodes": ("CPU machines", machine.nodes),
+    "nodes": ("Other machines", machine.nodes),
     "processes": ("Processes", machine.processes),
     "limits": ("Limits", machine.limits),
     "method": ("Method", machine.method),

@@ -111,7 +111,8 @@ def test_the_report_has_a_row_for_each_rank() -> None:
     assert found is not None
     said = " ".join(Page(found).text.split())
     assert "300 images/s over 3 ranks. Rank 1 (rack-b) is the slowest: it waits for its data" in said
-    assert "2 this host GPU 0 · NVIDIA L4 20 ms" in said
+    assert "GPUs: NVIDIA L4." in said
+    assert "2 this host 0 20 2" in said
     assert "1 × by its data" in said
     assert section(Subject(Store().snapshot([], {}), nothing("nothing"), UTC), "ranks") is None
 
