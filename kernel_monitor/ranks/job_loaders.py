@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,15 @@ from .coverage import Coverage, Covered
 from .merged_state import ALIAS, merged, status
 from .rank import Rank
 from .rank_frames import Frame
+from .rank_loaders import COUNTS
 
 if TYPE_CHECKING:
     from ..protocol.states import LoaderState
 
 KEPT = 2  # newest epochs of a loader whose samples are counted
 KEPT_COMMANDS = 64
+HELD_S = 2.0  # how long ranks may be in different epochs before that is shown
+EPOCH = (*COUNTS, "epoch", "batch", "batches", "padded", "once")  # of a state, what is of its newest epoch
 Key = tuple[int, str]  # of a job's loader: the job's number and the loader's name
 
 
@@ -69,7 +73,9 @@ class JobEpoch:
 class JobLoaders:
     """Is told of frames on the server's thread, and asked by others under its lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._whole: dict[Key, tuple[float, LoaderState]] = {}  # when all ranks were in one epoch, and their state then
         self._processes: dict[str, _Process] = {}  # by the rank's id
         self._coverage: dict[Key, dict[int, Coverage]] = {}
         self._commands: list[_Command] = []

@@ -77,7 +77,9 @@ def test_a_rank_that_uses_nothing_of_ours_shows_its_cpu(page: Page) -> None:
         "process = subprocess.Popen([sys.executable, '-c', busy], env={**os.environ, 'RANK': '0', 'WORLD_SIZE': '1'})"
     )
     until = time.monotonic() + 15
-    while page.value("monitor.live_session.ranks.values({}, {}).get('rank/1-0/cpu', 0)") < 2:  # others may leave it little
+    while (
+        page.value("monitor.live_session.ranks.values({}, {}).get('rank/1-0/cpu', 0)") < 2
+    ):  # others may leave it little
         assert time.monotonic() < until, ranks(page)
         time.sleep(0.2)
     assert ranks(page) == [(1, 0, 1, False, True, None)]

@@ -49,7 +49,8 @@ class Job:
     """A job of some ranks, whose frames go through their bytes."""
 
     def __init__(self, world: int = 2) -> None:
-        self.loaders = JobLoaders()
+        self.now = 0.0
+        self.loaders = JobLoaders(lambda: self.now)
         self.ranks = [Rank(f"1-{number}", 1, number, world) for number in range(world)]
 
     def hear(
@@ -103,8 +104,11 @@ def test_states_of_ranks_are_one() -> None:
         "dali-cpu": (True, None, "not on rank 1: No DALI."),
         "dali-gpu": (False, "No GPU.", None),
     }
-    # Of a rank that has not begun the newest epoch nothing is counted.
+    # Frames come one after the other: the epoch before is shown until all have begun the next one, but not for ever.
     job.hear(0, state(epoch=1, samples=4, planned=20))
+    found = job.state()
+    assert (found["epoch"], found["samples"], found["batch"]) == (0, 24, 2)
+    job.now += 2.1
     found = job.state()
     assert (found["epoch"], found["samples"], found["batch"]) == (1, 4, 0)
 
