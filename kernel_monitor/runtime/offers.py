@@ -148,8 +148,11 @@ class Offers:
 
 
 def under_way(tasks: Mapping[str, Any] | None) -> set[str]:
-    """The names of the running ones among the states of *Diagnose* and *Profile* (None if never started)."""
-    return {name for name, state in (tasks or {}).items() if state is not None and state["state"] == "running"}
+    """The names of the running ones among the states of *Diagnose* and *Profile* (None if never started).
+
+    What else is among them, such as a rank that runs alone, is in a process of its own and disturbs no measurement.
+    """
+    return {name for name, state in (tasks or {}).items() if state is not None and state.get("state") == "running"}
 
 
 def _chosen(state: State) -> Any:

@@ -40,6 +40,8 @@ def test_a_job_is_compared_with_one_of_its_ranks_alone(page: Page, port: int, tm
     page.run("process.terminate(); process.wait()")
     wait_for(page, "not any(r.alive for r in ranks)", 15)
 
+    # A page may ask for it, and offers to loops are looked at as before.
+    assert page.value("(monitor.rank_commands.state()['running'], monitor.offers)") == (False, [])
     question = refusal(page, "monitor.run_alone(seconds=5)")
     assert "-m tests.ranks.training" in question
     assert "confirmed=True" in question
