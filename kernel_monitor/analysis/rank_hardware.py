@@ -73,15 +73,15 @@ def _place(schema: Schema, rank: Rank) -> str | None:
     """The node of a rank's host; empty: this machine, None: none that is measured."""
     if not rank.host:
         return ""
-    return getattr(rank, "node", "") or next((node.id for node in schema.nodes if node.name == rank.host), None)
+    return rank.node or next((node.id for node in schema.nodes if node.name == rank.host), None)
 
 
 def _gpu_model(schema: Schema, rank: Rank) -> str | None:
     """The product's name of a rank's GPU, where it is known."""
-    index, place = getattr(rank, "gpu", None), _place(schema, rank)
+    index, place = rank.gpu, _place(schema, rank)
     if place == "":
         return next((gpu.name for gpu in schema.gpus if gpu.index == index), None)
-    names: Sequence[str] = next((getattr(node, "gpus", ()) for node in schema.nodes if node.id == place), ())
+    names: Sequence[str] = next((node.gpus for node in schema.nodes if node.id == place), ())
     return names[index] if index is not None and index < len(names) else None
 
 

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import BackendUnavailable, MonitorError
 from .coverage import Coverage, Covered
@@ -198,7 +198,15 @@ class JobLoaders:
         newest = max(state["epoch"] for _, state in own)
         coverage = self._coverage.get(key, {}).get(newest)
         covered = None if coverage is None else coverage.covered()
-        state: LoaderState = merged(_id(key), f"{key[1]} · job {key[0]}", own, words, None if done else target, covered)
+        wanted = None if done else target
+        state: LoaderState = merged(_id(key), f"{key[1]} · job {key[0]}", own, words, wanted, covered)
+        now = self._clock()
+        if all(each["epoch"] == newest for _, each in own):
+            self._whole[key] = now, state
+        elif key in self._whole and now - self._whole[key][0] < HELD_S:
+            # The ranks' frames come one after the other: until all have begun the epoch, the one before is shown.
+            counts = {name: value for name, value in self._whole[key][1].items() if name in EPOCH}
+            return cast("LoaderState", {**state, **counts})
         return state
 
     def _switch(self, key: Key) -> _Command | None:
