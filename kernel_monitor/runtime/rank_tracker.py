@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -236,7 +237,9 @@ class RankTracker:
                 shown[job] = before
         self.slow = shown
 
-    def values(self, host: Mapping[str, float], nodes: Mapping[str, float]) -> dict[str, float]:
+    def values(
+        self, host: Mapping[str, float] = MappingProxyType({}), nodes: Mapping[str, float] = MappingProxyType({})
+    ) -> dict[str, float]:
         """The newest values of the ranks that are alive and of their jobs, by the series' names.
 
         `host`, `nodes`: the newest values of this machine and of the others, of which ranks get those of their GPU.
