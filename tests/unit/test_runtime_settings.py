@@ -147,3 +147,24 @@ def test_a_monitor_that_does_not_run_takes_settings_for_later() -> None:
     assert monitor.settings["charts"] == ["cpu", "io"]
     assert (monitor.store.schema.capacity, monitor.store.schema.charts) == (240, ("cpu", "io"))
     assert monitor.recording["state"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept"),
+    [
+        ("node-2", ("node-2",)),
+        (["node-2", "node-1", "node-2"], ("node-2", "node-1")),
+        (["node-2", "all"], ("all",)),
+        ("none", ("none",)),
+        ([], ("none",)),
+        ("default", None),
+    ],
+)
+def test_machines_are_unfolded_by_their_ids_and_by_words(wanted: Any, kept: tuple[str, ...] | None) -> None:
+    assert Settings().changed(unfolded=wanted).unfolded == kept
+
+
+@pytest.mark.parametrize("wanted", [3, ["a/b"], [1], {"node-1": True}])
+def test_what_names_no_machine_is_refused(wanted: Any) -> None:
+    with pytest.raises(SessionError, match="unfolded is a list of ids such as node-1"):
+        Settings().changed(unfolded=wanted)
