@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import BackendUnavailable, MonitorError
 from .coverage import Coverage, Covered
-from .merged_state import ALIAS, merged, status
+from .merged_state import ALIAS, alike, merged, numbers, status
 from .rank import Rank
 from .rank_frames import Frame
 from .rank_loaders import COUNTS
@@ -130,8 +130,8 @@ class JobLoaders:
                     found.append((key, words))
         return found
 
-    def finished(self) -> list[JobEpoch]:
-        """The epochs that all ranks have finished since the last call."""
+    def finished(self, ranks: Sequence[Rank]) -> list[JobEpoch]:
+        """The epochs that all ranks have finished since the last call; frees what is kept of jobs that have ended."""
         found = []
         for key, epochs in self._coverage.items():
             for number, coverage in epochs.items():
@@ -139,6 +139,8 @@ class JobLoaders:
                 if covered is not None and covered.finished and (key, number) not in self._told:
                     self._told.add((key, number))
                     found.append(JobEpoch(*key, number, coverage.world, covered))
+        alive = {rank.job for rank in ranks if rank.alive}
+        self._coverage = {key: epochs for key, epochs in self._coverage.items() if key[0] in alive}
         return found
 
     def switch(self, loader: str, backend: str, ranks: Sequence[Rank]) -> None:
@@ -195,6 +197,7 @@ class JobLoaders:
         target = None if command is None else command.message["backend"]
         waiting, refusals = ({}, {}) if command is None else (command.waiting, command.refusals)
         words, done = status(own, target, waiting, refusals)
+        words = "; ".join([words, *self._knobs_refused(key, own)])
         newest = max(state["epoch"] for _, state in own)
         coverage = self._coverage.get(key, {}).get(newest)
         covered = None if coverage is None else coverage.covered()
@@ -211,8 +214,19 @@ class JobLoaders:
 
     def _switch(self, key: Key) -> _Command | None:
         """The newest switch of a loader."""
-        own = [command for command in self._commands if command.of == key and command.message["do"] == "switch"]
+        return self._newest(key, "switch")
+
+    def _newest(self, key: Key, what: str) -> _Command | None:
+        own = [command for command in self._commands if command.of == key and command.message["do"] == what]
         return own[-1] if own else None
+
+    def _knobs_refused(self, key: Key, own: Sequence[tuple[Rank, dict[str, Any]]]) -> list[str]:
+        """Which ranks did not take the newest knobs, and why."""
+        command = self._newest(key, "set")
+        said = {} if command is None else command.refusals
+        return [
+            f"{numbers(who)}: {why}" for why, who in alike((rank, said[rank.id]) for rank, _ in own if rank.id in said)
+        ]
 
     def _of(self, rank: Rank, name: str, epoch: int, length: int) -> Coverage:
         epochs = self._coverage.setdefault((rank.job, name), {})

@@ -90,9 +90,10 @@ def status(states: States, target: str | None, waiting: Iterable[str], refusals:
         if rank.id in missing or state["wanted"] is not None:
             under_way.append(rank)
         else:
-            left.append((rank, f"stays on {state['backend']}: {refusals.get(rank.id) or state['status']}"))
+            why = refusals.get(rank.id) or (state["status"] if state["status"] != state["backend"] else "")
+            left.append((rank, f"stays on {state['backend']}: {why}" if why else f"on {state['backend']}"))
     words = [f"{target} on {len(there)} of {count}" if len(there) < len(states) else f"{target} on {count}"]
-    words += [f"{numbers(ranks)} {why}" for why, ranks in _alike(left)]
+    words += [f"{numbers(ranks)} {why}" for why, ranks in alike(left)]
     return "; ".join(words), not under_way
 
 
@@ -121,15 +122,15 @@ def _engine(name: str, states: States) -> EngineState:
         return EngineState(name=name, available=False, reason=OWN_CLUSTER, confirm=None, note=None)
     lacking = [(rank, engine["reason"] or "not available") for rank, engine in own if not engine["available"]]
     if len(lacking) == len(own):
-        reasons = _alike(lacking)
+        reasons = alike(lacking)
         reason = reasons[0][0] if len(reasons) == 1 else "; ".join(f"{numbers(who)}: {why}" for why, who in reasons)
         return EngineState(name=name, available=False, reason=reason, confirm=None, note=None)
-    notes = [f"not on {numbers(ranks)}: {why}" for why, ranks in _alike(lacking)]
+    notes = [f"not on {numbers(ranks)}: {why}" for why, ranks in alike(lacking)]
     notes += dict.fromkeys(engine["note"] for _, engine in own if engine["available"] and engine["note"])
     return EngineState(name=name, available=True, reason=None, confirm=confirm, note="; ".join(notes) or None)
 
 
-def _alike(said: Iterable[tuple[Rank, str]]) -> list[tuple[str, list[Rank]]]:
+def alike(said: Iterable[tuple[Rank, str]]) -> list[tuple[str, list[Rank]]]:
     """Who said the same."""
     found: dict[str, list[Rank]] = {}
     for rank, words in said:

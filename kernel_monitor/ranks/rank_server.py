@@ -115,7 +115,8 @@ class RankServer:
     def outcomes(self) -> tuple[list[tuple[Key, str]], list[JobEpoch]]:
         """The switches that all ranks have answered, and the epochs that all have finished, since the last call."""
         with self._lock:
-            return self.loaders.settled(self.jobs.ranks()), self.loaders.finished()
+            ranks = self.jobs.ranks()
+            return self.loaders.settled(ranks), self.loaders.finished(ranks)
 
     def switch(self, loader: str, backend: str) -> None:
         """Have all ranks switch a job's loader (its id). Raises as `JobLoaders.switch`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,25 @@ def test_a_rank_that_ends_or_starts_again_is_not_waited_for() -> None:
     assert (found["status"], found["wanted"], found["ranks"]) == ("dali-cpu on 1 rank", None, 1)
     # Started again it is another process, which nobody has asked.
     assert job.hear(1, pid=900)["commands"] == []
-    assert job.state()["status"] == "dali-cpu on 1 of 2 ranks; rank 1 stays on torchvision: torchvision"
+    assert job.state()["status"] == "dali-cpu on 1 of 2 ranks; rank 1 on torchvision"
+    # What is kept of a job is freed when none of its ranks is left.
+    job.hear(0, chunks=[piece(0, [0], planned=1)])
+    job.loaders.finished([replace(rank, alive=False) for rank in job.ranks])
+    assert job.loaders._coverage == {}
+
+
+def test_knobs_go_to_all_ranks_and_a_refusal_is_said() -> None:
+    job = Job()
+    for rank in (0, 1):
+        job.hear(rank)
+    job.loaders.set(LOADER, {"workers": 3}, job.ranks)
+    sent = {"id": 1, "loader": "loader-7", "do": "set", "knobs": {"workers": 3}}
+    assert [job.hear(rank)["commands"] for rank in (0, 1)] == [[sent], [sent]]
+    job.hear(0, handled={1: None})
+    job.hear(1, handled={1: "workers is at most 2 here."})
+    assert job.state()["status"] == "torchvision on 2 ranks; rank 1: workers is at most 2 here."
+    job.loaders.set(LOADER, {"workers": 2}, job.ranks)
+    assert job.state()["status"] == "torchvision on 2 ranks"
 
 
 def covered(job: Job) -> tuple[int, ...] | None:
@@ -175,11 +194,11 @@ def test_samples_are_counted_over_all_ranks() -> None:
     assert job.hear(1, chunks=[piece(3, [7], planned=5)])["had"] == {"loader-7": {0: 2}}
     assert covered(job) == (6, 0, 0, 0)
     job.hear(0, chunks=[piece(4, [8], planned=5, finished=True)])
-    assert job.loaders.finished() == []
+    assert job.loaders.finished(job.ranks) == []
     job.hear(1, chunks=[piece(2, [5, 7, 9], planned=5, finished=True)])
-    (epoch,) = job.loaders.finished()
+    (epoch,) = job.loaders.finished(job.ranks)
     assert epoch.sentence == "epoch 1 over 2 ranks: 10 of 10 samples once, 0 lost, 0 delivered twice"
-    assert job.loaders.finished() == []
+    assert job.loaders.finished(job.ranks) == []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +226,7 @@ def test_nothing_is_claimed_where_the_samplers_do_not_share_one_data_set(changes
     job.hear(1, chunks=[piece(0, [0, 2], planned=2, finished=True, **changes)])
     assert covered(job) is None
     assert not job.state()["once"]
-    assert job.loaders.finished() == []
+    assert job.loaders.finished(job.ranks) == []
 
 
 def test_a_rank_that_is_started_again_begins_the_count_anew() -> None:
