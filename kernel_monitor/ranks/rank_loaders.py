@@ -116,8 +116,8 @@ class RankLoaders:
             try:
                 _obey(command)
                 refusal = None
-            except (MonitorError, TypeError, ValueError) as error:
-                refusal = line(str(error), LONGEST)
+            except Exception as error:  # noqa: BLE001 - whatever an engine raises is the rank's answer
+                refusal = line(str(error) or type(error).__name__, LONGEST)
             self.handled[command["id"]] = refusal
             while len(self.handled) > HANDLED:
                 del self.handled[next(iter(self.handled))]

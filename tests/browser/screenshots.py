@@ -1,11 +1,12 @@
 """``make screenshots``: cell, sidebar and report, light and dark, wide and narrow, to build/screens.
 
-    python -m tests.browser.screenshots [DIR] [train] [verdict] [scale] [report]
+    python -m tests.browser.screenshots [DIR] [train] [verdict] [scale] [ranks] [report]
 
 ``train`` is a real run: a notebook trains in JupyterLab, a loader is swapped by a click, and Chromium takes the
 picture; then its recording is opened. ``verdict`` is one that its loader holds up: *Diagnose* is pressed, ten steps are
 profiled, and everything is unfolded. ``scale`` is JupyterLab over a machine of 256 cores and eight GPUs that is not
-there, and ``report`` the exported page of such machines, on the screen and on paper. Without a name, all of them.
+there, ``ranks`` a job of two real ranks whose loaders are switched by a click, and ``report`` the exported page of
+large machines, on the screen and on paper. Without a name, all of them.
 Without DIR, the pictures that the documentation shows are also copied to docs/screens.
 """
 
@@ -22,6 +23,7 @@ from playwright.sync_api import Browser, Page
 
 from kernel_monitor.output import write
 from kernel_monitor.report.page import render
+from tests.loaders.conftest import make_folder
 
 from .lab import CELL, SIDEBAR, Lab, Server, chromium, server
 from .reported import reported
@@ -52,16 +54,19 @@ for epoch in range(40):
     for images, labels in loader:
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad(); loss.backward(); optimizer.step()"""
-
+RANKS = """\
+import os, sys
+os.environ |= {{"EPOCHS": "200", "STEP": "0.05", "OMP_NUM_THREADS": "1", "PYTHONPATH": "{root}"}}
+!{{sys.executable}} -m torch.distributed.run --standalone --nproc_per_node 2 -m tests.ranks.switching {photos} {out}"""
 
 BUSY_S = 15
 BUSY = f"import time\nuntil = time.monotonic() + {BUSY_S + 5}\nwhile time.monotonic() < until: pass"
 SHOW_ALL = "%monitor show all"
 THEMES = ("light", "dark")
-SCENES = ("train", "verdict", "scale", "report")
+SCENES = ("train", "verdict", "scale", "ranks", "report")
 TARGET = Path("build/screens")
 SHOWN = Path("docs/screens")
-"""The pictures that README and docs show; the only ones in the repository, at most eight."""
+"""The pictures that README and docs show; the only ones in the repository, at most nine."""
 
 
 def main(target: Path, scenes: Sequence[str] = SCENES) -> None:
@@ -70,9 +75,8 @@ def main(target: Path, scenes: Sequence[str] = SCENES) -> None:
     with chromium() as browser:
         for scene in scenes:
             with tempfile.TemporaryDirectory() as folder:
-                {"train": train, "verdict": verdict, "scale": scale, "report": reports}[scene](
-                    browser, Path(folder), target
-                )
+                takes = {"train": train, "verdict": verdict, "scale": scale, "ranks": ranks, "report": reports}
+                takes[scene](browser, Path(folder), target)
     for picture in sorted([*target.glob("*.png"), *target.glob("*.pdf")]):
         print(picture, picture.stat().st_size // 1024, "KiB")
 
@@ -124,6 +128,37 @@ def scale(browser: Browser, root: Path, target: Path) -> None:
                 lab.page.evaluate("(cell) => document.querySelector(cell).scrollIntoView()", CELL)
                 time.sleep(8)
                 lab.dashboard(CELL).screenshot(path=target / f"charts-{theme}.png")
+                lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+            finally:
+                lab.close()
+
+
+def ranks(browser: Browser, root: Path, target: Path) -> None:
+    """Two ranks in cell and sidebar, after one click has switched the loaders of both."""
+    photos = make_folder(root / "photos", 203)
+    with server(root) as running:
+        for theme in THEMES:
+            out = root / f"out-{theme}"
+            out.mkdir()
+            (out / "go").touch()
+            lab = Lab(browser, running, width=1500, height=1240, dark=theme == "dark")
+            try:
+                job = RANKS.format(root=Path.cwd(), photos=photos, out=out)
+                lab.open(running.notebook(f"ranks-{theme}.ipynb", "%load_ext kernel_monitor\n%monitor", job))
+                lab.command("application:toggle-left-area")
+                lab.run_cell(0)
+                lab.wait_running(CELL)
+                lab.open_sidebar()
+                lab.run_cell(1)
+                dashboard = lab.dashboard(CELL)
+                dashboard.get_by_text("torchvision on 2 ranks").first.wait_for(timeout=90_000)
+                time.sleep(BUSY_S / 2)
+                dashboard.get_by_role("radio", name="dali-cpu").click()
+                dashboard.get_by_text("dali-cpu on 2 ranks").first.wait_for(timeout=60_000)
+                time.sleep(BUSY_S / 2)
+                lab.page.screenshot(path=target / f"ranks-{theme}.png")
+                (out / "enough").touch()
+                lab.wait_for_idle()
                 lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
             finally:
                 lab.close()

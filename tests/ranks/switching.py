@@ -27,7 +27,7 @@ def main(folder: str, out: Path) -> None:
     rank = int(os.environ["RANK"])
     if os.environ.get("WITHOUT_DALI") == str(rank):
         sys.modules["nvidia.dali"] = None  # type: ignore[assignment]
-    from kernel_monitor import switchable
+    from kernel_monitor import monitor, switchable
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -42,6 +42,7 @@ def main(folder: str, out: Path) -> None:
         nn.Sequential(nn.Conv2d(3, 4, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    monitor.watch(model, optimizer)
     losses, ends, counts = [], [], []
     while not (out / "go").exists():
         time.sleep(0.05)
