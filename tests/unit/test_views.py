@@ -109,7 +109,7 @@ def test_the_sources_are_the_documented_ones() -> None:
     assert found["images-means"] == {"kind": "means", "columns": {"y0": "loader/loader-1/images"}, "seconds": 2.0}
     steps = {"y0": "loader/loader-1/wait", "y1": "loader/loader-1/step"}
     assert found["wait-lines"] == {"kind": "lines", "columns": steps}
-    assert found["markers"] == {"kind": "markers", "events": ["switch", "mark"]}
+    assert found["markers"] == {"kind": "markers", "events": ["switch", "mark", "job-switch"]}
     assert found["bands"] == {"kind": "bands", "backend": "synthetic"}
 
 
