@@ -21,7 +21,7 @@ export class AloneView {
     () => void this.attempt(() => this.actions.stop())
   );
   private readonly question = new Question('Run one rank alone');
-  private readonly failed = element('p', 'km-wrong');
+  private readonly failed = element('p', 'km-alone-failed');
   private alone: Alone | null = null;
   private busy = false;
 
