@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..protocol.states import LoaderState
 
 LOOK_S = 0.5  # between two looks at who has joined
+FEW = 32  # ranks that are judged at each look; more of them less often, as it takes longer
 PHASES_S = 0.25  # between two looks at which ranks are the slowest and the median one: frames come half as often
 SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
 HELD_S = 4.0  # how long it stays when nothing is found any more: a rank that is slow now and then is one that is slow
@@ -67,7 +68,7 @@ class RankTracker:
         self._files: SessionFiles | None = None  # of the last server: its ranks come back to the next one
         self._kept: list[RankServer] = []  # of the parent of a fork: ZeroMQ's objects must not be freed in a child
         self._states: list[LoaderState] = []  # of the jobs' loaders
-        self._due = self._phases_due = 0.0
+        self._due = self._judge_due = self._phases_due = 0.0
         self._phases: dict[str, float] = {}
         self._clock: float | None = None  # ms, as of `coarse`
         self._said: dict[int, float] = {}  # by the job's number, in session s: since when its sentence is shown
@@ -183,7 +184,9 @@ class RankTracker:
                 self.notes.pop(job, None)  # it has begun again
         self._read_states()
         if ranks and self._store.last_seq:
-            self._judge(server)
+            if now >= self._judge_due:
+                self._judge_due = now + LOOK_S * max(1.0, len(ranks) / FEW)
+                self._judge(server)
             self._tell(server)
 
     def _tell(self, server: RankServer) -> None:
