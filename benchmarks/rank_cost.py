@@ -1,7 +1,7 @@
 """What joining a session costs a rank, in alternating pairs: its thread's CPU, and its steps of 20 ms.
 
-The rank is a process of its own whose steps hold the interpreter all the time, the worst case for a thread beside
-them; the session's server is in this process. Joined or not, the steps are measured.
+The rank is a process of its own that trains a small network with one thread, in steps of about 20 ms; the session's
+server is in this process. Joined or not, the steps are measured.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from kernel_monitor import watch_loader
 from kernel_monitor.ranks import session_files
 from kernel_monitor.ranks.rank_client import RankClient
 from kernel_monitor.ranks.rank_server import RankServer
+from kernel_monitor.ranks.session_files import VARIABLE
 
 from .common import Bar, spread
 from .overhead import interval
@@ -27,6 +31,8 @@ from .overhead import interval
 STEP_S = 0.02
 MOST_CPU = 0.5  # % of a core
 MOST_TIME = 1.002  # of the step time
+MODEL = nn.Sequential(nn.Conv2d(3, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten())
+IMAGES = torch.rand(4, 3, 64, 64)
 SETTLE_S = 0.6  # so that the last frames of one half are not in the next
 
 
@@ -35,7 +41,9 @@ def measure(pairs: int, seconds: float) -> list[Bar]:
     server = RankServer()
     try:
         words = [sys.executable, "-m", "benchmarks.rank_cost", server.folder, str(pairs), str(seconds)]
-        output = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+        # Else its loops would join by themselves, in both halves.
+        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+        output = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
         ranks = server.ranks()
     finally:
         server.stop()
@@ -59,6 +67,7 @@ def measure(pairs: int, seconds: float) -> list[Bar]:
 def rank(folder: str, pairs: int, seconds: float) -> dict[str, Any]:
     """The rank: alternates between joined and alone."""
     os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_PORT="1")
+    torch.set_num_threads(1)
     join = session_files.read(folder)
     turns, steps = _turns(), max(5, round(seconds / STEP_S))
     ratios, alone, spent, joined_s = [], [], 0.0, 0.0
@@ -93,9 +102,7 @@ def _half(turns: int, loop: Any) -> float:
 
 def _turns() -> int:
     """How many turns of the computation take `STEP_S` here."""
-    turns = 100_000
-    quickest = min(_timed(turns) for _ in range(20))
-    return round(turns * STEP_S / quickest)
+    return max(1, round(4 * STEP_S / min(_timed(4) for _ in range(20))))
 
 
 def _timed(turns: int) -> float:
@@ -105,9 +112,9 @@ def _timed(turns: int) -> float:
 
 
 def _compute(turns: int) -> None:
-    total = 0
-    for number in range(turns):
-        total += number
+    """Part of a training step: forward and backward passes of a small network."""
+    for _ in range(turns):
+        MODEL(IMAGES).sum().backward()
 
 
 def _cpu() -> float:

@@ -1,7 +1,7 @@
 """What the ranks of a training cost: the kernel that hears them, and the page that shows them.
 
     python -m benchmarks.ranks [--part rank] [--part kernel] [--part page] [--hosts 8] [--ranks 8] [--cores 64]
-                               [--seconds 30] [--pairs 24]
+                               [--seconds 30] [--pairs 60]
 
 rank     what joining costs a rank: its thread, and its steps of 20 ms, in alternating pairs (`benchmarks.rank_cost`).
 kernel   a monitor in a process of its own, measuring and recording, first alone and then with the ranks of other hosts
@@ -28,6 +28,7 @@ from .common import Bar, machine, report
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTLE_S = 8.0
+HALF_S = 2.0  # of a pair: the machine's speed drifts
 BAR_KERNEL = 5.0  # % of a core
 BAR_PAGE_MS = 100.0  # of the main thread in each second
 KERNEL = """
@@ -160,7 +161,7 @@ def page(options: argparse.Namespace) -> list[Bar]:
 
 def rank(options: argparse.Namespace) -> list[Bar]:
     """The rank's half."""
-    return rank_cost.measure(options.pairs, min(options.seconds, 6.0))
+    return rank_cost.measure(options.pairs, HALF_S)
 
 
 PARTS = {"rank": rank, "kernel": kernel, "page": page}
@@ -175,7 +176,7 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=64, help="of each host")
     parser.add_argument("--gpus", type=int, default=8, help="of each host")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each segment")
-    parser.add_argument("--pairs", type=int, default=24, help="of a rank that has joined and one that has not")
+    parser.add_argument("--pairs", type=int, default=60, help="of a rank that has joined and one that has not")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     options = parser.parse_args()
     print(machine())

@@ -31,6 +31,7 @@ PERIOD_S = 0.5  # between two frames
 QUEUE = 20  # frames that wait for a slow link: ten seconds
 SILENT_S = 600.0  # a kernel on another machine of which nothing is heard for so long is gone
 METERS = 16  # loaders that are followed, the newest
+LOOK_S = 2.0  # between two looks at whether the session is still there
 DEVICE_S = 5.0  # between two looks at which GPU is used
 GOODBYE_S = 0.3  # at the process's end, for the last frame
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class RankClient:
         self._host = HostSampler()
         self._device, self._device_due = "", 0.0
         self._heard = time.monotonic()
+        self._look_due = 0.0
         self._before = (time.monotonic(), time.process_time())
         self.dropped = 0
         self.left_out = 0
@@ -124,7 +126,11 @@ class RankClient:
         return (wanted or list(self._join.addresses))[0]
 
     def _there(self) -> bool:
-        """Whether the session may still be there."""
+        """Whether the session may still be there; looked at rarely, as each system call costs a busy loop the GIL."""
+        now = time.monotonic()
+        if now < self._look_due:
+            return True
+        self._look_due = now + LOOK_S
         if self._join.host == identity.host_key():
             return os.path.isdir(self._folder) and is_alive(self._join.pid, self._join.start)  # noqa: PTH112
         return time.monotonic() - self._heard < SILENT_S
