@@ -12,6 +12,7 @@ Without DIR, the pictures that the documentation shows are also copied to docs/s
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -55,9 +56,9 @@ for epoch in range(40):
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad(); loss.backward(); optimizer.step()"""
 RANKS = """\
-import os, sys
-os.environ |= {{"EPOCHS": "200", "STEP": "0.05", "OMP_NUM_THREADS": "1", "PYTHONPATH": "{root}"}}
-!{{sys.executable}} -m torch.distributed.run --standalone --nproc_per_node 2 -m tests.ranks.switching {photos} {out}"""
+%env EPOCHS=200
+%env STEP=0.05
+!torchrun --standalone --nproc_per_node 2 -m tests.ranks.switching photos {out}"""
 
 BUSY_S = 15
 BUSY = f"import time\nuntil = time.monotonic() + {BUSY_S + 5}\nwhile time.monotonic() < until: pass"
@@ -135,15 +136,17 @@ def scale(browser: Browser, root: Path, target: Path) -> None:
 
 def ranks(browser: Browser, root: Path, target: Path) -> None:
     """Two ranks in cell and sidebar, after one click has switched the loaders of both."""
-    photos = make_folder(root / "photos", 203)
+    os.environ["PYTHONPATH"] = str(Path.cwd())  # for the training, which the kernel starts in the notebook's folder
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with server(root) as running:
+        make_folder(running.root / "photos", 203)
         for theme in THEMES:
-            out = root / f"out-{theme}"
+            out = running.root / f"out-{theme}"
             out.mkdir()
             (out / "go").touch()
             lab = Lab(browser, running, width=1500, height=1240, dark=theme == "dark")
             try:
-                job = RANKS.format(root=Path.cwd(), photos=photos, out=out)
+                job = RANKS.format(out=out.name)
                 lab.open(running.notebook(f"ranks-{theme}.ipynb", "%load_ext kernel_monitor\n%monitor", job))
                 lab.command("application:toggle-left-area")
                 lab.run_cell(0)
