@@ -17,6 +17,7 @@ class Covered:
     """Counts of an epoch over all ranks; of samples."""
 
     once: int  # of the data set, that were delivered at least once
+    skipped: int  # that could not be read, or whose places synthetic ones took
     length: int  # of the data set
     padded: int  # delivered again by the samplers' plan, so that each rank has as many
     doubled: int  # delivered again beyond that
@@ -30,6 +31,9 @@ class _Rank:
     end: int = 0  # of its plan, that it has delivered
     planned: int = 0
     finished: bool = False
+    skipped: int = 0
+    lost: int = 0
+    doubled: int = 0
     begun: bool = False
 
 
@@ -54,6 +58,7 @@ class Coverage:
         if not own.begun:
             own.begun, own.place = True, chunk.first
         own.planned, own.finished, own.end = chunk.planned, chunk.finished, chunk.end
+        own.skipped, own.lost, own.doubled = chunk.skipped, chunk.lost, chunk.doubled
         self.shared = self.shared and chunk.shared and chunk.length == self.length == len(self._times)
         again = own.place - chunk.start
         if 0 <= again < chunk.samples:
@@ -74,10 +79,15 @@ class Coverage:
         """None where nothing can be said: a sampler does not share out, or not every rank has begun."""
         if not self.shared or len(self._ranks) < self.world:
             return None
+        ranks = self._ranks.values()
+        # What a rank's plan has and the rank did not deliver, by its own count, was not delivered.
+        skipped, lost = sum(rank.skipped for rank in ranks), sum(rank.lost for rank in ranks)
         again = self._all - self._once
-        planned = sum(rank.planned for rank in self._ranks.values())
+        planned = sum(rank.planned for rank in ranks)
         padded = min(again, max(0, planned - self.length))
-        finished = all(rank.finished and rank.place >= rank.end for rank in self._ranks.values())
-        left_out = max(0, self.length - planned)
-        lost = max(0, self.length - self._once - left_out) if finished else 0
-        return Covered(self._once, self.length, padded, again - padded, lost, finished)
+        finished = all(rank.finished and rank.place >= rank.end for rank in ranks)
+        if finished:
+            lost += max(0, min(self.length, planned) - self._once)  # of no rank's plan, beyond what is left out
+        once = max(0, self._once - skipped - sum(rank.lost for rank in ranks))
+        doubled = again - padded + sum(rank.doubled for rank in ranks)
+        return Covered(once, skipped, self.length, padded, doubled, lost, finished)

@@ -64,10 +64,9 @@ class JobEpoch:
         """Its counts, for people. The first epoch is 1."""
         own = self.covered
         padded = f", {own.padded:,} again so that each rank has as many" if own.padded else ""
-        return (
-            f"epoch {self.epoch + 1} over {self.ranks} ranks: {own.once:,} of {own.length:,} samples once{padded}, "
-            f"{own.lost:,} lost, {own.doubled:,} delivered twice"
-        )
+        skipped = f", {own.skipped:,} skipped or replaced" if own.skipped else ""
+        once = f"{own.once:,} of {own.length:,} samples once{padded}{skipped}"
+        return f"epoch {self.epoch + 1} over {self.ranks} ranks: {once}, {own.lost:,} lost, {own.doubled:,} delivered twice"
 
 
 class JobLoaders:

@@ -35,8 +35,7 @@ def merged(loader: str, name: str, states: States, status: str, wanted: str | No
     for state in own:
         decoded.update(state["decoded"])
     if covered is not None:
-        counts["lost"] += covered.lost
-        counts["doubled"] += covered.doubled
+        counts["lost"], counts["doubled"] = covered.lost, covered.doubled
         counts["padded"] = max(0, sum(planned) - covered.length)
     knobs = [state["knobs"] for _, state in states]
     alike = {key: value if all(other[key] == value for other in knobs) else None for key, value in knobs[0].items()}

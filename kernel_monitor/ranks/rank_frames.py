@@ -118,6 +118,7 @@ def unpacked(message: bytes) -> Frame:
 def _natural(chunk: Chunk) -> int:
     """How many indices a piece has; a ValueError if one of its numbers is none."""
     numbers: list[Any] = [chunk.epoch, chunk.first, chunk.start, chunk.samples, chunk.planned, chunk.length, chunk.end]
+    numbers += [chunk.skipped, chunk.lost, chunk.doubled]
     if not all(isinstance(number, int) and 0 <= number < 1 << 40 for number in numbers):
         raise ValueError("a piece of an epoch that is none")
     return chunk.samples

@@ -51,6 +51,9 @@ class Chunk(NamedTuple):
     shared: bool  # whether the sampler takes one rank's share
     finished: bool  # the plan has ended, and all of it was answered
     end: int  # the place after the last sample that was answered
+    skipped: int  # of the samples answered, those that could not be read, and those that synthetic ones replaced
+    lost: int  # lost, doubled: by the rank's own count of its plan
+    doubled: int
 
 
 class Record(Protocol):
@@ -65,6 +68,10 @@ class Record(Protocol):
     finished: bool
     length: int | None
     shared: bool
+    skipped: int
+    replaced: int
+    lost: int
+    doubled: int
 
     @property
     def planned(self) -> int: ...
@@ -153,7 +160,8 @@ def _chunk(key: str, record: Record, had: int | None, room: int) -> tuple[Chunk,
     indices = record.indices[start : min(end, start + room)] if start < end else record.indices[:0]
     sent = np.frombuffer(indices, dtype=np.int64).astype("<u4").tobytes() if indices else b""
     length, planned = record.length or 0, record.planned
-    return Chunk(key, record.number, first, start, len(indices), planned, length, record.shared, finished, end), sent
+    plan = (key, record.number, first, start, len(indices), planned, length, record.shared, finished, end)
+    return Chunk(*plan, record.skipped + record.replaced, record.lost, record.doubled), sent
 
 
 def _obey(command: dict[str, Any]) -> None:

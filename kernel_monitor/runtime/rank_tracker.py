@@ -221,15 +221,8 @@ class RankTracker:
             before, slow = self.slow.get(job), found.get(job)
             if slow is not None:
                 self._seen[job] = end
-            same = (
-                before is not None
-                and slow is not None
-                and (before.rank.id, before.cause)
-                == (
-                    slow.rank.id,
-                    slow.cause,
-                )
-            )
+            known = None if before is None else (before.rank.id, before.cause)
+            same = slow is not None and known == (slow.rank.id, slow.cause)
             if before is not None and (same or slow is None) and end - self._said[job] < SAID_S:
                 shown[job] = before  # numbers that change more often cannot be read
             elif slow is not None:

@@ -12,21 +12,18 @@ from tests.loaders.conftest import make_folder
 from .lab import CELL, Lab
 
 ROOT = Path(__file__).parents[2]
-TORCHRUN = """\
+LAUNCHER = """\
 import os, socket, subprocess, sys
 with socket.socket() as found:
     found.bind(("127.0.0.1", 0))
     port = str(found.getsockname()[1])
 command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1"]
+"""
+TORCHRUN = """\
 settings = {{**os.environ, "STEPS": "5000", "SLOW_RANK": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": "{root}"}}
 job = subprocess.Popen([*command, "--master_port", port, "-m", "tests.ranks.training"], env=settings, cwd="{root}")"""
 END = "job.terminate(); job.wait()"
 SWITCHING = """\
-import os, socket, subprocess, sys
-with socket.socket() as found:
-    found.bind(("127.0.0.1", 0))
-    port = str(found.getsockname()[1])
-command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1"]
 settings = {{**os.environ, "EPOCHS": "200", "STEP": "0.05", "OMP_NUM_THREADS": "1", "PYTHONPATH": "{root}"}}
 script = ["-m", "tests.ranks.switching", "{photos}", "{out}"]
 status = subprocess.run([*command, "--master_port", port, *script], env=settings, cwd="{root}").returncode"""
@@ -35,7 +32,7 @@ CLOSE = "job.stdin.close(); job.wait()"
 
 def test_ranks_appear_in_the_cell_with_the_slow_one_named_and_stay_when_they_end(lab: Lab) -> None:
     setup = "%load_ext kernel_monitor\n%monitor"
-    lab.open(lab.server.notebook("ranks.ipynb", setup, TORCHRUN.format(root=ROOT), END))
+    lab.open(lab.server.notebook("ranks.ipynb", setup, LAUNCHER + TORCHRUN.format(root=ROOT), END))
     lab.run_cell(0)
     lab.wait_running(CELL)
     dashboard = lab.dashboard(CELL)
@@ -72,7 +69,9 @@ def test_one_click_switches_all_ranks_while_their_cell_runs(lab: Lab, tmp_path: 
     (out / "go").touch()
     setup = "%load_ext kernel_monitor\n%monitor"
     lab.open(
-        lab.server.notebook("switch.ipynb", setup, SWITCHING.format(root=ROOT, photos=photos, out=out), "print(status)")
+        lab.server.notebook(
+            "switch.ipynb", setup, LAUNCHER + SWITCHING.format(root=ROOT, photos=photos, out=out), "print(status)"
+        )
     )
     lab.run_cell(0)
     lab.wait_running(CELL)

@@ -79,7 +79,8 @@ class Job:
 def piece(start: int, indices: list[int], *, planned: int, end: int | None = None, **changes: Any) -> Any:
     """A piece of the plan of a rank with `planned` samples, of a data set of ten."""
     end = start + len(indices) if end is None else end
-    values: dict[str, Any] = {"length": 10, "shared": True, "finished": False, "epoch": 0, "first": 0, **changes}
+    values: dict[str, Any] = {"length": 10, "shared": True, "finished": False, "epoch": 0, "first": 0}
+    values |= {"skipped": 0, "lost": 0, "doubled": 0, **changes}
     return Chunk("loader-7", start=start, samples=len(indices), planned=planned, end=end, **values), indices
 
 
@@ -237,6 +238,18 @@ def test_a_rank_that_is_started_again_begins_the_count_anew() -> None:
     for rank in (0, 1):
         job.hear(rank, pid=900, chunks=[piece(0, [rank, rank + 2], planned=5)])
     assert covered(job) == (4, 0, 0, 0)
+
+
+def test_what_a_rank_did_not_deliver_of_its_plan_is_not_counted_as_delivered() -> None:
+    job = Job()
+    job.hear(0, chunks=[piece(0, [0, 2, 4, 6, 8], planned=5, finished=True, skipped=1, doubled=1)])
+    job.hear(1, chunks=[piece(0, [1, 3, 5, 7, 9], planned=5, finished=True, lost=2)])
+    (epoch,) = job.loaders.finished(job.ranks)
+    assert covered(job) == (7, 0, 1, 2)
+    assert epoch.sentence == (
+        "epoch 1 over 2 ranks: 7 of 10 samples once, 1 skipped or replaced, 2 lost, 1 delivered twice"
+    )
+    assert (job.state()["lost"], job.state()["doubled"]) == (2, 1)
 
 
 def test_a_large_data_set_is_counted_in_bounded_time() -> None:
