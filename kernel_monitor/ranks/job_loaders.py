@@ -18,7 +18,7 @@ from .rank_loaders import COUNTS
 if TYPE_CHECKING:
     from ..protocol.states import LoaderState
 
-KEPT = 2  # newest epochs of a loader whose samples are counted
+KEPT = 4  # newest epochs of a loader whose samples are counted: short ones follow each other within a frame
 KEPT_COMMANDS = 64
 HELD_S = 2.0  # how long ranks may be in different epochs before that is shown
 EPOCH = (*COUNTS, "epoch", "batch", "batches", "padded", "once")  # of a state, what is of its newest epoch
@@ -66,7 +66,8 @@ class JobEpoch:
         padded = f", {own.padded:,} again so that each rank has as many" if own.padded else ""
         skipped = f", {own.skipped:,} skipped or replaced" if own.skipped else ""
         once = f"{own.once:,} of {own.length:,} samples once{padded}{skipped}"
-        return f"epoch {self.epoch + 1} over {self.ranks} ranks: {once}, {own.lost:,} lost, {own.doubled:,} delivered twice"
+        wrong = f"{own.lost:,} lost, {own.doubled:,} delivered twice"
+        return f"epoch {self.epoch + 1} over {self.ranks} ranks: {once}, {wrong}"
 
 
 class JobLoaders:

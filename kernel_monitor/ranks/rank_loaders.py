@@ -12,7 +12,7 @@ from ..text import line
 
 MOST_LOADERS = 8  # that a frame reports
 MOST_INDICES = 16_000  # that a frame carries: 32,000 samples a second
-EPOCHS = 2  # newest epochs of a loader whose indices are sent
+EPOCHS = 4  # newest epochs of a loader whose indices are sent
 HANDLED = 32  # commands that are remembered, so that one that comes twice is obeyed once
 LONGEST = 500  # letters of a sentence
 UNKNOWN = "it has no such loader any more"
