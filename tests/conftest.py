@@ -41,12 +41,13 @@ class Verdict:
     """What became of the tests of one run."""
 
     passed: int = 0
-    failed: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Of each test that failed, the first line of what it said."""
     hidden: list[str] = field(default_factory=list)
 
     def collected(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.failed.add(report.nodeid)
+            self.failed[report.nodeid] = _said(report)
         elif report.skipped:
             self.hide(report.nodeid, "skipped as a whole")
         elif report.nodeid.endswith(".py") and not report.result:
@@ -54,7 +55,7 @@ class Verdict:
 
     def ran(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.failed.add(report.nodeid)
+            self.failed.setdefault(report.nodeid, _said(report))
         elif report.skipped:
             self.hide(report.nodeid, "xfail" if hasattr(report, "wasxfail") else f"skipped: {_reason(report)}")
         elif report.when == "call":
@@ -63,6 +64,12 @@ class Verdict:
     def hide(self, nodeid: str, why: str) -> None:
         if FREE not in Path(nodeid.split("::", 1)[0]).parts:
             self.hidden.append(f"{nodeid}: {why}")
+
+
+def _said(report: pytest.CollectReport | pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(report.longrepr) if crash is None else str(crash.message)
+    return next(iter(text.splitlines()), "")[:300]
 
 
 def _reason(report: pytest.TestReport) -> str:
@@ -92,7 +99,7 @@ class Recorder:
         if self.file is not None:
             counts = {
                 "passed": self.verdict.passed,
-                "failed": sorted(self.verdict.failed),
+                "failed": dict(sorted(self.verdict.failed.items())),
                 "hidden": self.verdict.hidden,
             }
             Path(self.file).write_text(json.dumps(counts), encoding="utf-8")

@@ -66,12 +66,14 @@ class Result:
     failed: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     again: list[str] = field(default_factory=list)  # those that failed first and then passed alone
+    said: dict[str, str] = field(default_factory=dict)  # the first line of what a test of failed or again said
     seconds: float = 0.0
 
     def add(self, other: Result, seconds: float) -> None:
         self.passed += other.passed
         self.failed += other.failed
         self.hidden += other.hidden
+        self.said |= other.said
         self.seconds += seconds
 
     @property
@@ -127,7 +129,8 @@ def run_pytest(folder: str, out: Path, *, alone: bool) -> Result:
     problem = run([sys.executable, "-m", "pytest", *files, *options], title, good=good)
     if counts.exists():
         read = json.loads(counts.read_text(encoding="utf-8"))
-        result.passed, result.failed, result.hidden = read["passed"], read["failed"], read["hidden"]
+        result.passed, result.failed, result.hidden = read["passed"], list(read["failed"]), read["hidden"]
+        result.said = read["failed"]
     if problem and not result.failed and not result.hidden:
         result.failed.append(f"pytest {problem}")
     return result
@@ -145,7 +148,8 @@ def run_again(result: Result, out: Path) -> None:
     if counts.exists():
         read = json.loads(counts.read_text(encoding="utf-8"))
         if read["passed"] + len(read["failed"]) == len(tests):  # each was run
-            result.failed = read["failed"]
+            result.failed = list(read["failed"])
+            result.said |= read["failed"]
             result.again = [test for test in tests if test not in result.failed]
             result.passed += len(result.again)
 
@@ -177,8 +181,11 @@ def summary(results: list[Result]) -> str:
             f"{result.name:18} {result.passed:5} passed {len(result.failed):4} failed {result.seconds:6.0f} s{mark}"
         )
     for result in results:
-        lines += [f"AGAIN {result.name}: {line} failed beside others and passed alone" for line in result.again]
-        lines += [f"FAILED {result.name}: {line}" for line in result.failed]
+        for mark, tests in ((" failed beside others and passed alone", result.again), ("", result.failed)):
+            for test in tests:
+                lines.append(f"{'AGAIN' if mark else 'FAILED'} {result.name}: {test}{mark}")
+                if said := result.said.get(test):
+                    lines.append(f"    {said}")
         lines += [f"HIDDEN {result.name}: {line}" for line in result.hidden]
         if result.passed == 0 and not result.failed:
             lines.append(f"FAILED {result.name}: no test passed")

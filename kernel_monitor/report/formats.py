@@ -102,7 +102,8 @@ def money(value: float, currency: str) -> str:
     """`$0.00201`, `2.50 €`: three significant digits, in whole units of the currency; `-` where it cannot be said."""
     if not math.isfinite(value):
         return "-"
-    digits = 2 if value == 0 or abs(value) >= 1 else min(2 - math.floor(math.log10(abs(value))), 9)
+    size = float(f"{abs(value):.3g}")  # rounded first: 0.0009999 is 0.00100
+    digits = 2 if size == 0 or size >= 1 else min(2 - math.floor(math.log10(size)), 9)
     figure = f"{value:,.{digits}f}"
     sign = currency.strip()
     return f"{sign}{figure}" if sign and sign in BEFORE else f"{figure} {sign}".strip()

@@ -44,7 +44,7 @@ def run(folder: Path, **files: str) -> tuple[int, dict[str, object]]:
 
 
 def test_a_clean_run_passes(tmp_path: Path) -> None:
-    assert run(tmp_path, unit_good=PASSES) == (0, {"passed": 1, "failed": [], "hidden": []})
+    assert run(tmp_path, unit_good=PASSES) == (0, {"passed": 1, "failed": {}, "hidden": []})
 
 
 @pytest.mark.parametrize("how", HIDERS)
@@ -52,13 +52,13 @@ def test_hiding_fails_the_run(tmp_path: Path, how: str) -> None:
     code, counts = run(tmp_path, unit_good=PASSES, unit_bad=HIDERS[how])
     assert code == 1
     assert counts["passed"] == 1
-    assert counts["failed"] == []
+    assert counts["failed"] == {}
     assert len(counts["hidden"]) == 1  # type: ignore[arg-type]
 
 
 def test_a_failure_is_counted(tmp_path: Path) -> None:
     code, counts = run(tmp_path, unit_good=PASSES, unit_bad="def test_it(): assert 0\n")
-    assert (code, counts) == (1, {"passed": 1, "failed": ["unit/test_bad.py::test_it"], "hidden": []})
+    assert (code, counts) == (1, {"passed": 1, "failed": {"unit/test_bad.py::test_it": "assert 0"}, "hidden": []})
 
 
 def test_the_summary_counts_an_empty_folder_as_a_failure() -> None:
@@ -83,6 +83,7 @@ def test_what_fails_beside_others_is_run_again_and_named(tmp_path: Path, monkeyp
         ["test_some.py::test_passes"],
     )
     text = summary([result])
+    assert "FAILED browser: test_some.py::test_fails\n    assert 0" in text
     assert "AGAIN browser: test_some.py::test_passes failed beside others and passed alone" in text
     assert text.endswith("8 passed, 1 failed")
 

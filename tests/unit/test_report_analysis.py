@@ -249,6 +249,7 @@ def test_a_price_of_zero_and_no_price_are_both_said() -> None:
     [
         (0.00201, "$", "$0.00201"), (2.5, "€", "2.50 €"), (0.0, "CHF", "0.00 CHF"), (math.nan, "$", "-"),
         (1234.5, "£", "£1,234.50"), (2.9e-7, "", "0.000000290"), (45.032, "USD", "45.03 USD"),
+        (0.00099996, "€", "0.00100 €"), (0.9996, "€", "1.00 €"),
     ],
 )  # fmt: skip
 def test_money(value: float, currency: str, shown: str) -> None:

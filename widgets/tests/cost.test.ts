@@ -64,7 +64,10 @@ describe('what images cost', () => {
   });
 
   it('has its figures as the report has them', () => {
-    expect([0.00201, 0.5, 12.345, 1234.5, 0].map(value => money(value, '$'))).toEqual([
+    const values = [0.00099996, 0.9996, 0.00201, 0.5, 12.345, 1234.5, 0];
+    expect(values.map(value => money(value, '$'))).toEqual([
+      '$0.00100',
+      '$1.00',
       '$0.00201',
       '$0.500',
       '$12.35',

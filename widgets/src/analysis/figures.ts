@@ -37,7 +37,7 @@ export function withUnit(value: Figure, unit: string): string {
 
 /** Three digits, in whole units: `2.50 €`, `$0.00201`. */
 export function money(value: number, currency: string): string {
-  const size = Math.abs(value);
+  const size = Number(Math.abs(value).toPrecision(3)); // rounded first: 0.0009999 is 0.00100
   const digits = size === 0 || size >= 1 ? 2 : Math.min(2 - Math.floor(Math.log10(size)), 9);
   const figure = value.toLocaleString('en-US', {
     minimumFractionDigits: digits,

@@ -11,6 +11,9 @@ import type { Backend, Knobs, LoaderState } from '../stream/page_messages.js';
 
 /** How long a click's choice is shown after its answer, in ms. */
 const SETTLE_MS = 300;
+/** A figure of what images cost, and the characters that are kept free for it: `0.0000999`. */
+const FIGURE = /\d[\d.,]*/g;
+const LONGEST = 9;
 
 export interface LoaderActions {
   switchTo(loader: string, backend: string, confirmed: boolean): Promise<LoaderState>;
@@ -56,6 +59,7 @@ export class LoaderControl {
   private readonly knobs: KnobsControl;
   private readonly counter = new CounterView();
   private readonly cost = element('div', 'km-cost');
+  private readonly costLine = element('span', '');
   private readonly facts = element('div', 'km-facts');
   private readonly insight: InsightControl;
   private readonly offer: OfferView;
@@ -93,6 +97,7 @@ export class LoaderControl {
     });
     const line = element('div', 'km-line');
     line.append(this.label, this.insight.verdictEl, this.group);
+    this.cost.append(this.costLine);
     this.facts.append(this.counter.el, this.knobs.el, this.cost);
     this.el.append(line, this.question.el, this.reasons, this.facts);
     this.found.append(this.foundLabel, this.offer.el, this.insight.el);
@@ -140,7 +145,8 @@ export class LoaderControl {
     this.check();
     this.knobs.update(state);
     this.counter.update(state);
-    setText(this.cost, cost);
+    setText(this.costLine, cost);
+    this.cost.dataset.whole = cost.replace(FIGURE, figure => figure.padEnd(LONGEST, '0'));
     this.cost.hidden = cost === '';
     this.insight.update(state, analysis, found, around.live && !isOver);
     this.showOffer(around.live && !isOver ? analysis : null);
