@@ -102,7 +102,10 @@ class Namespaces(Host):
 
     def stop(self) -> None:
         super().stop()
-        _ip("netns", "delete", self._space)  # its end of the cable goes with it, and so the other one
+        # At once: the machine ends a namespace, and the cable with it, some time after it was deleted, and the next
+        # host may have the same names. There is no cable where making one failed.
+        subprocess.run(["ip", "link", "delete", self.interfaces[0]], capture_output=True, timeout=20)
+        _ip("netns", "delete", self._space)
 
 
 def permitted() -> bool:
@@ -129,4 +132,4 @@ def second_host(folder: Path) -> Iterator[Host]:
 
 
 def _ip(*words: str) -> str:
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20).stdout
+    return subprocess.run(["ip", *words], check=True, stdout=subprocess.PIPE, text=True, timeout=20).stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from tests.kernel.kernels import Page
 from tests.loaders.conftest import make_folder
 
 from .conftest import ROOT
-from .test_joining import TORCHRUN, wait_for
+from .test_joining import TORCHRUN, ranks, wait_for
 
 IMAGES = 203  # an odd number: one rank's share is padded by one sample
 LOADER = "job-1/train"
@@ -139,3 +140,43 @@ def test_a_rank_that_cannot_says_why_and_the_other_switches(
     # A last batch that is dropped on each rank is no loss: 12 batches of 8 on each of two ranks.
     epoch = events(page, "job-epoch")[0]
     assert [epoch[name] for name in ("once", "length", "padded", "doubled", "lost")] == [192, IMAGES, 0, 0, 0]
+
+
+def test_a_rank_killed_between_click_and_take_over_is_not_waited_for(
+    page: Page, photos: Path, tmp_path: Path, port: int
+) -> None:
+    out = tmp_path / "out"
+    start(page, photos, out, port, EPOCHS="40", STEP="0.04")
+    until_state(page, "state[0]['ranks'] == 2 and state[0]['batch'] > 2")
+    processes = "monitor.live_session.ranks.server.jobs._processes"
+    pids = page.value(f"[p.identity.pid for p in sorted({processes}, key=lambda p: p.identity.rank)]")
+    os.kill(pids[1], signal.SIGSTOP)  # the other one waits for it in its next collective
+    page.run("monitor.switch('dali-cpu')")
+    state = until_state(page, "state[0]['wanted'] == 'dali-cpu'")
+    assert state["status"] in ("dali-cpu on 0 of 2 ranks", "dali-cpu on 1 of 2 ranks")
+    os.kill(pids[1], signal.SIGKILL)
+    page.run("status = job.wait(60)", timeout=90)
+    assert page.value("status") != 0
+    until_state(page, "state == []")
+    wait_for(page, "not any(r.alive for r in ranks)")
+    assert {reason for *_, reason in ranks(page)} <= {"its process has ended", "it has finished"}
+    assert events(page, "job-switch") == []
+    with pytest.raises(AssertionError, match="no switchable loader"):
+        page.run("monitor.switch('dali-cpu')")
+
+
+def test_nothing_is_claimed_where_each_rank_delivers_everything(
+    page: Page, photos: Path, tmp_path: Path, port: int
+) -> None:
+    out = tmp_path / "out"
+    start(page, photos, out, port, EPOCHS="40", STEP="0.01", SHARED="0")
+    state = until_state(page, "state[0]['ranks'] == 2 and state[0]['batch'] > 2")
+    assert not state["once"]
+    page.run("monitor.switch('dali-cpu')")
+    until_state(page, "state[0]['status'] == 'dali-cpu on 2 ranks'")
+    found = results(page, out)
+    for rank in found:
+        assert [switch["target"] for switch in rank["history"]] == ["dali-cpu"]
+        assert all((count["lost"], count["doubled"]) == (0, 0) for count in rank["counts"])
+        assert len(rank["losses"]) == len(rank["counts"]) * -(-IMAGES // 8)
+    assert events(page, "job-epoch") == []
