@@ -42,12 +42,12 @@ class Verdict:
 
     passed: int = 0
     failed: dict[str, str] = field(default_factory=dict)
-    """Of each test that failed, the first line of what it said."""
+    """Of each test that failed, the first line of its message."""
     hidden: list[str] = field(default_factory=list)
 
     def collected(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.failed[report.nodeid] = _said(report)
+            self.failed[report.nodeid] = _message(report)
         elif report.skipped:
             self.hide(report.nodeid, "skipped as a whole")
         elif report.nodeid.endswith(".py") and not report.result:
@@ -55,7 +55,7 @@ class Verdict:
 
     def ran(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.failed.setdefault(report.nodeid, _said(report))
+            self.failed.setdefault(report.nodeid, _message(report))
         elif report.skipped:
             self.hide(report.nodeid, "xfail" if hasattr(report, "wasxfail") else f"skipped: {_reason(report)}")
         elif report.when == "call":
@@ -66,7 +66,7 @@ class Verdict:
             self.hidden.append(f"{nodeid}: {why}")
 
 
-def _said(report: pytest.CollectReport | pytest.TestReport) -> str:
+def _message(report: pytest.CollectReport | pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(report.longrepr) if crash is None else str(crash.message)
     return next(iter(text.splitlines()), "")[:300]

@@ -66,14 +66,14 @@ class Result:
     failed: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     again: list[str] = field(default_factory=list)  # those that failed first and then passed alone
-    said: dict[str, str] = field(default_factory=dict)  # the first line of what a test of failed or again said
+    messages: dict[str, str] = field(default_factory=dict)  # first line of each failure, also of those in again
     seconds: float = 0.0
 
     def add(self, other: Result, seconds: float) -> None:
         self.passed += other.passed
         self.failed += other.failed
         self.hidden += other.hidden
-        self.said |= other.said
+        self.messages |= other.messages
         self.seconds += seconds
 
     @property
@@ -130,7 +130,7 @@ def run_pytest(folder: str, out: Path, *, alone: bool) -> Result:
     if counts.exists():
         read = json.loads(counts.read_text(encoding="utf-8"))
         result.passed, result.failed, result.hidden = read["passed"], list(read["failed"]), read["hidden"]
-        result.said = read["failed"]
+        result.messages = read["failed"]
     if problem and not result.failed and not result.hidden:
         result.failed.append(f"pytest {problem}")
     return result
@@ -149,7 +149,7 @@ def run_again(result: Result, out: Path) -> None:
         read = json.loads(counts.read_text(encoding="utf-8"))
         if read["passed"] + len(read["failed"]) == len(tests):  # each was run
             result.failed = list(read["failed"])
-            result.said |= read["failed"]
+            result.messages |= read["failed"]
             result.again = [test for test in tests if test not in result.failed]
             result.passed += len(result.again)
 
@@ -184,8 +184,8 @@ def summary(results: list[Result]) -> str:
         for mark, tests in ((" failed beside others and passed alone", result.again), ("", result.failed)):
             for test in tests:
                 lines.append(f"{'AGAIN' if mark else 'FAILED'} {result.name}: {test}{mark}")
-                if said := result.said.get(test):
-                    lines.append(f"    {said}")
+                if message := result.messages.get(test):
+                    lines.append(f"    {message}")
         lines += [f"HIDDEN {result.name}: {line}" for line in result.hidden]
         if result.passed == 0 and not result.failed:
             lines.append(f"FAILED {result.name}: no test passed")

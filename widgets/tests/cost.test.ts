@@ -3,6 +3,7 @@ import { describe, expect, it, vi } from 'vitest';
 import { Chooser } from '../src/page/chooser.js';
 import { costText, Deliveries } from '../src/analysis/cost.js';
 import { money, number, percent } from '../src/analysis/figures.js';
+import { LoaderControl, type LoaderActions } from '../src/loader/loader.js';
 import { gainText } from '../src/analysis/gains.js';
 import type { Changes, Settings } from '../src/stream/settings.js';
 import { decode } from '../src/stream/message_check.js';
@@ -61,6 +62,24 @@ describe('what images cost', () => {
     expect(costText({ ...SETTINGS, price: null }, state, 100)).toBe('');
     expect(costText(null, state, 100)).toBe('');
     expect(costText(SETTINGS, state, null)).toBe('');
+  });
+
+  it('keeps the room of its longest figures, so that a shorter one moves nothing', () => {
+    const control = new LoaderControl(state, {} as LoaderActions);
+    const found = { diagnoses: [], profiles: [] };
+    const around = { named: false, recorded: false, live: true, analysis: null, found };
+    const line = control.el.querySelector<HTMLElement>('.km-cost')!;
+    const rooms = [695, 1005, 68].map(rate => {
+      control.update(state, {
+        ...around,
+        cost: costText({ ...SETTINGS, price: 2.5 }, state, rate)
+      });
+      return [line.textContent.length, line.dataset.whole!.length] as const;
+    });
+    expect(new Set(rooms.map(([length]) => length)).size).toBeGreaterThan(1);
+    expect(new Set(rooms.map(([, room]) => room)).size).toBe(1);
+    control.update(state, { ...around, cost: '' });
+    expect(line.hidden).toBe(true);
   });
 
   it('has its figures as the report has them', () => {

@@ -146,7 +146,8 @@ export class LoaderControl {
     this.knobs.update(state);
     this.counter.update(state);
     setText(this.costLine, cost);
-    this.cost.dataset.whole = cost.replace(FIGURE, figure => figure.padEnd(LONGEST, '0'));
+    const longest = cost.replace(FIGURE, figure => figure.padEnd(LONGEST, '0'));
+    setAttribute(this.cost, 'data-whole', longest);
     this.cost.hidden = cost === '';
     this.insight.update(state, analysis, found, around.live && !isOver);
     this.showOffer(around.live && !isOver ? analysis : null);
