@@ -218,10 +218,8 @@ class SwitchableLoader(EpochRecords):
 
         Takes effect at a batch boundary, with nothing lost. Of several quick changes the newest counts. If the new
         engine does not start, the old values come back and the status shows why. New workers are forked where the
-        DataLoader would fork them; once DALI or CUDA runs in the process they are started in the background by
-        forkserver, which takes some seconds and needs a data set that can be sent to another process (what a notebook
-        defines can, as can lambdas; locks and open files cannot) and, in a script, `if __name__ == "__main__":` around
-        what runs.
+        DataLoader would fork them; once DALI runs in the process they are forked from the fork server, which is sent
+        the data set (docs/one-plan.md).
 
         Raises:
             MonitorError: a value is out of range, DALI's threads are asked for where DALI cannot run, or new workers
@@ -230,11 +228,10 @@ class SwitchableLoader(EpochRecords):
         knobs = checked(workers, prefetch, threads)
         if "threads" in knobs and self.knobs.threads is None:
             raise MonitorError(f"set(threads=…) is for DALI, which cannot be used: {self.backends['dali-cpu'].reason}")
-        new_workers = knobs.get("workers", 0) not in (0, self.knobs.workers)
-        if new_workers and worker_start.forks(self._wrapped) and not worker_start.fork_is_safe():
+        if knobs.get("workers", 0) not in (0, self.knobs.workers):
             obstacle = worker_start.why_not_sent(self._keyed, self._wrapped)
             if obstacle is not None:
-                raise MonitorError(worker_start.sentence(obstacle))
+                raise MonitorError(obstacle)
         self.pool.turn(**knobs)
 
     def skip(self, batches: int) -> LoaderView:

@@ -47,7 +47,6 @@ class Setting:
     workers: int  # processes of `torchvision`
     threads: int  # CPU threads of DALI
     prefetch: int | None = None  # batches in flight, per worker or in all for DALI; None: each engine's usual number
-    careful: bool = False  # whether new workers must not be forked where a fork is not safe
     own: Callable[..., Any] | None = None  # the user's own DALI pipeline function, or None
     fused_decode: bool = True  # whether a crop that comes first is decoded alone (DALI's ROI decode)
     program: Program | None = None  # the data set's transform for DALI

@@ -10,12 +10,14 @@ from typing import Any, Protocol, cast
 from ...steps.step_meter import Meter, StepClock
 from ..dataset_changes import DatasetChanges
 from ..engines.engine import Delivery
+from ..engines.fork_server import NoWorkers
 from ..engines.synthetic import KEPT, SyntheticEngine
 from ..engines.synthetic import NAME as SYNTHETIC
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..plan import Cursor, EpochRecord
 from .engine_pool import EnginePool
 from .pooled_engine import EngineRun
+from .preparation import Preparation
 from .switch import SwitchState
 
 
@@ -26,6 +28,7 @@ class EpochLoader(Protocol):
     meter: Meter
     pool: EnginePool
     switch_state: SwitchState
+    preparation: Preparation
     changes: DatasetChanges
 
     def __len__(self) -> int: ...
@@ -140,6 +143,7 @@ class EpochIterator:
     def _boundary(self) -> None:
         """Between two batches: close the outgoing engine's run, start the incoming engine's."""
         state, pool = self._state, self._pool
+        self._loader.preparation.at_boundary()
         self._loader.changes.at_boundary()
         pooled = pool[state.active]
         if self._runs and self._runs[-1].pooled is not pooled:
@@ -167,6 +171,9 @@ class EpochIterator:
             if self._pool.roll_back(broken, error):
                 return
             name = broken.engine.name
+            if name == TORCHVISION and isinstance(error, NoWorkers):
+                self._pool.without_workers(error)
+                return
             if name == TORCHVISION:
                 raise error
             self._state.fall_back(name, error, TORCHVISION)
