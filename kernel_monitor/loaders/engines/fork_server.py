@@ -30,6 +30,7 @@ from typing import Any
 
 from ...errors import MonitorError
 
+NAME = "km-fork-server"  # of the process, 15 bytes at most
 MOST_FDS = 64  # descriptors that one worker is given; a DataLoader's need about ten
 POLL_S = 1.0  # after which the server looks whether its parent has gone, where the kernel does not tell it
 
@@ -108,7 +109,7 @@ class ForkServer:
         os.close(status_w)
         try:
             pid = read_signed(status_r)
-            with open(data_w, "wb", closefd=True) as file:
+            with os.fdopen(data_w, "wb") as file:
                 file.write(data)
         except (OSError, EOFError) as error:
             os.close(status_r)
@@ -220,8 +221,7 @@ def _serve(requests: socket.socket, values: dict[int, Any], parent: int, *, ends
     status = 1
     try:
         gc.disable()  # nothing of what was inherited is to be finalized here
-        if ends_with_thread:  # the kernel's signal comes when the forking thread ends: of no use for other threads
-            _die_with_parent()
+        _introduce(ends_with_thread=ends_with_thread)
         _inherited.update(values)
         handlers = _quiet_signals()
         _leave_pipes([requests.fileno(), *_descriptors(values.values())])
@@ -291,7 +291,7 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any]) -> 
         resource_tracker._resource_tracker._fd = tracker  # type: ignore[attr-defined]
         sentinel = os.dup(data)
         current: Any = process.current_process()
-        with open(data, "rb", closefd=True) as file:
+        with os.fdopen(data, "rb") as file:
             current._inheriting = True
             try:
                 around = reduction.pickle.load(file)  # type: ignore[attr-defined]
@@ -305,7 +305,7 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any]) -> 
         if around["collects"]:
             gc.enable()
         code = made._bootstrap(parent_sentinel=sentinel)
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever the user's own objects raise when they are loaded
         import traceback
 
         traceback.print_exc()
@@ -314,12 +314,15 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any]) -> 
         os._exit(code)
 
 
-def _die_with_parent() -> None:
-    """Let the kernel end this process with its parent (Linux); elsewhere `POLL_S` says how late it is noticed."""
+def _introduce(*, ends_with_thread: bool) -> None:
+    """Give the process a name of its own, and let Linux end it with its parent; elsewhere it looks each `POLL_S`."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        prctl = ctypes.CDLL(None).prctl
+        prctl(15, NAME.encode())  # PR_SET_NAME
+        if ends_with_thread:  # the signal comes when the forking thread ends: of no use for another one than the main
+            prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _quiet_signals() -> dict[int, Any]:

@@ -98,7 +98,9 @@ def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
     if _goes_plainly(sent):
         return Way(None)
     if importlib.util.find_spec("cloudpickle") is None:  # of the extra `torch`
-        return Way(f"{NO_WORKERS}, as cloudpickle is missing, which sends the data set to them; pip install cloudpickle")
+        return Way(
+            f"{NO_WORKERS}, as cloudpickle is missing, which sends the data set to them; pip install cloudpickle"
+        )
     from .by_value import ValueTrial
 
     trial = ValueTrial(io.BytesIO())
