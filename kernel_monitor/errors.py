@@ -25,6 +25,10 @@ class TransformNotTranslatable(MonitorError):
     """A transform has no equivalent in DALI; the message names the transform and its position."""
 
 
+class Refused(MonitorError):
+    """A call that a loader cannot serve, where going on would deliver something else than was asked for."""
+
+
 class SampleError(MonitorError):
     """One sample could not be read.
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from ..errors import MonitorError, NotSwitchable
+from ..errors import MonitorError, NotSwitchable, Refused
 from ..integrations import accelerate
 from ..integrations.distributed import Sharding
 from ..integrations.samplers import ShownSampler
@@ -25,14 +27,15 @@ from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine
 from .knobs import Knobs, checked
 from .loader_view import LoaderView
-from .order_generators import samplers
+from .order_generators import Defaults, samplers
 from .orders import Orders
 from .parity import Parity, compare
-from .plan import Cursor, EpochRecord, EpochRecords
+from .plan import EpochRecord, EpochRecords
 from .remote.nodes import RayNode
 from .state import loader_state, some_paths
 from .switching.engine_pool import EnginePool
 from .switching.epoch import EpochIterator
+from .switching.guard import Guard, is_ours
 from .switching.preparation import Preparation
 from .switching.switch import Click, Switch, SwitchState
 
@@ -82,6 +85,7 @@ class SwitchableLoader(EpochRecords):
         self.name = self.id if name is None else name
         self.switch_state = SwitchState(self.id, TORCHVISION, partial(some_paths, setting.keyed.source))
         self.pool = EnginePool(setting, self.switch_state)
+        self.guard = Guard(setting.wrapped, self.switch_state)
         self.preparation = Preparation(self.pool, self.switch_state)
         self.changes = DatasetChanges(self.pool, self.switch_state)
         weakref.finalize(self, _end, self.pool, self.switch_state, self._process)
@@ -116,39 +120,49 @@ class SwitchableLoader(EpochRecords):
     def __reduce__(self) -> Any:
         raise MonitorError("A switchable loader cannot be copied or sent to another process; wrap a DataLoader there.")
 
-    def __iter__(self) -> EpochIterator:
+    def __iter__(self) -> Iterator[Any]:
         return self.iterate()
 
-    def iterate(self, skipped: int = 0) -> EpochIterator:
+    def iterate(self, skipped: int = 0) -> Iterator[Any]:
         """Begin an iteration, as `iter` does, after that many batches of the epoch; for views, see `skip`."""
         if os.getpid() != self._process:
-            raise MonitorError("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
+            raise Refused("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
         with self.turn:
-            self._settle(begins=True)
-            self._keyed.forget()
-            self.pool.renew()
-            self.changes.at_epoch()
-            self.pool.reap()
-            cursor, seeding = self._orders.begin(skipped)
-            self.enter(cursor.record)
+            drawn = self.guard.unharmed(Defaults.now)
             try:
-                iterator = self._begin(cursor, seeding)
-            except BaseException:  # interrupts too: the epoch is then begun again, from the same state
-                self.forget_unused(cursor.record)
-                raise
-            self._orders.begun()
+                self._settle(begins=True)
+                self._keyed.forget()
+                self.pool.renew()
+                self.changes.at_epoch()
+                self.pool.reap()
+                cursor, seeding = self._orders.begin(skipped)
+            except Exception as error:
+                if self._orders.resumes or not is_ours(error):
+                    raise
+                if drawn is not None:
+                    drawn.restore()
+                batches = itertools.islice(cast("Any", self._wrapped.batch_sampler), skipped, None)
+                return self.guard.plainly(error, batches, draws=True)
+            self.guard.unharmed(self.enter, cursor.record)
+            iterator = EpochIterator(self, cursor)
+            try:
+                self._begin(iterator, seeding)
+            except BaseException as error:  # interrupts too: the epoch is then begun again, from the same state
+                if not isinstance(error, Exception) or not is_ours(error):
+                    self.forget_unused(cursor.record)
+                    raise
+                iterator.go_on_plainly(error)
+            self.guard.unharmed(self._orders.begun)
             return iterator
 
-    def _begin(self, cursor: Cursor, seeding: torch.Generator | None) -> EpochIterator:
+    def _begin(self, iterator: EpochIterator, seeding: torch.Generator | None) -> None:
         engine = self.pool[TORCHVISION].engine
         if isinstance(engine, WorkersEngine) and seeding is not None:
             engine.generator = seeding  # new workers are then seeded as torch would seed them
-        iterator = EpochIterator(self, cursor)
         self.preparation.before_epoch()
         if isinstance(engine, WorkersEngine) or self.switch_state.active != TORCHVISION:
             iterator.begin()
         self.preparation.epoch_started()
-        return iterator
 
     # What people use
 

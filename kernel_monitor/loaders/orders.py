@@ -17,7 +17,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from ..errors import MonitorError
+from ..errors import Refused
 from ..integrations.distributed import set_sampler_epoch, shares_out
 from .data.keyed_dataset import KeyedDataset
 from .engines.torch_engine import PREFETCH
@@ -58,6 +58,11 @@ class Orders:
         """Of the augmentation of the newest epoch."""
         return torch.initial_seed() if self._seed is None else self._seed
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the next epoch goes on from a state in its middle."""
+        return self._loaded is not None and self._loaded.begun
+
     def begin(self, skipped: int = 0) -> tuple[Cursor, torch.Generator | None]:
         """Begin an epoch whose first `skipped` batches are drawn and not taken.
 
@@ -70,7 +75,7 @@ class Orders:
         """
         loaded = self._loaded
         if skipped and loaded is not None and loaded.begun:
-            raise MonitorError(
+            raise Refused(
                 "A state was loaded, from which the next iteration goes on, and batches are to be skipped as well: use "
                 "one of the two (with Transformers' Trainer ignore_data_skip=True keeps the state)."
             )

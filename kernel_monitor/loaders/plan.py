@@ -26,6 +26,16 @@ KEPT = 1000  # fallbacks and skipped samples listed per epoch; the counts go on 
 EPOCHS_KEPT = 4
 
 
+def mark_plain(error: BaseException) -> None:
+    """Note of an exception that the wrapped DataLoader would raise as well, so that it is raised in the loop."""
+    vars(error)["_is_plain"] = True
+
+
+def is_plain(error: BaseException) -> bool:
+    """Whether an exception was marked by `mark_plain`."""
+    return bool(vars(error).get("_is_plain"))
+
+
 class Slot(NamedTuple):
     """One batch of the plan, as an engine receives it."""
 
@@ -248,6 +258,41 @@ class EpochRecords:
         return record
 
 
+class Undelivered:
+    """A sampler's batches as it gives them; those that the loop has not got yet are kept."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._kept: deque[tuple[int, Any]] = deque()  # number and keys
+        self._drawn = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            raise
+        except Exception as error:
+            mark_plain(error)
+            raise
+        self._kept.append((self._drawn, batch))
+        self._drawn += 1
+        return batch
+
+    def answered(self, number: int) -> None:
+        """The loop gets the batch with this number, or the exception that answers it; batches come in their order."""
+        while self._kept and self._kept[0][0] <= number:
+            self._kept.popleft()
+
+    def rest(self) -> Iterator[tuple[int, Any]]:
+        """What the loop has not got yet, numbers and keys in the sampler's order; nothing is kept of it any more."""
+        while self._kept:
+            yield self._kept.popleft()
+        yield from enumerate(self._batches, self._drawn)
+
+
 class Cursor:
     """Draws one epoch's batches, lists of indices, from a batch sampler's iterator; one thread at a time takes.
 
@@ -261,7 +306,7 @@ class Cursor:
         self.record = record
         self.seed = seed
         self.failure: Exception | None = None  # raised by the user's sampler; the plan ends there
-        self._batches = batches
+        self.undelivered = Undelivered(batches)
         self._lookahead = lookahead
         self._limit = lookahead  # batches that may be drawn by now
         self._waiting: deque[Slot] = deque()  # drawn and not taken, or given back: in their order
@@ -297,20 +342,32 @@ class Cursor:
         if self._ended:
             return None
         try:
-            indices = [operator.index(index) for index in next(self._batches)]
-            occurrences = self._count(indices)
+            keys = next(self.undelivered)
         except StopIteration:
             self._ended = True
             return None
-        except Exception as error:  # noqa: BLE001 - raised in the user's loop
+        except Exception as error:
+            if not is_plain(error):
+                raise
             # Batches already under way are delivered first; then the loop sees the sampler's own error.
             self._ended, self.failure = True, error
             return None
+        return self._slot(keys)
+
+    def _slot(self, keys: Any) -> Slot:
+        """The next slot of the plan, in the record."""
+        indices = [operator.index(index) for index in keys]
+        occurrences = self._count(indices)
         record = self.record
         slot = Slot(len(record.ends), record.number, self.seed, indices, occurrences)
         record.indices.extend(indices)
         record.ends.append(len(record.indices))
         return slot
+
+    def enter(self, number: int, keys: Any) -> None:
+        """Enter a batch that is not taken from here, but by `Undelivered.rest`, into the record."""
+        if number >= len(self.record.ends):
+            self._slot(keys)
 
     def give_back(self, slots: Iterable[Slot]) -> None:
         """Put batches that were taken and not delivered at the front again, in their order."""
@@ -319,6 +376,7 @@ class Cursor:
     def replay(self, drawn: int, answered: int) -> None:
         """Draw the first `drawn` batches of the plan; those from number `answered` on are then taken again."""
         self.give_back(slot for slot in islice(iter(self._draw, None), drawn) if slot.number >= answered)
+        self.undelivered.answered(answered - 1)
         if self._lookahead is not None:
             self._limit = self._lookahead + answered
 

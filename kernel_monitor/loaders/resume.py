@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from ..errors import MonitorError
+from ..errors import MonitorError, Refused
 from . import order_generators
 from .order_generators import Apart, Defaults, pack, unpack
-from .plan import Cursor, EpochRecord
+from .plan import Cursor, EpochRecord, mark_plain
 
 VERSION = 1
 _COUNTS = ("answered", "batches", "samples", "skipped", "replaced", "lost", "doubled")
@@ -148,7 +148,7 @@ class Resumption:
         record = cursor.record
         record.begin_after(self.state["passed"])
         if digest(record) != self.state["digest"]:
-            raise MonitorError(
+            raise Refused(
                 f"Epoch {record.number} cannot be resumed: the sampler does not draw again what it drew before the "
                 "state was taken. Let it draw from a torch.Generator that it keeps as an attribute, or give it "
                 "state_dict() and load_state_dict(); or begin the epoch anew with load_state_dict({})."
@@ -191,7 +191,11 @@ def digest(record: EpochRecord) -> str:
 def draw(loader: DataLoader[Any], origin: Origin, *, again: bool = False) -> Order:
     """Begin an order: draws from torch's generators exactly what DataLoader.__iter__ draws, in its order."""
     sampler: Any = loader.batch_sampler
-    batches = iter(sampler)
+    try:
+        batches = iter(sampler)
+    except Exception as error:
+        mark_plain(error)
+        raise
     seeding = base_seed = None
     if origin.seeded:
         source = torch.default_generator if loader.generator is None else loader.generator

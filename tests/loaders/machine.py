@@ -123,6 +123,7 @@ class Machine:
         record = self.loader.newest
         assert record is not None
         assert record.number == epoch
+        assert isinstance(iterator, EpochIterator)
         self.newest = Run(iterator, record, expected, expected, at, raised, rough=rough)
         self.epoch = epoch + 1
         self.runs.append(self.newest)

@@ -285,11 +285,12 @@ def _found(value: Any) -> bool:
 
 def _by_attributes(value: Any) -> Any:
     """How a data set that refuses to be pickled is sent: by its attributes, as a fork would copy them. Else None."""
-    kind = type(value)
+    kind: Any = type(value)
     if not isinstance(value, Dataset) and not hasattr(kind, "__getitem__"):
         return None
-    plain = (kind.__reduce__, kind.__reduce_ex__) == (object.__reduce__, object.__reduce_ex__)
-    if plain or kind.__new__ is not object.__new__ or not hasattr(value, "__dict__"):
+    methods: Any = object
+    plain = (kind.__reduce__, kind.__reduce_ex__) == (methods.__reduce__, methods.__reduce_ex__)
+    if plain or kind.__new__ is not methods.__new__ or not hasattr(value, "__dict__"):
         return None
     try:
         value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)

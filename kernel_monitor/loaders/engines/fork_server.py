@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Iterable
 from multiprocessing import context, popen_forkserver, process, reduction, resource_tracker, util
 from multiprocessing.forkserver import read_signed, write_signed
-from typing import Any
+from typing import Any, ClassVar
 
 from ...errors import MonitorError
 
@@ -100,7 +100,7 @@ class ForkServer:
         status_r, status_w = os.pipe()
         try:
             with self._requests:
-                socket.send_fds(self._socket, [b"w"], [data_r, status_w, resource_tracker.getfd(), *fds])
+                socket.send_fds(self._socket, [b"w"], [data_r, status_w, _tracker(), *fds])
         except OSError as error:
             for fd in (data_r, data_w, status_r, status_w):
                 os.close(fd)
@@ -165,7 +165,8 @@ class _DupFd:
 class _Popen(popen_forkserver.Popen):
     """The process object's handle, as multiprocessing's own for its fork server: same status pipe, same `poll`."""
 
-    DupFd = _DupFd
+    DupFd: ClassVar[Any] = _DupFd
+    _fds: list[int]
 
     def _launch(self, process_obj: Any) -> None:
         found = server()
@@ -179,7 +180,13 @@ class _Popen(popen_forkserver.Popen):
         finally:
             context.set_spawning_popen(None)
         self.pid, self.sentinel = found.fork(file.getvalue(), self._fds)
-        self.finalizer = util.Finalize(self, util.close_fds, (self.sentinel,))
+        self.finalizer = util.Finalize(self, os.close, (self.sentinel,))
+
+
+def _tracker() -> int:
+    """The pipe to multiprocessing's process that removes named locks which nobody has removed."""
+    fd: Any = resource_tracker.getfd()
+    return int(fd)
 
 
 class _Process(context.ForkServerProcess):
@@ -191,7 +198,7 @@ class _Process(context.ForkServerProcess):
 class WorkerContext(context.ForkServerContext):
     """A multiprocessing context whose processes are forked from the fork server."""
 
-    Process = _Process  # type: ignore[assignment]
+    Process = _Process
 
 
 def _surroundings(process_obj: Any) -> dict[str, Any]:
@@ -239,11 +246,11 @@ def _accept(requests: socket.socket, parent: int, handlers: dict[int, Any]) -> N
     signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
     statuses: dict[int, int] = {}  # of each living worker, the pipe for its exit status
     while os.getppid() == parent:
-        ready, _, _ = select.select([requests, wake_r], [], [], POLL_S)
+        ready, _, _ = select.select([requests.fileno(), wake_r], [], [], POLL_S)
         if wake_r in ready:
             os.read(wake_r, 4096)
             _reap(statuses)
-        if requests not in ready:
+        if requests.fileno() not in ready:
             continue
         message, fds, _, _ = socket.recv_fds(requests, 1, MOST_FDS)
         if not message:

@@ -20,7 +20,7 @@ from ..data.fetched import BadSample, Fetched
 from ..data.fingerprint import fingerprint
 from ..data.keyed_dataset import GREETING, KeyedCollate, KeyedDataset, KeyedInit
 from ..data.worker_settings import InheritingInit
-from ..plan import Slot
+from ..plan import Slot, mark_plain
 from . import worker_start
 from .engine import Delivery, EngineFailed, Pull, WhenAsked
 from .fork_server import NoWorkers, WorkerContext
@@ -86,12 +86,17 @@ class _LiveSampler:
     def __init__(self) -> None:
         self.pull: Pull | None = None
         self.taken: deque[Slot] = deque()
+        self.failure: Exception | None = None  # what `pull` raised: not torch's
 
     def __iter__(self) -> Iterator[Slot]:
         return self
 
     def __next__(self) -> Slot:
-        slot = None if self.pull is None else self.pull()
+        try:
+            slot = None if self.pull is None else self.pull()
+        except Exception as error:
+            self.failure = error
+            raise
         if slot is None:
             raise StopIteration
         self.taken.append(slot)
@@ -227,7 +232,11 @@ class WorkersEngine:
 
     def _start_workers(self) -> None:
         self._inner = self._build()
-        self._iterator = iter(self._inner)  # starts the workers
+        try:
+            self._iterator = iter(self._inner)  # starts the workers
+        except Exception as error:
+            self._note_plain(error)
+            raise
         if not self._wrapped.persistent_workers:
             self._sent = self._fingerprint(self._keyed.source.dataset)  # while they begin to work
 
@@ -292,13 +301,24 @@ class WorkersEngine:
             workers = {worker.sentinel: worker for worker in self._processes}
             dead = [workers[ended] for ended in wait(list(workers), timeout=DYING)]
             if not dead:
+                mark_plain(error)
                 raise
             for worker in dead:
                 worker.join(DYING)  # else torch's own handler finds it later, and raises a second time
             pids = ", ".join(str(worker.pid) for worker in dead)
-            raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly") from error
+            ended_early = RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
+            mark_plain(ended_early)
+            raise ended_early from error
+        except Exception as error:
+            self._note_plain(error)
+            raise
         self._sampler.taken.popleft()
         return answer(slot, fetched)
+
+    def _note_plain(self, error: Exception) -> None:
+        """What torch's own loader raised is plain; what it met in the plan, which it asks for batches, is not."""
+        if error is not self._sampler.failure:
+            mark_plain(error)
 
     def release(self) -> None:
         pids = self.pids

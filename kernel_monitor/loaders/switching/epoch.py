@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Protocol, cast
+
+import numpy as np
 
 from ...steps.step_meter import Meter, StepClock
 from ..dataset_changes import DatasetChanges
@@ -16,6 +19,7 @@ from ..engines.synthetic import NAME as SYNTHETIC
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..plan import Cursor, EpochRecord
 from .engine_pool import EnginePool
+from .guard import Guard, is_ours
 from .pooled_engine import EngineRun
 from .preparation import Preparation
 from .switch import SwitchState
@@ -25,6 +29,7 @@ class EpochLoader(Protocol):
     """What an iteration needs of its `SwitchableLoader`."""
 
     turn: threading.RLock
+    guard: Guard
     meter: Meter
     pool: EnginePool
     switch_state: SwitchState
@@ -49,6 +54,8 @@ class EpochIterator:
         self._clock = StepClock(loader.meter)
         self._lead = 0.0  # s that `begin` took: counts as waiting for the first batch
         self._finished = False
+        self._plain: Iterator[Any] | None = None  # after a fault: what goes on in place of the engines
+        self._handed = 0  # number of the next batch for the loop
 
     def __del__(self) -> None:
         """An iterator that never delivered costs neither an epoch nor a draw: some frameworks make one for a look."""
@@ -76,36 +83,87 @@ class EpochIterator:
     def __next__(self) -> Any:
         asked = time.monotonic()
         with self._loader.turn:
-            self._clock.ask(asked - self._lead)
+            unharmed = self._loader.guard.unharmed
+            unharmed(self._clock.ask, asked - self._lead)
             self._lead = 0.0
             try:
-                delivery = self._next_delivered()
+                return self._next_plain() if self._plain is not None else self._next_batch()
             except BaseException:  # whatever ends the step, an interrupt too
-                self._clock.stop()
+                unharmed(self._clock.stop)
                 raise
-            self._keep_for_synthetic(delivery)
-            self._clock.got(len(delivery.indices), epoch=self._record.number, batch=delivery.number)
-            return delivery.batch
 
-    def _next_delivered(self) -> Delivery:
+    def _next_batch(self) -> Any:
         """The next batch for the loop, or the exception that answers it.
 
         Batches of which every sample was skipped are recorded and passed over.
         """
-        record = self._record
+        unharmed = self._loader.guard.unharmed
         while True:
-            self._cursor.ask()
-            delivery = self._receive()
-            record.note(delivery.fallbacks)
+            try:
+                self._cursor.ask()
+                delivery = self._receive()
+            except Exception as error:
+                if not is_ours(error):
+                    raise
+                self.go_on_plainly(error)
+                return self._next_plain()
+            self._cursor.undelivered.answered(delivery.number)
+            self._handed = delivery.number + 1
+            unharmed(self._enter, delivery)
             if delivery.error is not None:
-                record.raised(delivery.number)
                 raise delivery.error
-            record.delivered(
-                delivery.number, delivery.indices, delivery.decoders, delivery.skipped, replaced=delivery.replaced
-            )
             if len(delivery.indices) > 0 or not delivery.skipped:
-                self._cursor.fill()
-                return delivery
+                unharmed(self._keep_for_synthetic, delivery)
+                unharmed(self._clock.got, len(delivery.indices), epoch=self._record.number, batch=delivery.number)
+                return delivery.batch
+
+    def _enter(self, delivery: Delivery) -> None:
+        """Record a delivery."""
+        record = self._record
+        record.note(delivery.fallbacks)
+        if delivery.error is not None:
+            record.raised(delivery.number)
+            return
+        record.delivered(
+            delivery.number, delivery.indices, delivery.decoders, delivery.skipped, replaced=delivery.replaced
+        )
+        if len(delivery.indices) > 0 or not delivery.skipped:
+            self._cursor.fill()
+
+    def go_on_plainly(self, error: Exception) -> None:
+        """After a fault of this package: what the loop has not got yet comes from the wrapped DataLoader."""
+        dataset = self._pool.setting.keyed.source.dataset
+        self._plain = self._loader.guard.plainly(error, self._rest(), dataset=dataset)
+        self._loader.guard.unharmed(self._drop_runs)
+
+    def _rest(self) -> Iterator[Any]:
+        for number, keys in self._cursor.undelivered.rest():
+            self._loader.guard.unharmed(self._cursor.enter, number, keys)
+            yield keys
+
+    def _drop_runs(self) -> None:
+        for run in self._runs:
+            run.closed = True
+            run.undelivered()
+        self._runs.clear()
+
+    def _next_plain(self) -> Any:
+        """The next batch from the wrapped DataLoader; recorded as far as the plan knows it."""
+        unharmed = self._loader.guard.unharmed
+        try:
+            batch = next(self._plain)  # type: ignore[arg-type]
+        except StopIteration:
+            unharmed(self._record.finish)
+            raise
+        number, self._handed = self._handed, self._handed + 1
+        unharmed(self._enter_plain, number)
+        return batch
+
+    def _enter_plain(self, number: int) -> None:
+        indices = np.frombuffer(self._record.batch(number), dtype=np.int64)
+        self._record.delivered(number, indices, [TORCHVISION] * len(indices))
+        self._state.delivered(TORCHVISION, self._record.number, number)
+        self._clock.got(len(indices), epoch=self._record.number, batch=number)
 
     def _receive(self) -> Delivery:
         """The next delivery of the plan, from whichever engine has it."""

@@ -58,6 +58,7 @@ class SwitchState:
         self.preparing: Click | None = None  # the request whose engine is not ready yet
         self.status = backend  # the sentence of the page's status region
         self.record: EpochRecord | None = None  # of the iteration that began last
+        self.faults: deque[str] = deque(maxlen=CLICKS_KEPT)  # sentences, of the outermost guard
         self._loader = loader  # its id
         self._files = files  # paths of some of the data set's files, whose folders no message is to name
         self._lock = threading.Lock()
@@ -147,6 +148,14 @@ class SwitchState:
             if self._pending is not None and self._pending.target == target:
                 self._end("failed", message=message)
         emit("switch-failed", self._loader, target=target, message=message)
+
+    def fault(self, error: BaseException, consequence: str) -> None:
+        """Something of this package failed beside the engines; the sentence stays until the status changes."""
+        message = self._cause(error)
+        with self._lock:
+            self.status = f"kernel_monitor failed ({type(error).__name__}: {message}); {consequence}"
+            self.faults.append(self.status)
+        emit("fault", self._loader, message=self.status)
 
     def add_notice(self, sentence: str) -> None:
         """Add a sentence to the status, until the status changes."""
