@@ -64,7 +64,7 @@ LONGEST_FIRST = (
 LANES = int(os.environ.get("TEST_LANES", "4"))
 PRINTING = threading.Lock()
 AGAIN = ("unit", "record", "ranks", "remote", "sweep", "kernel", "notebooks", "browser")
-"""Folders whose tests wait for other processes. Not the loaders' and the scripts': what they deliver must never depend on the load."""
+"""Folders whose tests wait for other processes. Not those of loaders: what these deliver depends on no load."""
 FEW = 3  # of failures: more are no accident
 RUNNING: set[int] = set()
 """Process groups, to be ended with an interrupted run."""

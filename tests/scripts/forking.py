@@ -46,7 +46,7 @@ def become(folder: Path) -> None:
         file = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
         os.dup2(file, number)
         os.close(file)
-    process.ORIGINAL_DIR = str(folder)
+    process.ORIGINAL_DIR = str(folder)  # type: ignore[attr-defined]
     sys.argv = ["script.py"]
     sys.path.insert(0, str(folder))
 
