@@ -129,7 +129,7 @@ test: setup browser
 	$(SAY) 'tests'
 	@$(PY) -m tests.run $(FOLDERS)
 
-# Prints the seeds; SCHEDULES=long:SEED, CASES=long:SEED and RECORDING_SEED=SEED play the same again.
+# Prints the seeds; SCHEDULES=long:SEED, CASES=long:SEED, SCRIPTS=long:SEED and RECORDING_SEED=SEED play the same again.
 test-long: setup browser
 	$(SAY) 'state machine: 10,000 schedules with in-process engines, 1,000 on real workers and DALI'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/test_state_machine.py --quiet -o faulthandler_timeout=0
@@ -137,6 +137,8 @@ test-long: setup browser
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/remote/test_schedules.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'differential: 10,000 loaders beside plain torch'
 	@CASES=$${CASES:-long} $(PY) -m pytest tests/loaders/test_differential.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'scripts: all 700 beside plain torch'
+	@SCRIPTS=$${SCRIPTS:-long} $(PY) -m pytest tests/scripts --quiet -o faulthandler_timeout=0
 	$(SAY) 'damaged JPEGs: 6,000 beside Pillow'
 	@MUTANTS=$${MUTANTS:-6000} $(PY) -m pytest tests/loaders/test_fuzz.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'recordings of unknown origin: 5,000'

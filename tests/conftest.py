@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 # the same operators then take ten times the processor time. Before torch is loaded, and for every process of the tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it would ask the package index for its newest version
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # datasets and transformers would ask their hub
 FREE = "gpu"  # the one folder where a test may be skipped, and which is not collected without a GPU
 
 

@@ -35,6 +35,7 @@ FOLDERS = (
     "record",
     "wire",
     "loaders",
+    "scripts",
     "ranks",
     "remote",
     "sweep",
@@ -46,12 +47,24 @@ FOLDERS = (
 PAGE = "widgets (vitest)"
 LIMIT_S = 1800.0
 ALONE = "alone"
-LONGEST_FIRST = ("browser", "loaders", "unit", "kernel", "ranks", "remote", "sweep", "packaging", "notebooks", "record")
+LONGEST_FIRST = (
+    "browser",
+    "loaders",
+    "scripts",
+    "unit",
+    "kernel",
+    "ranks",
+    "remote",
+    "sweep",
+    "packaging",
+    "notebooks",
+    "record",
+)
 """So that no lane is left with a long folder when the others have finished."""
 LANES = int(os.environ.get("TEST_LANES", "4"))
 PRINTING = threading.Lock()
 AGAIN = ("unit", "record", "ranks", "remote", "sweep", "kernel", "notebooks", "browser")
-"""Folders whose tests wait for other processes. Not the loaders': what they deliver must never depend on the load."""
+"""Folders whose tests wait for other processes. Not those of loaders: what these deliver depends on no load."""
 FEW = 3  # of failures: more are no accident
 RUNNING: set[int] = set()
 """Process groups, to be ended with an interrupted run."""

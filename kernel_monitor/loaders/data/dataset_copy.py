@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -49,6 +49,8 @@ def _copied(value: Any, done: dict[int, Any], root: Any = None) -> Any:
             else:
                 copy.update((key, _copied(inner, done)) for key, inner in value.items())
         return copy
+    if kind is MethodType:  # one that was chosen at the start is then the copy's
+        return MethodType(value.__func__, _copied(value.__self__, done))
     if kind in _COPIED:
         done[id(value)] = value.copy()
         return done[id(value)]

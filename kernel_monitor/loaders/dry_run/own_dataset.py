@@ -254,9 +254,12 @@ class OwnDataset:
         self._view = View(self.dataset, functions=self._functions)
 
     def _try(self, samples: int, *, functions: bool) -> None:
-        trial = OwnDataset(snapshot(self.dataset), functions=functions)
+        copy = snapshot(self.dataset)
+        trial = OwnDataset(copy, functions=functions)
         with Watch(trial._view.dataset, trial._view.shared) as watch:
             refusal = trial._refusal(watch, samples)
+        if copy is not self.dataset:
+            vars(copy).clear()  # it may keep a method of its own, and would not let go of what it has opened
         self.refusal = watch.reason or refusal
         self.learnt = None if self.refusal is not None else trial.learnt
         self.path = trial.path

@@ -44,12 +44,20 @@ class View:
 
     def __init__(self, dataset: Any, *, functions: bool = False) -> None:
         self.points: list[TransformPoint] = []
+        self._made: list[tuple[type, str]] = []  # classes made for views, and what was changed in each
         self._functions = functions
         self.shared: list[Any] = []
         self._home = type(dataset).__module__.partition(".")[0]
         self._known: dict[int, tuple[Any, Any]] = {}  # by id: the value, which is held so long, and what replaces it
         self._read: list[tuple[Callable[[], Any], Any]] = []  # how to look up what was replaced, and what was there
         self.dataset = self._replaced(dataset, DEEPEST)
+
+    def __del__(self) -> None:
+        # A class is its own reference cycle: what is held by one would go on living, with the files and databases that
+        # are open there, until the garbage collector comes.
+        for made, name in self._made:
+            if name in vars(made):
+                type.__delattr__(made, name)
 
     @property
     def current(self) -> bool:
@@ -160,12 +168,14 @@ class View:
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
         metaclass: Any = type(kind)
         made = metaclass(kind.__name__, (kind,), {**names, **changed})
+        self._made += [(made, name) for name in changed]
         view = object.__new__(made)
         object.__setattr__(view, "__dict__", own)
         for name, inner in own.items():
             if isinstance(inner, types.MethodType) and type(inner.__self__) is kind:
-                # A method that was chosen at the start; in a copy of the data set it is still the original's.
+                # A method that was chosen at the start: it is the data set's, not the view's.
                 setattr(made, name, _Attribute(name, getattr(view, inner.__func__.__name__, inner)))
+                self._made += [] if name in changed else [(made, name)]
         return view
 
     def _member(self, member: Any, depth: int) -> Any:

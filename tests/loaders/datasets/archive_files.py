@@ -6,6 +6,7 @@ import base64
 import json
 import shelve
 import sqlite3
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,9 @@ def _hdf5(folder: Path) -> Dataset[Any]:
 
 
 def _lmdb(folder: Path) -> Dataset[Any]:
-    import lmdb  # type: ignore[import-not-found]
+    import lmdb
 
-    path = folder / "photos.lmdb"
+    path = Path(tempfile.mkdtemp(dir=folder))  # an environment can be open once in a process
     with lmdb.open(str(path)) as env, env.begin(write=True) as txn:
         for number, photo in enumerate(photos(folder)):
             txn.put(f"{number:04d}".encode(), photo.read_bytes())

@@ -241,7 +241,7 @@ class LazyLmdb(Dataset[Any]):
         return 24
 
     def __getitem__(self, index: int) -> Any:
-        import lmdb  # type: ignore[import-not-found]
+        import lmdb
 
         if self.env is None:
             self.env = lmdb.open(str(self.path), readonly=True, lock=False, readahead=False)
