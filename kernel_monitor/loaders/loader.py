@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from ..integrations.samplers import ShownSampler
 from ..protocol.states import LoaderState
 from ..steps.sources import next_number
 from ..steps.step_meter import Meter
+from . import order_generators
 from .dataset_changes import DatasetChanges
 from .engines import worker_start
 from .engines.backends import Backend, resolve
@@ -128,32 +129,39 @@ class SwitchableLoader(EpochRecords):
         if os.getpid() != self._process:
             raise Refused("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
         with self.turn:
-            drawn = self.guard.unharmed(Defaults.now)
+            cursor = iterator = None
+            drawn: list[Callable[[], object]] = []
             try:
+                drawn = self._drawn()
                 self._settle(begins=True)
                 self._keyed.forget()
                 self.pool.renew()
                 self.changes.at_epoch()
                 self.pool.reap()
                 cursor, seeding = self._orders.begin(skipped)
-            except Exception as error:
-                if self._orders.resumes or not is_ours(error):
-                    raise
-                if drawn is not None:
-                    drawn.restore()
-                batches = itertools.islice(cast("Any", self._wrapped.batch_sampler), skipped, None)
-                return self.guard.plainly(error, batches, draws=True)
-            self.guard.unharmed(self.enter, cursor.record)
-            iterator = EpochIterator(self, cursor)
-            try:
+                self.enter(cursor.record)
+                iterator = EpochIterator(self, cursor)
                 self._begin(iterator, seeding)
-            except BaseException as error:  # interrupts too: the epoch is then begun again, from the same state
-                if not isinstance(error, Exception) or not is_ours(error):
-                    self.forget_unused(cursor.record)
+                self._orders.begun()
+            except BaseException as error:
+                if not isinstance(error, Exception) or not is_ours(error) or self._orders.resumes:
+                    if cursor is not None:  # interrupts too: the epoch is then begun again, from the same state
+                        self.forget_unused(cursor.record)
                     raise
+                if cursor is None:
+                    for restore in drawn:
+                        restore()
+                    batches = itertools.islice(cast("Any", self._wrapped.batch_sampler), skipped, None)
+                    return self.guard.plainly(error, batches, draws=True)
+                iterator = EpochIterator(self, cursor) if iterator is None else iterator
                 iterator.go_on_plainly(error)
-            self.guard.unharmed(self._orders.begun)
             return iterator
+
+    def _drawn(self) -> list[Callable[[], object]]:
+        """What puts the generators back from which an epoch's order is drawn."""
+        own_generators = order_generators.own(self._wrapped).values()
+        states = [partial(generator.set_state, generator.get_state()) for generator in own_generators]
+        return [Defaults.now().restore, *states]
 
     def _begin(self, iterator: EpochIterator, seeding: torch.Generator | None) -> None:
         engine = self.pool[TORCHVISION].engine
@@ -225,7 +233,11 @@ class SwitchableLoader(EpochRecords):
         Raises:
             BackendUnavailable: there is no such backend or it cannot run here.
         """
-        self.preparation.request(resolve(name, self.backends))
+        target = resolve(name, self.backends)
+        try:
+            self.preparation.request(target)
+        except Exception as error:  # noqa: BLE001 - a click must not end the loop in which it is asked for
+            self.guard.note(error, f"the switch to {target} does not take place")
 
     def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
         """Turn knobs (see `Knobs`) and return; may be called from any thread while another one iterates.

@@ -286,6 +286,10 @@ class Undelivered:
         while self._kept and self._kept[0][0] <= number:
             self._kept.popleft()
 
+    def keys(self, number: int) -> Any:
+        """The keys of a batch that the loop has not got yet."""
+        return next(keys for kept, keys in self._kept if kept == number)
+
     def rest(self) -> Iterator[tuple[int, Any]]:
         """What the loop has not got yet, numbers and keys in the sampler's order; nothing is kept of it any more."""
         while self._kept:

@@ -28,6 +28,7 @@ from torch.utils.data import (
 from kernel_monitor.errors import MonitorError, SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.engines.synthetic import NAME as SYNTHETIC
+from kernel_monitor.loaders.switching.epoch import EpochIterator
 
 from .schedule import PATIENCE, Batches, Config, PlannedFailure, Run, Saved, Stage, Step, Totals
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -19,10 +21,12 @@ from ..engines.synthetic import NAME as SYNTHETIC
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..plan import Cursor, EpochRecord
 from .engine_pool import EnginePool
-from .guard import Guard, is_ours
+from .guard import Guard, is_fault, is_ours
 from .pooled_engine import EngineRun
 from .preparation import Preparation
 from .switch import SwitchState
+
+log = logging.getLogger(__name__)
 
 
 class EpochLoader(Protocol):
@@ -83,39 +87,61 @@ class EpochIterator:
     def __next__(self) -> Any:
         asked = time.monotonic()
         with self._loader.turn:
-            unharmed = self._loader.guard.unharmed
-            unharmed(self._clock.ask, asked - self._lead)
-            self._lead = 0.0
             try:
-                return self._next_plain() if self._plain is not None else self._next_batch()
-            except BaseException:  # whatever ends the step, an interrupt too
-                unharmed(self._clock.stop)
+                if self._plain is not None:
+                    return self._next_plain(asked)
+                delivery = self._next_delivery(asked)
+            except Exception as error:
+                if not is_ours(error):
+                    self._clock.stop()
+                    raise
+                self.go_on_plainly(error)
+                return self._next_plain(asked)
+            except BaseException:  # an interrupt, too, ends the step
+                self._clock.stop()
                 raise
+            self._answered(delivery)
+            if delivery.error is not None:
+                self._clock.stop()
+                raise delivery.error
+            return delivery.batch
 
-    def _next_batch(self) -> Any:
+    def _next_delivery(self, asked: float) -> Delivery:
         """The next batch for the loop, or the exception that answers it.
 
         Batches of which every sample was skipped are recorded and passed over.
         """
         unharmed = self._loader.guard.unharmed
+        unharmed(self._clock.ask, asked - self._lead)
+        self._lead = 0.0
         while True:
-            try:
-                self._cursor.ask()
-                delivery = self._receive()
-            except Exception as error:
-                if not is_ours(error):
-                    raise
-                self.go_on_plainly(error)
-                return self._next_plain()
-            self._cursor.undelivered.answered(delivery.number)
-            self._handed = delivery.number + 1
+            self._cursor.ask()
+            delivery = self._receive()
+            if delivery.error is not None and is_fault(delivery.error):
+                delivery = self._computed_plainly(delivery, delivery.error)
             unharmed(self._enter, delivery)
             if delivery.error is not None:
-                raise delivery.error
+                return delivery
             if len(delivery.indices) > 0 or not delivery.skipped:
                 unharmed(self._keep_for_synthetic, delivery)
                 unharmed(self._clock.got, len(delivery.indices), epoch=self._record.number, batch=delivery.number)
-                return delivery.batch
+                return delivery
+            self._answered(delivery)
+
+    def _answered(self, delivery: Delivery) -> None:
+        self._cursor.undelivered.answered(delivery.number)
+        self._handed = delivery.number + 1
+
+    def _computed_plainly(self, delivery: Delivery, error: BaseException) -> Delivery:
+        """A batch that an engine did not compute because of a fault in this package, as the DataLoader computes it."""
+        log.error("a fault in kernel_monitor; the data set alone computes the batch", exc_info=error)
+        self._state.fault(error, "the data set alone has computed that batch")
+        keys = self._cursor.undelivered.keys(delivery.number)
+        try:
+            batch = self._loader.guard.compute(self._pool.setting.keyed.source.dataset, keys)
+        except Exception as theirs:  # noqa: BLE001 - raised in the loop, as from the DataLoader
+            return replace(delivery, error=theirs)
+        return replace(delivery, batch=batch, error=None, decoders=[TORCHVISION] * len(delivery.indices))
 
     def _enter(self, delivery: Delivery) -> None:
         """Record a delivery."""
@@ -147,13 +173,16 @@ class EpochIterator:
             run.undelivered()
         self._runs.clear()
 
-    def _next_plain(self) -> Any:
+    def _next_plain(self, asked: float) -> Any:
         """The next batch from the wrapped DataLoader; recorded as far as the plan knows it."""
         unharmed = self._loader.guard.unharmed
+        unharmed(self._clock.ask, asked)
         try:
             batch = next(self._plain)  # type: ignore[arg-type]
-        except StopIteration:
-            unharmed(self._record.finish)
+        except BaseException as ended:
+            unharmed(self._clock.stop)
+            if isinstance(ended, StopIteration):
+                unharmed(self._record.finish)
             raise
         number, self._handed = self._handed, self._handed + 1
         unharmed(self._enter_plain, number)

@@ -16,11 +16,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from ...errors import Refused
+from ...errors import MonitorError, Refused
+from ..data.fetched import FAULT
+from ..data.keyed_dataset import UNREADABLE
 from ..engines import worker_start
 from ..plan import is_plain
 from .switch import SwitchState
 
+_PACKAGE = str(Path(__file__).parents[2])
 _DEAD_WORKER = str(Path("_utils", "signal_handling.py"))
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,20 @@ def is_ours(error: Exception) -> bool:
     return last is None or not last.tb_frame.f_code.co_filename.endswith(_DEAD_WORKER)
 
 
+def is_fault(error: BaseException) -> bool:
+    """Whether code of this package itself raised what answers a batch: neither the user's code nor a library.
+
+    A file that cannot be read is none; nor is what came from a worker, which tells it by itself.
+    """
+    if getattr(error, FAULT, False):
+        return True
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    in_package = last is not None and last.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+    return in_package and not isinstance(error, (*UNREADABLE, MonitorError))
+
+
 class Guard:
     """The guard of one loader."""
 
@@ -49,9 +66,17 @@ class Guard:
         try:
             return function(*args, **named)
         except Exception as error:
-            log.exception("a fault in kernel_monitor; the training goes on")
-            self._state.fault(error, "the training goes on")
+            self.note(error, "the training goes on")
             return None
+
+    def compute(self, dataset: Any, keys: Any) -> Any:
+        """One batch as the wrapped DataLoader computes it without workers."""
+        return next(self._plain_loader([keys], dataset, alone=True))
+
+    def note(self, error: Exception, consequence: str) -> None:
+        """Show a fault, after which something did not take place."""
+        log.error("a fault in kernel_monitor; %s", consequence, exc_info=error)
+        self._state.fault(error, consequence)
 
     def plainly(
         self, error: Exception, batches: Iterable[Any], *, dataset: Any = None, draws: bool = False
@@ -64,8 +89,11 @@ class Guard:
             dataset: to read; the wrapped loader's where None is given.
             draws: whether the DataLoader draws the seed of its workers; else the training's generators are left alone.
         """
-        log.error("a fault in kernel_monitor; the wrapped DataLoader goes on", exc_info=error)
-        self._state.fault(error, "the wrapped DataLoader goes on until the epoch ends")
+        self.note(error, "the wrapped DataLoader goes on until the epoch ends")
+        alone = worker_start.dali_runs() and worker_start.forks(self._wrapped)
+        return self._plain_loader(batches, dataset, alone=alone, draws=draws)
+
+    def _plain_loader(self, batches: Iterable[Any], dataset: Any, *, alone: bool, draws: bool = False) -> Iterator[Any]:
         plain: Any = copy.copy(self._wrapped)
         settings = vars(plain)  # the class refuses to have some of them assigned
         settings.pop("_iterator", None)
@@ -74,6 +102,6 @@ class Guard:
             settings["dataset"] = dataset
         if not draws:
             settings["generator"] = torch.Generator().manual_seed(torch.initial_seed())
-        if worker_start.dali_runs() and worker_start.forks(plain):
+        if alone:
             settings |= {"num_workers": 0, "prefetch_factor": None, "timeout": 0, "persistent_workers": False}
         return iter(plain)
