@@ -169,9 +169,9 @@ def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:
     sampler = loader.batch_sampler
     try:
         batches = len(loader)
-    except (TypeError, NotImplementedError):
+        samples = len(sampler.sampler) if type(sampler) is BatchSampler else 0  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 - whatever the user's own sampler raises; plain torch would not ask
         return None, None
     if type(sampler) is not BatchSampler:
         return batches, None
-    samples = len(sampler.sampler)  # type: ignore[arg-type]
     return batches, samples - samples % sampler.batch_size if sampler.drop_last else samples

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,12 +19,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..errors import MonitorError
+from ..integrations.samplers import attribute
 from . import order_generators
 from .order_generators import Apart, Defaults, pack, unpack
 from .plan import Cursor, EpochRecord
 
 VERSION = 1
 _COUNTS = ("answered", "batches", "samples", "skipped", "replaced", "lost", "doubled")
+log = logging.getLogger(__name__)
+
 _NEEDED = {"version", "origin", "digest", "passed", "seed_given", *_COUNTS}
 
 
@@ -45,7 +49,7 @@ class Origin:
         return cls(
             Defaults.now(),
             {place: pack(generator.get_state()) for place, generator in order_generators.own(loader).items()},
-            {place: copy.deepcopy(sampler.state_dict()) for place, sampler in places.items() if _keeps_state(sampler)},
+            {place: state for place, sampler in places.items() if (state := _state_of(sampler)) is not None},
             _epochs(loader),
             seeded=not kept,
             twice=loader.num_workers > 0,
@@ -224,16 +228,26 @@ def _shape(loader: DataLoader[Any]) -> dict[str, Any]:
     }
 
 
-def _keeps_state(sampler: Any) -> bool:
-    return callable(getattr(sampler, "state_dict", None)) and callable(getattr(sampler, "load_state_dict", None))
+def _state_of(sampler: Any) -> Any:
+    """What a sampler keeps by its own `state_dict`; None where it has none, or its own code fails.
+
+    Then the order is drawn again without it, and the digest shows whether it is the same.
+    """
+    if not (callable(attribute(sampler, "state_dict")) and callable(attribute(sampler, "load_state_dict"))):
+        return None
+    try:
+        return copy.deepcopy(sampler.state_dict())
+    except Exception:  # plain torch would not have called it
+        log.info("%s cannot be saved", type(sampler).__name__, exc_info=True)
+        return None
 
 
 def _epochs(loader: DataLoader[Any]) -> dict[str, int]:
     """The epochs of the samplers that have `set_epoch`."""
     return {
-        place: sampler.epoch
+        place: epoch
         for place, sampler in order_generators.samplers(loader)
-        if callable(getattr(sampler, "set_epoch", None)) and type(getattr(sampler, "epoch", None)) is int
+        if callable(attribute(sampler, "set_epoch")) and type(epoch := attribute(sampler, "epoch")) is int
     }
 
 

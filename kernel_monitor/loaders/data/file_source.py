@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import operator
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -13,17 +16,21 @@ from torch.utils.data import ConcatDataset, Subset
 from torchvision.datasets.folder import pil_loader
 
 from ...errors import TransformNotTranslatable
+from ...text import cause
 from ..dry_run.opened import as_opened
 from ..dry_run.openers import PIL
-from ..dry_run.own_dataset import PATIENCE_S, OwnDataset, Reading
+from ..dry_run.own_dataset import PATIENCE_S, OwnDataset, Reading, unexamined
 from ..random_streams import Streams
 from ..transforms.chain import flatten
+from .dataset_copy import snapshot
 from .image_files import MODES, data_of, open_content, open_data, open_file, path_of
 from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, part_of, parts, plain
 from .sent_files import SentRow
 
 ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
 ASKED_OWN = 32  # where a dry run tells: as many as a calibration takes
+
+log = logging.getLogger(__name__)
 
 
 class Located(NamedTuple):
@@ -49,6 +56,9 @@ class FileSource:
         dry_run: whether data sets with a `__getitem__` of their own may be called to find out what it does.
         seeded: whether what their `__getitem__` draws comes from the plan; False: as in a plain DataLoader.
 
+    Attributes:
+        failure: why nothing can be known of the data set, from `text.cause`; None where that is not so.
+
     Raises:
         NotSwitchable: it has an `image_file` and no transform.
     """
@@ -63,6 +73,7 @@ class FileSource:
         self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
         self._offsets: dict[int, tuple[Any, list[int]]] = {}
         self.encoded = False  # whether it gives encoded bytes instead of paths: as its first sample did when asked
+        self.failure: str | None = None
         self._first: list[Located] = []  # of the first samples, if the user's own code locates them
         self.ask()
 
@@ -82,8 +93,16 @@ class FileSource:
     def glance(self) -> list[Any]:
         """The opening functions, the transforms in their order and the values of their attributes.
 
-        Each the object itself: comparing two such lists with `same` costs a few µs and shows most changes.
+        Each the object itself: comparing two such lists with `same` costs a few µs and shows most changes. Empty where
+        nothing can be known of the data set.
         """
+        try:
+            return self._glanced()
+        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+            self._failed(error)
+            return []
+
+    def _glanced(self) -> list[Any]:
         seen: list[Any] = []
         known: set[int] = set()
         for part, layout in parts(self.dataset):
@@ -125,6 +144,10 @@ class FileSource:
     @property
     def obstacle(self) -> str | None:
         """Why nothing but the data set's own function may open the files, a sentence; None where that is not so."""
+        found = self._described(self._obstacle)
+        return f"{self._name} {unexamined(self.failure)}." if self.failure is not None else found
+
+    def _obstacle(self) -> str | None:
         for opener in self.openers:
             if opener in MODES:
                 return f"The data set opens its images {MODES[opener]}, and DALI would make all of them RGB."
@@ -141,12 +164,33 @@ class FileSource:
     @property
     def unsendable(self) -> str | None:
         """Why the contents of its files cannot stand for them, as the end of "The data set …"; None if they can."""
+        found = self._described(self._unsendable)
+        return unexamined(self.failure) if self.failure is not None else found
+
+    def _unsendable(self) -> str | None:
         if self.gives_batches:
             return "has a __getitems__ of its own"
         for opener in self.openers:
             if not plain(opener) and opener not in MODES:
                 return f"opens its files by {getattr(opener, '__name__', type(opener).__name__)}"
         return next((own.refusal for own in self._owns if own.refusal is not None), None)
+
+    def _described(self, question: Callable[[], str | None]) -> str | None:
+        try:
+            return question()
+        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+            self._failed(error)
+            return None
+
+    def _failed(self, error: Exception) -> None:
+        """Note that looking at the data set raised: its engines say so, and `torchvision` delivers what torch does."""
+        if self.failure is None:
+            log.info("%s cannot be examined", self._name, exc_info=error)
+            self.failure = cause(error)
+
+    @property
+    def _name(self) -> str:
+        return type(self.dataset).__name__
 
     @property
     def kind(self) -> str:
@@ -179,39 +223,56 @@ class FileSource:
         To be called by the user's thread: an engine warms up on another one, where user code must not draw from the
         generators that the training draws from at the same time.
         """
-        self._first, self.encoded = [], False
-        if self.asks_user:
-            # Plain torch would not call it now; the loop meets an error when it gets there.
-            with Streams(self.dataset).apart(), suppress(Exception):
-                self._learn()
-                until = time.monotonic() + PATIENCE_S
-                for index in range(min(ASKED_OWN if self._owns else ASKED, len(self))):
-                    if index < ASKED or time.monotonic() < until:
-                        self._first.append(self.read(self.locate(index)))
-                self.encoded = any(
-                    layout is PROTOCOL and len(part) > 0 and data_of(part.image_file(0)[0]) is not None
-                    for part, layout in parts(self.dataset)
-                ) or any(located.data is not None for located in self._first)
+        self._first, self.encoded, self.failure = [], False, None
+        try:
+            if self.asks_user:
+                streams = Streams(self.dataset)
+                with streams.apart():
+                    self._learn()
+                    self._read_first()
+                self.failure = streams.failure
+        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+            self._failed(error)
+
+    def _read_first(self) -> None:
+        """Remember the files of the first samples.
+
+        Read from a copy: what the data set opens at its first sample would otherwise be open in a process whose
+        workers are yet to be forked.
+        """
+        trial = copy.copy(self)
+        trial.dataset, trial._offsets = snapshot(self.dataset), {}
+        trial._owns = [own.over(part) for own, part in zip(self._owns, _unknown_parts(trial.dataset), strict=True)]
+        # Plain torch would not call it now; the loop meets an error when it gets there.
+        with suppress(Exception):
+            until = time.monotonic() + PATIENCE_S
+            for index in range(min(ASKED_OWN if self._owns else ASKED, len(self))):
+                if index < ASKED or time.monotonic() < until:
+                    located = trial.read(trial.locate(index))
+                    self._first.append(located._replace(part=self.part(index)))
+            self.encoded = any(
+                layout is PROTOCOL and len(part) > 0 and data_of(part.image_file(0)[0]) is not None
+                for part, layout in parts(trial.dataset)
+            ) or any(located.data is not None for located in self._first)
 
     def _learn(self) -> None:
         """Find out what the data sets' own `__getitem__` do."""
         before, self._owns = self._owns, []
-        for part, layout in parts(self.dataset):
-            if layout is None and all(own.dataset is not part for own in self._owns):
-                earlier = before[len(self._owns)] if len(self._owns) < len(before) else None
-                known = earlier is not None and earlier.dataset is part and earlier.current
-                own = earlier if known and earlier is not None else OwnDataset(part)
-                self._owns.append(own)
-                if known:
-                    continue
-                if hasattr(part, "__getitems__"):
-                    own.refusal = "has a __getitems__ of its own"
-                elif not self.seeded:
-                    own.refusal = "draws as in a plain DataLoader (seeded=False)"
-                elif not self.dry_run:
-                    own.refusal = "is not to be called dry (dry_run=False)"
-                else:
-                    own.learn(earlier)
+        for part in _unknown_parts(self.dataset):
+            earlier = before[len(self._owns)] if len(self._owns) < len(before) else None
+            known = earlier is not None and earlier.dataset is part and earlier.current
+            own = earlier if known and earlier is not None else OwnDataset(part)
+            self._owns.append(own)
+            if known:
+                continue
+            if hasattr(part, "__getitems__"):
+                own.refusal = "has a __getitems__ of its own"
+            elif not self.seeded:
+                own.refusal = "draws as in a plain DataLoader (seeded=False)"
+            elif not self.dry_run:
+                own.refusal = "is not to be called dry (dry_run=False)"
+            else:
+                own.learn(earlier)
 
     def first(self, count: int) -> list[Located]:
         """The files of the first samples, `count` at most; may be called from any thread."""
@@ -333,6 +394,11 @@ class FileSource:
         if known is None or known[0] is not view or len(known[1]) != len(view.datasets):
             known = self._offsets[id(view)] = view, [0, *accumulate(map(_files, view.datasets[:-1]))]
         return known[1]
+
+
+def _unknown_parts(dataset: Any) -> list[Any]:
+    """The data sets at the bottom with a `__getitem__` of their own, each once."""
+    return list({id(part): part for part, layout in parts(dataset) if layout is None}.values())
 
 
 def _files(view: Any) -> int:

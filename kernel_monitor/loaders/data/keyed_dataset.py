@@ -6,6 +6,7 @@ engine; what goes wrong in the user's own code comes back as torch's `ExceptionW
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -27,6 +28,9 @@ from .layouts import layout_of
 from .sent_files import SentRow
 
 UNREADABLE = (OSError, SyntaxError)  # what opening an image file raises; Pillow has both
+
+log = logging.getLogger(__name__)
+
 GREETING = -1  # number of a slot without samples, which a worker answers as soon as it can work
 
 
@@ -272,10 +276,14 @@ class KeyedDataset:
         self.source.renew()
         self._copies, self._streams = {}, {}
         self._seen = self.source.glance()
-        self._asks_user = self.source.asks_user
-        self._draws = self._asks_user or any(
-            target is not None or Injected(transform).unknown for transform, target in self.source.all_transforms
-        )
+        self._asks_user = self._draws = True
+        try:
+            self._asks_user = self.source.asks_user
+            self._draws = self._asks_user or any(
+                target is not None or Injected(transform).unknown for transform, target in self.source.all_transforms
+            )
+        except Exception:  # whatever the user's own classes raise: they count as drawing, and the loop meets it again
+            log.info("%s cannot be examined", type(self.source.dataset).__name__, exc_info=True)
 
 
 class KeyedCollate:

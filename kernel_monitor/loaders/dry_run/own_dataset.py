@@ -7,6 +7,7 @@ code. Both give the transform the same random numbers.
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections import Counter
@@ -14,7 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..data.dataset_copy import snapshot
+from ...text import cause
+from ..attributes import attributes
+from ..data.dataset_copy import copied
 from ..random_streams import Streams
 from ..transforms.draws import sample_keys
 from ..transforms.inject import Injected
@@ -43,12 +46,15 @@ PROVEN = 16  # samples that are computed both ways, spread over the data set
 PATIENCE_S = 2.0  # after which fewer samples are enough, but never fewer than AGAIN
 AGAIN = 2  # samples, where the data set looks as it did when it was proven
 FORMS = 32  # structures of samples that are proven
+NO_COPY = "cannot be tried on a copy of it, because of its __del__ or __slots__"
 NOT_THE_SAME = "is not the same twice"
 DIFFERS = "gives another sample when its image is opened and transformed for it"
 OPAQUE = (PIXELS, NEW_TRANSFORM, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)  # a function of the user's may be the transform
 FINAL = (KEEPS, NOT_THE_SAME, DIFFERS)  # one such sample is enough
 LEAST_READ = 64  # samples, before it is judged how many could not be read
 DEVIATING = 0.1  # share of the samples above which a data set is not read by dry runs
+
+log = logging.getLogger(__name__)
 
 
 class Reading(NamedTuple):
@@ -174,6 +180,12 @@ class OwnDataset:
         self._unread += isinstance(found, str)
         return found
 
+    def over(self, dataset: Any) -> OwnDataset:
+        """What is known, of a copy of the data set."""
+        other = OwnDataset(dataset, functions=self._functions)
+        other.learnt, other.refusal, other.path, other._forms = self.learnt, self.refusal, self.path, self._forms
+        return other
+
     def give_up(self) -> bool:
         """Whether too many samples could not be read, so that it is not tried any longer."""
         if self.refusal is None and self._read >= LEAST_READ and self._unread > DEVIATING * self._read:
@@ -234,8 +246,9 @@ class OwnDataset:
         """
         try:
             self._learn(earlier)
-        except Exception as error:  # noqa: BLE001 - the user's own classes may do anything; the loop meets it again
-            self.refusal = f"cannot be examined ({type(error).__name__}: {error})"
+        except Exception as error:  # the user's own classes may do anything; the loop meets it again
+            log.info("%s cannot be examined", type(self.dataset).__name__, exc_info=True)
+            self.learnt, self.refusal = None, unexamined(cause(error))
 
     def _learn(self, earlier: OwnDataset | None) -> None:
         if earlier is not None and type(earlier.dataset) is type(self.dataset):
@@ -254,8 +267,18 @@ class OwnDataset:
         self._view = View(self.dataset, functions=self._functions)
 
     def _try(self, samples: int, *, functions: bool) -> None:
-        trial = OwnDataset(snapshot(self.dataset), functions=functions)
-        with Watch(trial._view.dataset, trial._view.shared) as watch:
+        copy = copied(self.dataset)
+        if copy is self.dataset:
+            self.refusal = NO_COPY
+            return
+        trial = OwnDataset(copy, functions=functions)
+        if trial._view.failure is not None:
+            self.refusal = unexamined(trial._view.failure)
+            return
+        # What the copy shares with the user's data set: a file that is opened at the first sample must not stay open.
+        theirs, view = attributes(self.dataset), trial._view
+        helpers = [kept for name, kept in attributes(copy).items() if theirs.get(name) is kept and view.is_users(kept)]
+        with Watch(view.dataset, [*view.shared, *map(attributes, helpers)]) as watch:
             refusal = trial._refusal(watch, samples)
         self.refusal = watch.reason or refusal
         self.learnt = None if self.refusal is not None else trial.learnt
@@ -335,6 +358,11 @@ class OwnDataset:
                 return injected.run(image, 0)
 
         return self.compute(index, transform)
+
+
+def unexamined(failure: str) -> str:
+    """Why nothing can be known of a data set, as the end of "The data set …"; `failure` is from `text.cause`."""
+    return f"cannot be examined ({failure})"
 
 
 def same(a: TransformPoint | None, b: TransformPoint | None) -> bool:

@@ -114,7 +114,7 @@ def _hdf5(folder: Path) -> Dataset[Any]:
 
 
 def _lmdb(folder: Path) -> Dataset[Any]:
-    import lmdb  # type: ignore[import-not-found]
+    import lmdb
 
     path = folder / "photos.lmdb"
     with lmdb.open(str(path)) as env, env.begin(write=True) as txn:
