@@ -24,6 +24,7 @@ from .engines.torch_engine import PREFETCH
 from .plan import Cursor, EpochRecord
 from .resume import Origin, Resumption, draw, save
 
+LISTED = 32  # keys
 _AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
@@ -162,6 +163,18 @@ def lookahead(loader: DataLoader[Any]) -> int | None:
         if not sampler.replacement and sampler.num_samples <= len(sampler.data_source):
             return None
     return loader.num_workers * (loader.prefetch_factor or PREFETCH)
+
+
+def listed_keys(loader: DataLoader[Any]) -> list[Any] | None:
+    """The first keys of an order that is a list, where not all are indices; None where it is drawn, or all are."""
+    batches: Any = loader.batch_sampler
+    keys: list[Any] = []
+    if type(batches) is BatchSampler and type(batches.sampler) in (list, tuple):
+        keys = list(batches.sampler[:LISTED])  # type: ignore[index]
+    elif type(batches) in (list, tuple):
+        keys = [key for batch in batches[:LISTED] if type(batch) in (list, tuple) for key in batch][:LISTED]
+    length = len(loader.dataset)  # type: ignore[arg-type]
+    return None if all(type(key) is int and 0 <= key < length for key in keys) else keys
 
 
 def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -87,7 +88,7 @@ class Origin:
 class Order:
     """The beginning of an iteration: its batches, drawn as torch draws them."""
 
-    batches: Iterator[Any]  # lists of indices
+    batches: Iterator[Any]  # lists of indices, or of other keys
     origin: Origin  # what they are drawn from
     # a generator in the state from which torch would seed new workers; None where it would make none
     seeding: torch.Generator | None
@@ -189,7 +190,20 @@ def digest(record: EpochRecord) -> str:
     """128 bits of the batches drawn so far, as hexadecimal digits."""
     content = hashlib.blake2b(record.ends.tobytes(), digest_size=16)
     content.update(record.indices[: record.ends[-1] if record.ends else 0].tobytes())
+    for key in record.keys:
+        content.update(repr(_plain(key)).encode("utf-8", "backslashreplace"))
     return content.hexdigest()
+
+
+def _plain(key: Any) -> Any:
+    """A key as plain values, which are the same in another process; of other objects their type only."""
+    if isinstance(key, str | bytes | int | float | None):
+        return key
+    if isinstance(key, list | tuple):
+        return [_plain(inner) for inner in key]
+    if isinstance(key, np.ndarray | np.generic | torch.Tensor):
+        return key.tolist()
+    return type(key).__qualname__
 
 
 def draw(loader: DataLoader[Any], origin: Origin, *, again: bool = False) -> Order:

@@ -25,6 +25,7 @@ from .data.layouts import parts
 from .engines.setting import setting
 from .fixed_loader import FixedLoader, why_fixed
 from .loader import SwitchableLoader
+from .orders import listed_keys
 
 ON_ERROR = ("raise", "skip")
 
@@ -124,8 +125,9 @@ def _made(
     vars(loader).pop("_iterator", None)  # workers that the user's keeps
     if not seeded:
         _check_opaque(loader.dataset)
-    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run, seeded=seeded), on_error)
-    len(keyed)  # a plan needs it, and torch may never ask
+    # Asks for the length, too, which a plan needs.
+    keys = listed_keys(loader)
+    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run, seeded=seeded, keys=keys), on_error)
     made = SwitchableLoader(setting(keyed, loader, device or _device(), dali), name, seed, shard=shard)
     with _lock:
         _live[made.id] = made  # complete: other threads may use it at once

@@ -11,21 +11,21 @@ from torch._utils import ExceptionWrapper
 from ...errors import SampleError
 from ...text import shown
 from ..dry_run.structure import Place
-from ..plan import Skipped
+from ..plan import Skipped, shown_key
 
 
 @dataclass(frozen=True, slots=True)
 class BadSample:
     """A file that could not be read, in a form that crosses processes."""
 
-    index: int  # index, path: of the sample
+    index: Any  # index, path: of the sample; the index as the sampler gave it
     path: str
     text: str  # what went wrong
     cause: bytes  # the exception, pickled; empty where it cannot be
 
     def error(self) -> SampleError:
         """The exception to raise in the user's loop."""
-        message = shown(f"sample {self.index}, {self.path}: {self.text}")
+        message = shown(f"sample {shown_key(self.index)}, {self.path}: {self.text}")
         error = SampleError(message, path=self.path, index=self.index)
         if self.cause:
             error.__cause__ = pickle.loads(self.cause)  # noqa: S301 - written by our own worker, never by a file
@@ -35,7 +35,7 @@ class BadSample:
         return Skipped(self.index, self.path, self.text)
 
     @classmethod
-    def of(cls, index: int, path: str, error: Exception) -> BadSample:
+    def of(cls, index: Any, path: str, error: Exception) -> BadSample:
         """Describe an exception that opening a file raised."""
         try:
             cause = pickle.dumps(error)
@@ -51,7 +51,7 @@ INDEX_BYTES = 8  # of an index in `Fetched.indices`
 class Fetched(NamedTuple):
     """What computing a batch gave: samples, or the first failure."""
 
-    indices: bytes  # int64[n] as bytes, of the samples computed (bytes cross processes and pinning untouched)
+    indices: bytes  # int64[n] as bytes, numbers of the samples computed (bytes cross processes and pinning untouched)
     content: Any  # list of samples, later the collated batch; None where every one was skipped
     failure: BadSample | ExceptionWrapper | None  # what to raise instead of delivering, or None
     bad: dict[int, BadSample]  # what could not be read and is to be skipped, by row of the planned batch

@@ -94,7 +94,7 @@ class KeyedDataset:
                 if own and not isinstance(error, UNREADABLE):
                     raise
                 path = self.source.own(located.part).path if own else None
-                found = BadSample.of(index, path or located.path, error)
+                found = BadSample.of(slot.key(row), path or located.path, error)
                 if self.on_error == "raise":
                     return Fetched(_pack(slot.indices), None, found, {})
                 bad[row] = found
@@ -133,7 +133,8 @@ class KeyedDataset:
         sent: SentRow = slot.sent.rows[row]
         if sent.whole is not None:
             return sent.whole  # type: ignore[no-any-return]
-        index, part = slot.indices[row], self.source.part(slot.indices[row])
+        key = slot.key(row)
+        part = self.source.part(key)
         own = isinstance(sent.piece, Reading)
         injected = self._begin(self.source.transform_of(part), slot, begun)
         try:
@@ -143,7 +144,7 @@ class KeyedDataset:
         except Exception as error:  # raised in the user's loop, with the file's name
             if own and not isinstance(error, UNREADABLE):
                 raise
-            found = BadSample.of(index, sent.name, error)
+            found = BadSample.of(key, sent.name, error)
             if self.on_error == "raise":
                 return Fetched(_pack(slot.indices), None, found, {})
             return Fetched(b"", [], None, {row: found})
@@ -181,7 +182,8 @@ class KeyedDataset:
         seed = stream_seeds(sample_keys(slot.seed, slot.epoch, [slot.number], [0]), SAMPLE)[0]
         if self.source.seeded:
             self._streams_of(self.source.dataset).seed(seed)
-        samples = self.source.dataset.__getitems__([slot.indices[row] for row in rows])
+        whole = slot.keys is not None and len(rows) == len(slot.indices)
+        samples = self.source.dataset.__getitems__(slot.keys if whole else [slot.key(row) for row in rows])
         return Fetched(_pack([slot.indices[row] for row in rows]), samples, None, {}, collate_seed(slot))
 
     def _found(self, slot: Slot, row: int) -> Located:
@@ -189,7 +191,7 @@ class KeyedDataset:
         self._renew(slot.epoch)
         if self._asks_user and self.source.seeded:
             self._seed(self.source.dataset, slot, row, SAMPLE)
-        return self.source.locate(slot.indices[row])
+        return self.source.locate(slot.key(row))
 
     def locate(self, slot: Slot, row: int) -> Located:
         """The file of a sample."""
