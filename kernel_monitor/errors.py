@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MonitorError(Exception):
     """Base of all errors of this package.
@@ -34,10 +36,10 @@ class SampleError(MonitorError):
 
     Attributes:
         path: of the file, as in the data set.
-        index: the sample's index in the data set.
+        index: the sample's index in the data set: what the sampler gave, whatever that is.
     """
 
-    def __init__(self, message: str, *, path: str = "", index: int = -1) -> None:
+    def __init__(self, message: str, *, path: str = "", index: Any = -1) -> None:
         super().__init__(message)
         self.path = path
         self.index = index

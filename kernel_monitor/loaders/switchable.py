@@ -6,6 +6,7 @@ In a forked child there are none.
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import threading
 import weakref
@@ -16,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..errors import MonitorError, NotSwitchable
-from ..text import given
+from ..text import cause, given
 from . import events
 from .data.file_source import FileSource
 from .data.keyed_dataset import KeyedDataset
@@ -24,8 +25,11 @@ from .data.layouts import parts
 from .engines.setting import setting
 from .fixed_loader import FixedLoader, why_fixed
 from .loader import SwitchableLoader
+from .orders import listed_keys
 
 ON_ERROR = ("raise", "skip")
+
+log = logging.getLogger(__name__)
 
 _lock = threading.Lock()
 _live: weakref.WeakValueDictionary[str, SwitchableLoader] = weakref.WeakValueDictionary()
@@ -76,8 +80,9 @@ def switchable(
             ranks that work on one batch together. See docs/interface.md. The group may be initialised later.
 
     Returns:
-        The loader. Over an iterable-style data set, and where there are no batches, its steps are only watched:
-        `backends` says why no engine can be chosen, and `switch` raises that.
+        The loader. Over an iterable-style data set, where there are no batches, and where its own classes raise when
+        the loader is examined, its steps are only watched: `backends` says why no engine can be chosen, and `switch`
+        raises that.
 
     Raises:
         NotSwitchable: (a MonitorError and a TypeError) it is no DataLoader, or a switchable one already.
@@ -91,15 +96,39 @@ def switchable(
         )
     _check(loader)
     name = None if name is None else given(name, "The name of a loader") or None
-    reason = why_fixed(loader)
-    if reason is not None:
-        return cast("SwitchableLoader", FixedLoader(loader, name, reason))
+    given_device = None if device is None else torch.device(device)
+    try:
+        reason = why_fixed(loader)
+        if reason is None:
+            return _made(loader, name, dali, seed, given_device, on_error, shard=shard, dry_run=dry_run, seeded=seeded)
+    except MonitorError:
+        raise
+    except Exception as error:  # whatever the user's own classes raise
+        log.warning("the loader cannot be examined; its steps are watched", exc_info=True)
+        reason = f"The loader cannot be examined ({cause(error)})."
+    return cast("SwitchableLoader", FixedLoader(loader, name, reason))
+
+
+def _made(
+    loader: DataLoader[Any],
+    name: str | None,
+    dali: Callable[..., Any] | None,
+    seed: int | None,
+    device: torch.device | None,
+    on_error: str,
+    *,
+    shard: bool,
+    dry_run: bool,
+    seeded: bool,
+) -> SwitchableLoader:
     loader = copy.copy(loader)  # only ours may get another sampler
     vars(loader).pop("_iterator", None)  # workers that the user's keeps
     if not seeded:
         _check_opaque(loader.dataset)
-    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run, seeded=seeded), on_error)
-    made = SwitchableLoader(setting(keyed, loader, _device(device), dali), name, seed, shard=shard)
+    # Asks for the length, too, which a plan needs.
+    keys = listed_keys(loader)
+    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run, seeded=seeded, keys=keys), on_error)
+    made = SwitchableLoader(setting(keyed, loader, device or _device(), dali), name, seed, shard=shard)
     with _lock:
         _live[made.id] = made  # complete: other threads may use it at once
     return made
@@ -144,9 +173,7 @@ def _check_opaque(dataset: Any) -> None:
         )
 
 
-def _device(device: torch.device | str | int | None) -> torch.device:
-    if device is not None:
-        return torch.device(device)
+def _device() -> torch.device:
     if torch.cuda.is_initialized():
         return torch.device("cuda", torch.cuda.current_device())
     # Asking for the current device would make a CUDA context, and workers are forked yet.

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..attributes import attributes
+
 LONG = 1000  # elements of a list
 MOST = 2 << 30  # bytes of a data set that a fingerprint is taken of
 BLOCK = 1 << 20  # bytes; a larger piece is known by its length, its start and its end
@@ -37,6 +39,21 @@ def fingerprint(*values: Any) -> bytes:
 
 
 def _fingerprint(value: Any) -> bytes:
+    digest = _described(value)
+    if digest is not None:
+        return digest
+    # What cannot be described is then known by its id, and all else that the object holds as ever: a copy of the object
+    # is no change.
+    parts = [(name, _described(inner) or _id(inner)) for name, inner in attributes(value).items()]
+    return repr(parts).encode() if parts else _id(value)
+
+
+def _id(value: Any) -> bytes:
+    return object.__repr__(value).encode()
+
+
+def _described(value: Any) -> bytes | None:
+    """A digest of one object; None where its classes raise."""
     # First by values alone, which does not end where objects refer to each other in a circle; then with a memo of
     # objects, in which an object held twice differs from two equal objects.
     for fast in (True, False):
@@ -45,11 +62,11 @@ def _fingerprint(value: Any) -> bytes:
             _Describer(digest, fast=fast).dump(value)
         except _EnoughRead:
             return digest.value()
-        except Exception:  # whatever the user's own classes raise: the object is then known by its id
+        except Exception:  # whatever the user's own classes raise
             log.debug("a fingerprint cannot be taken", exc_info=True)
         else:
             return digest.value()
-    return f"{type(value).__name__} {id(value)}".encode()
+    return None
 
 
 class _EnoughRead(Exception):

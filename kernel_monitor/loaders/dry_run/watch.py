@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ..attributes import attributes
+
 CHANGES = "changes its own attributes"
 WRITES = "writes files"
 LARGE = 100_000  # elements: longer containers of the module are not watched
@@ -18,7 +20,8 @@ class Watch:
 
     Args:
         dataset: a copy of the user's.
-        shared: the containers among its module's globals; restored at the end.
+        shared: the containers among its module's globals, and the attributes of what the copy shares with the user's
+            data set; restored at the end.
 
     Attributes:
         reason: what it changes, as the end of "The data set …"; None where nothing was seen.
@@ -40,7 +43,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         builtins.open = io.open = self._open
         for values, before in self._shared:
-            if values != before:
+            if not _same(values, before):
                 self.reason = self.reason or CHANGES
                 values.clear()
                 values.extend(before) if isinstance(values, list) else values.update(before)
@@ -63,14 +66,37 @@ class Watch:
 def _state(value: Any) -> Any:
     """What an object and its class keep: attributes by identity, lengths of what can grow; also one level deeper."""
     found = _attributes(value)
-    for inner in vars(value).values():
-        if hasattr(inner, "__dict__") and not isinstance(inner, type):
-            found += _attributes(inner)
+    for inner in attributes(value).values():
+        found += _attributes(inner)
     for kind in type(value).__mro__:
         found += [(name, id(kept), 0) for name, kept in vars(kind).items() if not callable(kept)]
     return found
 
 
 def _attributes(value: Any) -> list[tuple[str, int, int]]:
-    own = vars(value).items()
-    return [(name, id(kept), len(kept) if isinstance(kept, list | dict | set) else 0) for name, kept in own]
+    return [(name, id(kept), _length(kept)) for name, kept in attributes(value).items()]
+
+
+def _length(value: Any) -> int:
+    """The length of what can grow; as its type's own base counts, which runs no code of the user's."""
+    grows: tuple[Any, ...] = (list, dict, set)
+    return next((base.__len__(value) for base in grows if issubclass(type(value), base)), 0)
+
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None))
+
+
+def _same(values: Any, before: Any) -> bool:
+    """Whether a container holds what it held: plain values by value, all others by which object they are."""
+    if len(values) != len(before):
+        return False
+    if isinstance(values, set):
+        return {id(value) for value in values} == {id(value) for value in before}
+    if isinstance(values, dict):
+        known = {id(key): value for key, value in before.items()}
+        return all(id(key) in known and _equal(value, known[id(key)]) for key, value in values.items())
+    return all(map(_equal, values, before))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and type(a) in _PLAIN and a == b)

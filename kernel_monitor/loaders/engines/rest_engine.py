@@ -38,7 +38,7 @@ class Packing(Batches):
         if images is not None and rest is not None:
             delivery.batch = slot._replace(decoded=Decoded(rest, self.work.rest_kind, issued.good, list(images)))
         delivery.fallbacks = [
-            Fallback(slot.indices[row], issued.located[row].path, reason) for row, reason in sorted(reasons.items())
+            Fallback(slot.key(row), issued.located[row].path, reason) for row, reason in sorted(reasons.items())
         ]
         if images is None and issued.good:
             delivery.error = self._unreadable(issued)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -11,9 +12,14 @@ from torch.utils.data import DataLoader
 
 from ...errors import TransformNotTranslatable
 from ...os_process import usable_cores
+from ...text import cause
 from ..data.keyed_dataset import KeyedDataset
+from ..random_streams import Streams
+from ..transforms.inject import Injected
 from ..transforms.program import Program
 from ..transforms.translate import translate
+
+log = logging.getLogger(__name__)
 
 
 class GivenSettings(NamedTuple):
@@ -64,12 +70,22 @@ def setting(
 
 def translated(setting: Setting) -> Setting:
     """The setting with the data set's transform as it is now."""
+    source = setting.keyed.source
     try:
-        return replace(
-            setting, program=translate(setting.keyed.source.transform, setting.keyed.source.kind), refusal=None
+        unexamined = _unexamined("transform", Injected(source.transform).failure) or _unexamined(
+            "collate function", Streams(setting.wrapped.collate_fn).failure
         )
+        program = None if unexamined is not None else translate(source.transform, source.kind)
+        return replace(setting, program=program, refusal=unexamined)
     except TransformNotTranslatable as refusal:
         return replace(setting, program=None, refusal=str(refusal))
+    except Exception as error:  # whatever the user's own classes raise
+        log.info("the transform cannot be examined", exc_info=True)
+        return replace(setting, program=None, refusal=_unexamined("transform", cause(error)))
+
+
+def _unexamined(what: str, failure: str | None) -> str | None:
+    return None if failure is None else f"The {what} cannot be examined ({failure})."
 
 
 def rest_in_workers(setting: Setting) -> bool:

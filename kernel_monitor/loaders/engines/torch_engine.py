@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ..data.fetched import BadSample, Fetched
+from ..data.fetched import Fetched
 from ..data.fingerprint import fingerprint
 from ..data.keyed_dataset import GREETING, KeyedCollate, KeyedDataset, KeyedInit
 from ..data.worker_settings import InheritingInit
@@ -39,13 +38,8 @@ log = logging.getLogger(__name__)
 def answer(slot: Slot, fetched: Fetched) -> Delivery:
     """Turn what a worker computed into a delivery."""
     indices = np.frombuffer(fetched.indices, dtype=np.int64)
-    if isinstance(fetched.failure, BadSample):
-        return Delivery(slot.number, indices, None, error=fetched.failure.error())
-    if isinstance(fetched.failure, ExceptionWrapper):
-        try:
-            fetched.failure.reraise()
-        except Exception as error:  # noqa: BLE001 - raised in the user's loop
-            return Delivery(slot.number, indices, None, error=error.with_traceback(None))
+    if fetched.failure is not None:
+        return Delivery(slot.number, indices, None, error=fetched.raised())
     skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
     return Delivery(slot.number, indices, fetched.content, decoders=[NAME] * len(indices), skipped=skipped)
 

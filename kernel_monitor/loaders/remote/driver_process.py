@@ -139,8 +139,18 @@ class DriverProcess:
         return any(node.is_sent_files and node.alive and node.reason is None for node in self.nodes)
 
     def take(self, run: int, slot: Slot, rows: bytes | None, paths: tuple[str, ...]) -> None:
-        """Have a slot computed; `rows` and `paths`: see `node_files.Work`."""
-        self._outbox.put((("slot", run, slot.number, pickle.dumps(slot, protocol=5), rows, paths), []))
+        """Have a slot computed; `rows` and `paths`: see `node_files.Work`.
+
+        Raises:
+            Exception: its keys are of a class of the user's, and cannot be pickled.
+        """
+        if slot.keys is None:
+            data = pickle.dumps(slot, protocol=5)
+        else:
+            from ..engines.by_value import for_other_machines
+
+            data = for_other_machines(slot)
+        self._outbox.put((("slot", run, slot.number, data, rows, paths), []))
 
     def give(self, blob: bytes) -> None:
         """The data set has changed: slots taken from now on are computed with this state of it."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ...steps.step_meter import Meter, StepClock
+from ..data.fetched import is_fault
 from ..dataset_changes import DatasetChanges
 from ..engines.engine import Delivery
 from ..engines.fork_server import NoWorkers
@@ -21,7 +22,7 @@ from ..engines.synthetic import NAME as SYNTHETIC
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..plan import Cursor, EpochRecord
 from .engine_pool import EnginePool
-from .guard import Guard, is_fault, is_ours
+from .guard import Guard, is_ours
 from .pooled_engine import EngineRun
 from .preparation import Preparation
 from .switch import SwitchState

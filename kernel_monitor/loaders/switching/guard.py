@@ -16,14 +16,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from ...errors import MonitorError, Refused
-from ..data.fetched import FAULT
-from ..data.keyed_dataset import UNREADABLE
+from ...errors import Refused
 from ..engines import worker_start
 from ..plan import is_plain
 from .switch import SwitchState
 
-_PACKAGE = str(Path(__file__).parents[2])
 _DEAD_WORKER = str(Path("_utils", "signal_handling.py"))
 
 log = logging.getLogger(__name__)
@@ -40,20 +37,6 @@ def is_ours(error: Exception) -> bool:
     return last is None or not last.tb_frame.f_code.co_filename.endswith(_DEAD_WORKER)
 
 
-def is_fault(error: BaseException) -> bool:
-    """Whether code of this package itself raised what answers a batch: neither the user's code nor a library.
-
-    A file that cannot be read is none; nor is what came from a worker, which tells it by itself.
-    """
-    if getattr(error, FAULT, False):
-        return True
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    in_package = last is not None and last.tb_frame.f_code.co_filename.startswith(_PACKAGE)
-    return in_package and not isinstance(error, (*UNREADABLE, MonitorError))
-
-
 class Guard:
     """The guard of one loader."""
 
@@ -65,7 +48,7 @@ class Guard:
         """Call what only keeps records; where it fails, that is shown, and the loop goes on."""
         try:
             return function(*args, **named)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - see above
             self.note(error, "the training goes on")
             return None
 
