@@ -116,7 +116,7 @@ class SwitchableLoader(EpochRecords):
         return len(self._wrapped)
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {self.switch_state.status}, {len(self._keyed)} samples>"
+        return f"<{self.name}: {self.switch_state.sentence}, {len(self._keyed)} samples>"
 
     def __reduce__(self) -> Any:
         raise MonitorError("A switchable loader cannot be copied or sent to another process; wrap a DataLoader there.")

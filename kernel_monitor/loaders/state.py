@@ -49,7 +49,7 @@ def loader_state(
         name=name,
         backend=switch_state.backend,
         wanted=switch_state.wanted,
-        status=switch_state.status,
+        status=switch_state.sentence,
         backends=[_shown_backend(name, backend) for name, backend in pool.backends.items()],
         epoch=record.number,
         batch=record.batches,

@@ -215,7 +215,8 @@ class EnginePool:
             self._engines[TORCHVISION] = PooledEngine(inline, failed.setting)
             self._without_workers = True
         failed.release()
-        self._state.add_notice(f"torchvision computes in the process of the training, without workers: {error}.")
+        log.warning("torchvision goes on without workers", exc_info=error)
+        self._state.last(f"torchvision computes in the process of the training, without workers: {error}.")
 
     def try_workers(self) -> None:
         """At the start of an epoch: let `torchvision` try again to start workers where it has none."""
@@ -224,6 +225,7 @@ class EnginePool:
                 return
             self._without_workers = False
             inline = self._engines.pop(TORCHVISION)
+        self._state.last("")
         inline.release()
 
     def reap(self) -> None:

@@ -92,18 +92,21 @@ class EpochIterator:
                 if self._plain is not None:
                     return self._next_plain(asked)
                 delivery = self._next_delivery(asked)
+            except StopIteration:
+                self._loader.guard.unharmed(self._clock.stop)
+                raise
             except Exception as error:
                 if not is_ours(error):
-                    self._clock.stop()
+                    self._loader.guard.unharmed(self._clock.stop)
                     raise
                 self.go_on_plainly(error)
                 return self._next_plain(asked)
             except BaseException:  # an interrupt, too, ends the step
-                self._clock.stop()
+                self._loader.guard.unharmed(self._clock.stop)
                 raise
             self._answered(delivery)
             if delivery.error is not None:
-                self._clock.stop()
+                self._loader.guard.unharmed(self._clock.stop)
                 raise delivery.error
             return delivery.batch
 
