@@ -17,6 +17,7 @@ from torchvision.datasets.folder import pil_loader
 
 from ...errors import TransformNotTranslatable
 from ...text import cause
+from ..dry_run.calls import IN_MEMORY
 from ..dry_run.opened import as_opened
 from ..dry_run.openers import PIL
 from ..dry_run.own_dataset import PATIENCE_S, OwnDataset, Reading, spread, unexamined
@@ -160,6 +161,8 @@ class FileSource:
                 shown = getattr(opener, "__name__", type(opener).__name__)
                 return f"The data set opens its files by {shown}, and DALI would decode them itself."
         for own in self._owns:
+            if own.refusal == IN_MEMORY:
+                return f"{type(own.dataset).__name__} {own.refusal}."
             if own.refusal is not None:
                 return f"{type(own.dataset).__name__} {own.refusal}, and DALI is given one whole file for each sample."
         if self._owns and len({self.kind, *(own.kind for own in self._owns)}) > 1:

@@ -26,22 +26,25 @@ from . import openers
 from .calls import (
     AFTERWARDS,
     DIFFERENT,
+    IN_MEMORY,
     KEEPS,
     NEW_TRANSFORM,
     NO_IMAGE,
     NOT_FOUND,
     PIXELS,
+    TWICE,
     TWO_TRANSFORMS,
     Deviation,
     RealCall,
     TransformPoint,
+    plainly,
 )
 from .dry_call import DryCall
 from .lazy_image import check_colours, first_image, opened_of
 from .opened import Opened, as_opened
 from .structure import Place, equal, form, places, put
 from .view import View
-from .watch import Watch
+from .watch import Watch, keeps_images
 
 SEED = 0x5EED
 PROVEN = 16  # samples that are computed both ways, spread over the data set
@@ -51,7 +54,8 @@ FORMS = 32  # structures of samples that are proven
 NO_COPY = "cannot be tried on a copy of it, because of its __del__ or __slots__"
 NOT_THE_SAME = "is not the same twice"
 DIFFERS = "gives another sample when its image is opened and transformed for it"
-OPAQUE = (PIXELS, NEW_TRANSFORM, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)  # a function of the user's may be the transform
+# A function of the user's may be the transform.
+OPAQUE = (PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)
 FINAL = (KEEPS, NOT_THE_SAME, DIFFERS)  # one such sample is enough
 LEAST_READ = 64  # samples, before it is judged how many could not be read
 DEVIATING = 0.1  # share of the samples above which a data set is not read by dry runs
@@ -262,7 +266,7 @@ class OwnDataset:
             self._try(AGAIN, keys, functions=earlier._functions)
         if self.learnt is None:
             self._try(PROVEN, keys, functions=False)
-        if self.refusal in OPAQUE:
+        if plainly(self.refusal) in OPAQUE:
             first = self.refusal
             self._try(PROVEN, keys, functions=True)
             self.refusal = first if self.learnt is None else None
@@ -286,6 +290,8 @@ class OwnDataset:
         # The copy may keep a method of its own, and would not let go of what it has opened.
         attributes(copy).clear()
         self.refusal = watch.reason or refusal
+        if self.refusal == NO_IMAGE and not watch.opened and keeps_images(copy):
+            self.refusal = IN_MEMORY
         self.learnt = None if self.refusal is not None else trial.learnt
         self.path = trial.path
         self._forms = self._forms | trial._forms

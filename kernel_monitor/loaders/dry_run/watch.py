@@ -8,10 +8,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
 from ..attributes import attributes
 
 CHANGES = "changes its own attributes"
 WRITES = "writes files"
+FEW = 16  # kept samples that are looked at
 LARGE = 100_000  # elements: longer containers of the module are not watched
 
 
@@ -25,10 +31,12 @@ class Watch:
 
     Attributes:
         reason: what it changes, as the end of "The data set …"; None where nothing was seen.
+        opened: whether it opened a file.
     """
 
     def __init__(self, dataset: Any, shared: list[Any]) -> None:
         self.reason: str | None = None
+        self.opened = False
         self._dataset = dataset
         self._shared = [(values, type(values)(values)) for values in shared if len(values) <= LARGE]
         self._state: Any = None
@@ -56,11 +64,39 @@ class Watch:
 
     def _opener(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def watched(file: Any, mode: Any = "r", *args: Any, **named: Any) -> Any:
-            if threading.get_ident() == self._thread and isinstance(mode, str) and set(mode) & set("wax+"):
-                self.reason = self.reason or WRITES
+            if threading.get_ident() == self._thread:
+                self.opened = True
+                if isinstance(mode, str) and set(mode) & set("wax+"):
+                    self.reason = self.reason or WRITES
             return original(file, mode, *args, **named)
 
         return watched
+
+
+def keeps_images(dataset: Any, depth: int = 2) -> bool:
+    """Whether a data set, or one that it wraps, keeps all its samples' images in its attributes, decoded."""
+    length = len(dataset)
+    kept = list(attributes(dataset).values())
+    kept += [inner for value in kept if type(value) in (list, tuple) and len(value) < FEW for inner in value]
+    for value in kept:
+        kind = type(value)
+        if issubclass(kind, torch.Tensor | np.ndarray) and value.ndim > 2 and len(value) == length:
+            return True
+        if kind in (list, tuple) and len(value) == length and all(map(_is_image, value[:FEW])):
+            return True
+        if depth and issubclass(kind, Dataset) and keeps_images(value, depth - 1):
+            return True
+    return False
+
+
+def _is_image(value: Any, depth: int = 3) -> bool:
+    """Whether a kept sample is, or has in it, an image that is decoded."""
+    kind = type(value)
+    if issubclass(kind, torch.Tensor | np.ndarray):
+        return bool(value.ndim > 1)
+    if kind in (list, tuple, dict):
+        return depth > 0 and any(_is_image(inner, depth - 1) for inner in (value.values() if kind is dict else value))
+    return issubclass(kind, Image.Image)
 
 
 def _state(value: Any) -> Any:

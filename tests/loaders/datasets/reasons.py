@@ -19,7 +19,8 @@ CMYK = "4 components"  # in those of jpeg.py
 # What it does with the image.
 NOT_RGB = "is not made RGB"  # as L, RGBA or YCbCr, BGR as cv2 gives it, or in the file's own mode
 PIXELS = "works on the pixels itself"  # reads or changes them before a transform, or instead of one
-TWO_TRANSFORMS = "more than one transform"  # one after the other, or one twice
+TWO_TRANSFORMS = "more than one transform"  # one after the other
+TWICE = "calls its transform twice"
 DIFFERENT = "different transforms"  # in the words of file_source.py: one sample has this, another has that
 NEW_TRANSFORM = "makes its transform anew"
 JOINT = "transforms image and target together"
