@@ -235,7 +235,8 @@ class LazyLmdb(Dataset[Any]):
     """As the LSUN data sets; the environment is opened at the first sample."""
 
     def __init__(self, path: Path, transform: Any) -> None:
-        self.path, self.transform, self.env = path, transform, None
+        self.path, self.transform = path, transform
+        self.env: Any = None
 
     def __len__(self) -> int:
         return 24
@@ -245,6 +246,6 @@ class LazyLmdb(Dataset[Any]):
 
         if self.env is None:
             self.env = lmdb.open(str(self.path), readonly=True, lock=False, readahead=False)
-        with self.env.begin(write=False) as txn:  # type: ignore[attr-defined]
+        with self.env.begin(write=False) as txn:
             data = txn.get(f"{index:04d}".encode())
         return self.transform(Image.open(io.BytesIO(data)).convert("RGB")), index
