@@ -137,7 +137,7 @@ test-long: setup browser
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/remote/test_schedules.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'differential: 10,000 loaders beside plain torch'
 	@CASES=$${CASES:-long} $(PY) -m pytest tests/loaders/test_differential.py --quiet -o faulthandler_timeout=0
-	$(SAY) 'scripts: all 700 beside plain torch'
+	$(SAY) 'scripts: the whole product beside plain torch'
 	@SCRIPTS=$${SCRIPTS:-long} $(PY) -m pytest tests/scripts --quiet -o faulthandler_timeout=0
 	$(SAY) 'damaged JPEGs: 6,000 beside Pillow'
 	@MUTANTS=$${MUTANTS:-6000} $(PY) -m pytest tests/loaders/test_fuzz.py --quiet -o faulthandler_timeout=0

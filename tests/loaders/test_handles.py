@@ -103,7 +103,7 @@ class Handle:
 
 @pytest.mark.parametrize("kind", [Lazy, Named, Chosen])
 def test_a_view_that_is_given_up_holds_nothing(kind: Any) -> None:
-    inner = kind("", augmented()) if kind is not Named else Lazy("", augmented())
+    inner: Any = kind("", augmented()) if kind is not Named else Lazy("", augmented())
     inner.environment = handle = Handle()
     watched = weakref.ref(handle)
     view = View(Named(inner) if kind is Named else inner)

@@ -14,6 +14,7 @@ class Kind:
         definitions: what they need.
         sample: an expression of `batch`: images, the keys of its samples, what these saw of a changing value.
         change: statements before each epoch, whose number is `{epoch}`.
+        inside: a statement after the third batch of each, whose number is `epoch`.
         options: for the DataLoader.
         sendable: whether plain torch can send it to workers that are not forked.
     """
@@ -22,6 +23,7 @@ class Kind:
     definitions: str = ""
     sample: str = "batch[0], batch[1].tolist(), []"
     change: str = ""
+    inside: str = ""
     options: str = "batch_size=4, shuffle=True"
     sendable: bool = True
 
@@ -152,6 +154,23 @@ class Photos(Dataset):
             data = transaction.get(b"%d" % index)
         return self.transform(Image.open(io.BytesIO(data)).convert("RGB")), index
 """
+NESTED = """
+
+import gc
+
+gc.disable()  # as some do for speed
+
+
+class Named(Dataset):
+    def __init__(self, path, count):
+        self.inner = Photos(path, count, resized(32))
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        return (*self.inner[index], "train")
+"""
 LMDB_MADE = 'dataset = Photos(ROOT + "/lmdb", len(FILES), resized(32))'
 
 MADE = "dataset = Photos(FILES, resized(32))"
@@ -169,6 +188,11 @@ KINDS = {
     "monai-cache": Kind("dataset = monai.data.CacheDataset(ITEMS, CHAIN, num_workers=1, progress=False)", MONAI, DICTS),
     "lmdb-lazy": Kind(LMDB_MADE, LMDB.format(early="None")),
     "lmdb-early": Kind(LMDB_MADE, LMDB.format(early="self.open()"), sendable=False),
+    "lmdb-nested": Kind(
+        LMDB_MADE.replace("Photos", "Named", 1).replace("FILES), resized(32)", "FILES)"),
+        LMDB.format(early="None") + NESTED,
+        "batch[0], batch[1].tolist(), []",
+    ),
     "counter": Kind(
         MADE,
         "import multiprocessing\n\n"
@@ -185,6 +209,13 @@ KINDS = {
         "dataset.level = {epoch}",
     ),
     "transform": Kind(MADE, own(), change="dataset.transform = resized((32, 48, 64, 32)[{epoch}])"),
+    "attribute-inside": Kind(
+        MADE,
+        own("self.transform(image), index, self.level", attributes="self.level = 0"),
+        VALUES,
+        inside="dataset.level = epoch + 1",
+    ),
+    "transform-inside": Kind(MADE, own(), inside="dataset.transform = resized((48, 64, 32, 48)[epoch])"),
     "lock": Kind(
         MADE,
         "import threading\n\n"

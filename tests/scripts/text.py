@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from .cases import Case, Setting
-from .kinds import KINDS
+from .kinds import KINDS, Kind
 
 HEAD = """\
 import glob
@@ -39,6 +39,7 @@ def train(clicks={{}}):
             "keys": keys, "values": values, "shape": list(images.shape),
             "type": f"{{type(images).__name__}} {{images.dtype}} {{type(batch).__name__}}", "coarse": coarse.tolist(),
         }})
+        {inside}
         if number in clicks:
             click(*clicks[number])
     epochs.append(delivered)
@@ -95,7 +96,7 @@ BACK = f"click({TORCHVISION})"
 
 def script(case: Case, root: Path) -> str:
     """The script of a case, over the files of `root`."""
-    return _script(case.setting, root, *_clicks(case.switch, case.setting.epochs), ours=True)
+    return _script(case.setting, root, *_clicks(case.switch, case.setting.epochs, case.setting.workers), ours=True)
 
 
 def plain(setting: Setting, root: Path) -> str:
@@ -103,13 +104,13 @@ def plain(setting: Setting, root: Path) -> str:
     return _script(setting, root, {}, {}, ours=False)
 
 
-def _clicks(switch: str, epochs: int) -> tuple[dict[int, str], dict[int, str]]:
+def _clicks(switch: str, epochs: int, workers: int) -> tuple[dict[int, str], dict[int, str]]:
     """Statements before epochs, and what is clicked after which batches of an epoch."""
     back = {epochs - 1: BACK}
     found: dict[str, tuple[dict[int, str], dict[int, str]]] = {
         "none": ({}, {}),
-        # Before the first epoch nothing is waited for: what is forked comes first, and that is in the epoch.
-        "before": ({0: f"click({DALI}, False)", **back}, {}),
+        # Where workers are forked they come first, in the epoch: then nothing is waited for.
+        "before": ({0: f"click({DALI}, {not workers})", **back}, {}),
         "between": ({1: f"click({DALI}, False)", **back}, {}),
         "waited": ({1: f"click({DALI})", **back}, {}),
         "middle": (back, {1: f"{{0: ({DALI},)}}"}),
@@ -133,8 +134,14 @@ def _script(setting: Setting, root: Path, between: dict[int, str], inside: dict[
     body += REPORT + (REPORT_OURS if ours else "") + "print(json.dumps(report), flush=True)\n"
     if setting.guarded:
         body = '\nif __name__ == "__main__":\n' + textwrap.indent(body, "    ")
-    definitions = HEAD.format(root=str(root)) + kind.definitions + TRAIN.format(sample=kind.sample)
+    definitions = HEAD.format(root=str(root)) + kind.definitions + _train(kind)
     if setting.guarded:  # such a value is for workers that start in one way
         context = f"multiprocessing.get_context({setting.context!r})"
         definitions = definitions.replace("multiprocessing.Value", f"{context}.Value")
     return definitions + (CLICK if ours else NO_CLICK) + body
+
+
+def _train(kind: Kind) -> str:
+    inside = f"if number == 2:\n            epoch = len(epochs)\n            {kind.inside}" if kind.inside else ""
+    text = TRAIN.format(sample=kind.sample, inside=inside)
+    return "\n".join(line.rstrip() for line in text.split("\n"))
