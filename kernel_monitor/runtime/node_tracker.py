@@ -83,7 +83,9 @@ class NodeTracker:
             elif not fresh[key].alive and not fresh[key].cores:
                 # The past of a node that is gone keeps its rows.
                 fresh[key] = replace(fresh[key], cores=node.cores, gpus=node.gpus)
-        self._gone = {key: None for key in (*self._gone, *fresh) if key not in fresh or not fresh[key].alive}
+        gone = [key for key in dict.fromkeys((*self._gone, *fresh)) if key not in fresh or not fresh[key].alive]
+        newest = {*gone[-KEPT_GONE:], *fresh}  # others are forgotten
+        self._gone = {key: None for key in gone if key in newest}
         shown = {*list(self._gone)[-KEPT_GONE:], *(key for key, node in fresh.items() if node.alive)}
         with self._lock:
             nodes = folded(_bounded(node for key, node in fresh.items() if key in shown), self.unfolded)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+BLOCK = 256  # rows that are copied at once
+
 
 class Ring:
     """The newest `capacity` rows: a number, a time and float32 values each; `names` are the columns in order."""
@@ -49,7 +51,9 @@ class Ring:
         old = {name: column for column, name in enumerate(self._names)}
         fresh = np.full((self.capacity, len(names)), np.nan, dtype=np.float32)
         kept = [column for column, name in enumerate(names) if name in old]
-        fresh[:, kept] = self._values[:, [old[names[column]] for column in kept]]
+        source = [old[names[column]] for column in kept]
+        for first in range(0, self.capacity, BLOCK):  # a copy of all of it would take as much memory again
+            fresh[first : first + BLOCK, kept] = self._values[first : first + BLOCK, source]
         self._values = fresh
         self._names = tuple(names)
 
