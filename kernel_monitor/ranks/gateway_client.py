@@ -135,6 +135,7 @@ class GatewayClient:
         self._began = time.monotonic()
         process = self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kernel_monitor.ranks.tcp_gateway"],
+            bufsize=0,  # a buffer has a lock, which a forked child would wait for
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -152,7 +153,6 @@ class GatewayClient:
         if process.stdin is not None:
             with suppress(BrokenPipeError):  # it has ended already, which the next look finds
                 process.stdin.write(json.dumps(told).encode() + b"\n")
-                process.stdin.flush()
         return process
 
     @staticmethod

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..protocol.states import LoaderState
 
 LOOK_S = 0.5  # between two looks at who has joined
+SPARING = 10  # looks that take long are rarer: ranks that come and go without end must not hold the other rows up
 FEW = 32  # ranks that are judged at each look; more of them less often, as it takes longer
 PHASES_S = 0.25  # between two looks at which ranks are the slowest and the median one: frames come half as often
 SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
@@ -184,6 +185,7 @@ class RankTracker:
             self._look(server, now)
         except Exception as error:  # noqa: BLE001 - whatever it is: the other rows go on, and the status says so
             self._failed(error)
+        self._due = max(self._due, now + SPARING * (time.monotonic() - now))
 
     def _failed(self, error: Exception) -> None:
         if not self._failures:
