@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from ..errors import MonitorError, NotSwitchable, Refused
+from ..errors import BackendUnavailable, MonitorError, NotSwitchable, Refused
 from ..integrations import accelerate
 from ..integrations.distributed import Sharding
 from ..integrations.samplers import ShownSampler
@@ -233,11 +233,12 @@ class SwitchableLoader(EpochRecords):
         Raises:
             BackendUnavailable: there is no such backend or it cannot run here.
         """
-        target = resolve(name, self.backends)
         try:
-            self.preparation.request(target)
+            self.preparation.request(resolve(name, self.backends))
+        except BackendUnavailable:
+            raise
         except Exception as error:  # noqa: BLE001 - a click must not end the loop in which it is asked for
-            self.guard.note(error, f"the switch to {target} does not take place")
+            self.guard.note(error, f"the switch to {name} does not take place")
 
     def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
         """Turn knobs (see `Knobs`) and return; may be called from any thread while another one iterates.

@@ -344,6 +344,7 @@ class Cursor:
         self.seed = seed
         self.failure: Exception | None = None  # raised by the user's sampler; the plan ends there
         self.undelivered = Undelivered(batches)
+        self._drawn: Any = None  # what the sampler gave last, until there is a slot of it
         self._lookahead = lookahead
         self._limit = lookahead  # batches that may be drawn by now
         self._waiting: deque[Slot] = deque()  # drawn and not taken, or given back: in their order
@@ -381,7 +382,7 @@ class Cursor:
         if self._ended:
             return None
         try:
-            keys = next(self.undelivered)
+            self._drawn = next(self.undelivered) if self._drawn is None else self._drawn
         except StopIteration:
             self._ended = True
             return None
@@ -391,7 +392,9 @@ class Cursor:
             # Batches already under way are delivered first; then the loop sees the sampler's own error.
             self._ended, self.failure = True, error
             return None
-        return self._slot(keys)
+        slot = self._slot(self._drawn)
+        self._drawn = None
+        return slot
 
     def _slot(self, keys: Any) -> Slot:
         """The next slot of the plan, in the record."""

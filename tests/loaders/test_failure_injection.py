@@ -122,8 +122,8 @@ class Tracer:
         if caller is None or "__del__" in (code.co_name, caller.f_code.co_name) or code.co_name == "<module>":
             return  # what an object's end raises, Python itself shows
         place = caller.f_code.co_filename
-        if not place.startswith(PACKAGE):  # the loop itself: there is nothing of ours yet that could catch it
-            return
+        if not place.startswith(PACKAGE) or caller.f_code.co_qualname == "SwitchableLoader.__iter__":
+            return  # the loop itself: there is nothing of ours yet that could catch it
         call = Call(
             f"{Path(place).name}:{caller.f_lineno}", f"{code.co_filename[len(PACKAGE) + 1 :]}:{code.co_qualname}"
         )

@@ -8,7 +8,6 @@ import operator
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -253,13 +252,13 @@ class FileSource:
         trial._owns = [own.over(part) for own, part in zip(self._owns, _unknown_parts(trial.dataset), strict=True)]
         keys = range(min(ASKED_OWN if self._owns else ASKED, len(self))) if self._keys is None else self._keys
         until = time.monotonic() + PATIENCE_S
-        with suppress(Exception):  # plain torch would not call it now; the loop meets an error when it gets there
+        with _unraised():  # plain torch would not call it now; the loop meets an error when it gets there
             for number, key in enumerate(keys):
                 if number < ASKED or time.monotonic() < until:
                     located = trial.read(trial.locate(key))
                     self._first.append(located._replace(part=self.part(key)))
         self.encoded = any(located.data is not None for located in self._first)
-        with suppress(Exception):
+        with _unraised():
             self.encoded |= any(
                 layout is PROTOCOL and len(part) > 0 and data_of(part.image_file(0)[0]) is not None
                 for part, layout in parts(trial.dataset)
@@ -437,6 +436,17 @@ def _number(first: int, key: Any, among: Any) -> int:
         return first + (index if index >= 0 else index + len(among))
     except Exception:  # noqa: BLE001 - the key is no integer; a class of the user's may raise anything
         return -1
+
+
+class _unraised:  # noqa: N801 - used as contextlib's own
+    """Logs what is raised inside and goes on; no generator function, see `random_streams._Apart`."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        if isinstance(error, Exception):
+            log.debug("the first samples cannot be read", exc_info=error)
+        return isinstance(error, Exception)
 
 
 def _files(view: Any) -> int:

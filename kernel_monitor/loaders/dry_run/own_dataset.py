@@ -181,7 +181,8 @@ class OwnDataset:
             found = self.read(key)
             if not isinstance(found, str) and form(found.sample) not in self._forms:
                 found = self._extended(key, found)
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:  # see above
+            log.debug("a sample cannot be read", exc_info=True)
             found = f"raises {type(error).__name__}"
         self._unread += isinstance(found, str)
         return found
@@ -221,6 +222,7 @@ class OwnDataset:
             except Exception:
                 if call.reason is None and not (call.gave_array and call.point is None):
                     raise
+                log.debug("a dry run ended early", exc_info=True)
                 return call.reason or PIXELS  # by a function that takes no stand-in for an array
             if call.reason is not None or call.image is None:
                 return call.reason or NO_IMAGE
@@ -307,7 +309,8 @@ class OwnDataset:
                 reason = self._compared(key, watch)
             except Deviation:
                 reason = KEEPS
-            except Exception as error:  # noqa: BLE001 - the loop meets it again, if it gets there
+            except Exception as error:  # the loop meets it again, if it gets there
+                log.debug("a sample cannot be examined", exc_info=True)
                 reason = f"raises {type(error).__name__} where it is asked for {shown_key(key)}"
             if watch.reason is not None or reason in FINAL:
                 return watch.reason or reason

@@ -93,7 +93,6 @@ class EpochIterator:
                     return self._next_plain(asked)
                 delivery = self._next_delivery(asked)
             except StopIteration:
-                self._loader.guard.unharmed(self._clock.stop)
                 raise
             except Exception as error:
                 if not is_ours(error):
@@ -229,6 +228,7 @@ class EpochIterator:
             self._keep_for_synthetic(None)
             if self._cursor.failure is not None:
                 raise self._cursor.failure
+        self._loader.guard.unharmed(self._clock.stop)
         raise StopIteration
 
     def _boundary(self) -> None:
