@@ -88,6 +88,7 @@ class OwnDataset:
     Args:
         dataset: the user's.
         functions: whether functions of the user's count as transforms, too.
+        apart: see `look`.
 
     Attributes:
         learnt: what is known of it; None where its samples cannot be read by dry runs.
@@ -95,14 +96,14 @@ class OwnDataset:
         path: of the file that was opened last by the user's own code; None where that is not known.
     """
 
-    def __init__(self, dataset: Any, *, functions: bool = False) -> None:
+    def __init__(self, dataset: Any, *, functions: bool = False, apart: bool = False) -> None:
         openers.install()
         self.dataset = dataset
         self.learnt: Learnt | None = None
         self.refusal: str | None = "was not called yet"
         self.path: str | None = None
         self._functions = functions
-        self._view = View(dataset, functions=functions)
+        self.look(apart=apart)
         self._forms: set[Any] = set()  # of samples that were the same both ways
         self._opened_any = False  # whether the sample computed last opened an image
         self._read = self._unread = 0  # samples since it was learnt
@@ -113,7 +114,12 @@ class OwnDataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         openers.install()
-        self._view = View(self.dataset, functions=self._functions)
+        self.look(apart=False)
+
+    def look(self, *, apart: bool) -> None:
+        """Look at the data set anew; `apart`: at a copy, so that what reading opens is not open in the data set."""
+        self._apart = apart
+        self._view = View(snapshot(self.dataset) if apart else self.dataset, functions=self._functions)
 
     @property
     def current(self) -> bool:
@@ -251,15 +257,14 @@ class OwnDataset:
             self._try(PROVEN, functions=True)
             self.refusal = first if self.learnt is None else None
         self._functions = self.learnt is not None and self.learnt.functions
-        self._view = View(self.dataset, functions=self._functions)
+        self.look(apart=self._apart)
 
     def _try(self, samples: int, *, functions: bool) -> None:
-        copy = snapshot(self.dataset)
-        trial = OwnDataset(copy, functions=functions)
+        trial = OwnDataset(snapshot(self.dataset), functions=functions)
         with Watch(trial._view.dataset, trial._view.shared) as watch:
             refusal = trial._refusal(watch, samples)
-        if copy is not self.dataset:
-            vars(copy).clear()  # it may keep a method of its own, and would not let go of what it has opened
+        if trial.dataset is not self.dataset:
+            vars(trial.dataset).clear()  # it may keep a method of its own, and would not let go of what it has opened
         self.refusal = watch.reason or refusal
         self.learnt = None if self.refusal is not None else trial.learnt
         self.path = trial.path
