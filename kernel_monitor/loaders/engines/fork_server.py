@@ -32,6 +32,7 @@ from ...errors import MonitorError
 
 NAME = "km-fork-server"  # of the process, 15 bytes at most
 MOST_FDS = 64  # descriptors that one worker is given; a DataLoader's need about ten
+PATIENCE_S = 30.0  # in which the server has forked a worker; else the loop goes on without
 POLL_S = 1.0  # after which the server looks whether its parent has gone, where the kernel does not tell it
 
 _server: ForkServer | None = None
@@ -108,12 +109,14 @@ class ForkServer:
         os.close(data_r)
         os.close(status_w)
         try:
+            if not select.select([status_r], [], [], PATIENCE_S)[0]:
+                raise TimeoutError
             pid = read_signed(status_r)
             with os.fdopen(data_w, "wb") as file:
                 file.write(data)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError) as error:  # TimeoutError is an OSError
             os.close(status_r)
-            raise NoWorkers("a worker ended before it had been sent the data set") from error
+            raise NoWorkers("a worker could not be forked, or ended before it had been sent the data set") from error
         return pid, status_r
 
     def close(self) -> None:
