@@ -292,7 +292,7 @@ class OwnDataset:
         # The copy may keep a method of its own, and would not let go of what it has opened.
         attributes(copy).clear()
         self.refusal = watch.reason or refusal
-        if self.refusal == NO_IMAGE and not watch.opened and keeps_images(copy):
+        if self.refusal == NO_IMAGE and not watch.opened and keeps_images(self.dataset):
             self.refusal = IN_MEMORY
         self.learnt = None if self.refusal is not None else trial.learnt
         self.path = trial.path
