@@ -7,7 +7,6 @@ broke, an interrupt) is given back and taken again first.
 
 from __future__ import annotations
 
-import copy
 import operator
 from array import array
 from collections import deque
@@ -286,6 +285,15 @@ class EpochRecords:
         return record
 
 
+def own_batch(batch: Any) -> Any:
+    """A copy of a sampler's batch, as samplers fill one list again and again; of the type that torch hands on."""
+    if isinstance(batch, np.ndarray):
+        return batch.copy()
+    if isinstance(batch, torch.Tensor):
+        return batch.clone()
+    return batch if type(batch) is tuple else list(batch)
+
+
 class Undelivered:
     """A sampler's batches as it gives them; those that the loop has not got yet are kept."""
 
@@ -299,8 +307,7 @@ class Undelivered:
 
     def __next__(self) -> Any:
         try:
-            batch = next(self._batches)
-            batch = batch if isinstance(batch, list | tuple) else list(batch)
+            batch = own_batch(next(self._batches))
         except StopIteration:
             raise
         except Exception as error:
@@ -427,9 +434,7 @@ class Cursor:
         plain = type(batch) is list and {int}.issuperset(map(type, batch))
         if plain and (not batch or (min(batch) >= 0 and max(batch) < self._length)):
             return list(batch), None
-        # A copy, of the type that a `__getitems__` is given by torch; samplers fill one list again and again.
-        keys = copy.deepcopy(batch) if isinstance(batch, np.ndarray | torch.Tensor) else batch
-        keys = keys if type(keys) in (tuple, np.ndarray, torch.Tensor) else list(keys)
+        keys = own_batch(batch)
         return [self._number(key) for key in keys], keys
 
     def _number(self, key: Any) -> int:

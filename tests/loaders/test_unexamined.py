@@ -29,6 +29,8 @@ from .delivered import FIXED, same
 
 SIZE = 12
 
+pytestmark = pytest.mark.usefixtures("without_dali")
+
 
 class Rows(dict[str, Any]):
     """As Hugging Face's `Features`: a dict with methods of its own that use NumPy."""

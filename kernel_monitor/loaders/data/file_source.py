@@ -16,6 +16,7 @@ from torchvision.datasets.folder import pil_loader
 
 from ...errors import TransformNotTranslatable
 from ...text import cause
+from ..attributes import attributes
 from ..dry_run.calls import IN_MEMORY
 from ..dry_run.opened import as_opened
 from ..dry_run.openers import PIL
@@ -267,6 +268,9 @@ class FileSource:
                 layout is PROTOCOL and len(part) > 0 and data_of(part.image_file(0)[0]) is not None
                 for part, layout in parts(trial.dataset)
             )
+        for (made, _), (part, _) in zip(parts(trial.dataset), parts(self.dataset), strict=True):
+            if made is not part:  # it may keep a method of its own, and would not let go of what it has opened
+                attributes(made).clear()
 
     def _learn(self) -> None:
         """Find out what the data sets' own `__getitem__` do."""

@@ -11,7 +11,7 @@ from ...text import line
 from ..transforms.image_by_name import NAME, takes_name
 
 NO_IMAGE = "opens no image file by a function that is known"
-IN_MEMORY = "takes its samples from memory and decodes nothing, so that another engine would bring nothing"
+IN_MEMORY = "takes its samples decoded from memory, so that a switch would bring nothing"
 TWO_IMAGES = "opens more than one image"
 OPENED_TWICE = "opens its file twice"
 UNOPENED = "could not be opened"

@@ -296,7 +296,7 @@ class OwnDataset:
         with Watch(view.dataset, [*view.shared, *map(attributes, helpers)]) as watch:
             refusal = trial._refusal(watch, spread(range(len(copy)) if keys is None else keys, samples))
         self.refusal = watch.reason or refusal
-        if self.refusal == NO_IMAGE and not watch.opened and keeps_images(copy):
+        if self.refusal == NO_IMAGE and not watch.opened and keeps_images(self.dataset):
             self.refusal = IN_MEMORY
         # The copy may keep a method of its own, and would not let go of what it has opened.
         attributes(copy).clear()

@@ -176,7 +176,7 @@ class View:
                 changed[name] = _Attribute(name, made)
                 self._watch(functools.partial(own.get, name), inner)
         for name, member in () if kind is StandardTransform else self._members(kind):
-            if name in changed or name == "__init__":
+            if name in changed or name in ("__init__", "__class__"):
                 continue
             replaced = self._member(member, depth)
             if replaced is not member:

@@ -96,7 +96,8 @@ def _is_image(value: Any, depth: int = 3) -> bool:
         return bool(value.ndim > 1)
     if kind in (list, tuple, dict):
         return depth > 0 and any(_is_image(inner, depth - 1) for inner in (value.values() if kind is dict else value))
-    return issubclass(kind, Image.Image)
+    own = attributes(value)  # an image is opened first, and decoded when somebody looks
+    return issubclass(kind, Image.Image) and own.get("_im", own.get("im")) is not None
 
 
 def _state(value: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 # What it reads.
 NO_IMAGE = "opens no image file"
+IN_MEMORY = "takes its samples decoded from memory"
 UNKNOWN_OPENER = "by a function that is known"  # of the same sentence, where it does open one
 TWO_IMAGES = "opens more than one image"
 OPENED_TWICE = "opens its file twice"
