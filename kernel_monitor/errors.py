@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MonitorError(Exception):
     """Base of all errors of this package.
@@ -25,15 +27,19 @@ class TransformNotTranslatable(MonitorError):
     """A transform has no equivalent in DALI; the message names the transform and its position."""
 
 
+class Refused(MonitorError):
+    """A call that a loader cannot serve, where going on would deliver something else than was asked for."""
+
+
 class SampleError(MonitorError):
     """One sample could not be read.
 
     Attributes:
         path: of the file, as in the data set.
-        index: the sample's index in the data set.
+        index: the sample's index in the data set: what the sampler gave, whatever that is.
     """
 
-    def __init__(self, message: str, *, path: str = "", index: int = -1) -> None:
+    def __init__(self, message: str, *, path: str = "", index: Any = -1) -> None:
         super().__init__(message)
         self.path = path
         self.index = index

@@ -166,6 +166,11 @@ class NodeTable:
                 state.node = replace(state.node, alive=False, reason=reason)
                 state.reading = {}
 
+    def forget(self, node: str) -> None:
+        """Keep nothing of a node (its id) any more."""
+        with self._lock:
+            self._states.pop(node, None)
+
     def nodes(self) -> list[Node]:
         """As `NodeSource`."""
         with self._lock:

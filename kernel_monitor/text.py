@@ -13,6 +13,7 @@ from .errors import MonitorError
 
 T = TypeVar("T")
 NAME_LETTERS = 80  # longest name that is kept and shown, in characters
+CAUSE_LETTERS = 200  # longest text of an exception
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Category Cc except tab and line feed; the bidirectional ones of Cf; line and paragraph separators; Cs.
@@ -32,6 +33,16 @@ def line(text: str, most: int = NAME_LETTERS) -> str:
     """The text as one line that is safe to show, at most `most` characters long."""
     words = shown(" ".join(text.split()))
     return words if len(words) <= most else f"{words[: most - 1]}…"
+
+
+def cause(error: BaseException, most: int = CAUSE_LETTERS) -> str:
+    """`ValueError: …`: type and text of an exception, as one line that is safe to show and not longer than `most`."""
+    kind = type(error).__name__
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001 - a foreign exception's own code: its type is enough
+        words = ""
+    return line(f"{kind}: {words}" if words else kind, most)
 
 
 def given(text: object, what: str, most: int = NAME_LETTERS) -> str:

@@ -14,8 +14,11 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
+from .samplers import attribute
+
 log = logging.getLogger(__name__)
 
+_NONE = object()  # stands for an attribute that is not there
 # What samplers that take a part of the samples call their part: torch's and timm's, accelerate's, and others'.
 _OF_RANKS = ("num_replicas", "num_processes", "num_shards", "world_size", "rank", "process_index")
 
@@ -66,7 +69,7 @@ def set_sampler_epoch(loader: DataLoader[Any], epoch: int, *, anew: bool = False
 
     With `anew` it is set in any case, as where a state has been loaded.
     """
-    sampler = getattr(loader.batch_sampler, "sampler", None)
+    sampler = attribute(loader.batch_sampler, "sampler")
     if type(sampler) is RankSampler and (anew or not sampler.epoch_is_set):
         sampler.set_epoch(epoch)
         sampler.epoch_is_set = False
@@ -105,8 +108,8 @@ def _shard(loader: DataLoader[Any], rank: int, ranks: int) -> str:
 
 def _shares_out(sampler: Any) -> bool:
     """Whether a sampler takes the part of one rank by itself."""
-    return isinstance(sampler, DistributedSampler) or any(
-        hasattr(sampler, name) or hasattr(sampler, f"_{name}") for name in _OF_RANKS
+    return issubclass(type(sampler), DistributedSampler) or any(
+        attribute(sampler, f"{prefix}{name}", _NONE) is not _NONE for name in _OF_RANKS for prefix in ("", "_")
     )
 
 
@@ -116,5 +119,5 @@ def _inwards(sampler: Any) -> Iterator[Any]:
     while sampler is not None and id(sampler) not in seen:
         yield sampler
         seen.add(id(sampler))
-        inner = getattr(sampler, "sampler", None)
-        sampler = getattr(sampler, "batch_sampler", None) if inner is None else inner
+        inner = attribute(sampler, "sampler")
+        sampler = attribute(sampler, "batch_sampler") if inner is None else inner

@@ -1,4 +1,4 @@
-"""The batch sampler that a switchable loader shows: the user's own, but not for another DataLoader to iterate.
+"""Asking the user's sampler, and showing it: the user's own, but not for another DataLoader to iterate.
 
 A framework that makes a DataLoader anew from the attributes of one that it was given gets a plain one, which no
 switch reaches and no monitor sees. It must take the order from here, so iterating it raises the error.
@@ -13,6 +13,14 @@ from typing import Any
 from ..errors import MonitorError
 
 _ITERATORS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader")  # modules of iterators of DataLoaders
+
+
+def attribute(sampler: Any, name: str, default: Any = None) -> Any:
+    """An attribute of a sampler; `default` where it has none, or its class raises when it is asked."""
+    try:
+        return getattr(sampler, name, default)
+    except Exception:  # noqa: BLE001 - the user's own class; plain torch would not ask
+        return default
 
 
 class ShownSampler:

@@ -11,7 +11,6 @@ from typing import Any
 from ..errors import MonitorError
 from .data.dataset_copy import snapshot
 from .data.file_source import same
-from .engines import worker_start
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine
 from .switching.engine_pool import EnginePool
@@ -42,11 +41,8 @@ class DatasetChanges:
             self._pool.data_changed()
 
     def at_epoch(self) -> None:
-        """At the start of an epoch.
-
-        Raises:
-            MonitorError: the data set has changed, and the workers that have the old one cannot be replaced.
-        """
+        """At the start of an epoch: show the engines the data set as it is now, where torch's workers would see it."""
+        self._pool.try_workers()
         pooled = self._pool[TORCHVISION]
         engine = pooled.engine
         if not isinstance(engine, WorkersEngine):
@@ -63,21 +59,9 @@ class DatasetChanges:
             outdated = engine.outdated(dataset, shared=pooled.run is not None)
         if engine.started and not outdated:
             return
-        before = self._source.dataset
         self._source.show(dataset)
-        if not outdated:
-            return
-        dali_runs = worker_start.dali_runs()
-        if self._state.active == TORCHVISION and dali_runs and worker_start.forks(self._wrapped):
-            obstacle = worker_start.why_not_sent(pooled.setting.keyed, self._wrapped)
-            if obstacle is not None:
-                self._source.show(before)
-                raise MonitorError(
-                    f"The data set was changed since its workers were started, and {obstacle} "
-                    "Or go on without workers: set(workers=0)."
-                )
-        engine.careful = dali_runs
-        pooled.release()
+        if outdated:
+            pooled.release()
 
     def _translate(self) -> None:
         self._pool.refresh()

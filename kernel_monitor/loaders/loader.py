@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from ..errors import MonitorError, NotSwitchable
+from ..errors import BackendUnavailable, MonitorError, NotSwitchable, Refused
 from ..integrations import accelerate
 from ..integrations.distributed import Sharding
 from ..integrations.samplers import ShownSampler
 from ..protocol.states import LoaderState
 from ..steps.sources import next_number
 from ..steps.step_meter import Meter
+from . import order_generators
 from .dataset_changes import DatasetChanges
 from .engines import worker_start
 from .engines.backends import Backend, resolve
@@ -25,14 +28,15 @@ from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine
 from .knobs import Knobs, checked
 from .loader_view import LoaderView
-from .order_generators import samplers
+from .order_generators import Defaults, samplers
 from .orders import Orders
 from .parity import Parity, compare
-from .plan import Cursor, EpochRecord, EpochRecords
+from .plan import EpochRecord, EpochRecords
 from .remote.nodes import RayNode
 from .state import loader_state, some_paths
 from .switching.engine_pool import EnginePool
 from .switching.epoch import EpochIterator
+from .switching.guard import Guard, is_ours
 from .switching.preparation import Preparation
 from .switching.switch import Click, Switch, SwitchState
 
@@ -82,6 +86,7 @@ class SwitchableLoader(EpochRecords):
         self.name = self.id if name is None else name
         self.switch_state = SwitchState(self.id, TORCHVISION, partial(some_paths, setting.keyed.source))
         self.pool = EnginePool(setting, self.switch_state)
+        self.guard = Guard(setting.wrapped, self.switch_state)
         self.preparation = Preparation(self.pool, self.switch_state)
         self.changes = DatasetChanges(self.pool, self.switch_state)
         weakref.finalize(self, _end, self.pool, self.switch_state, self._process)
@@ -111,44 +116,61 @@ class SwitchableLoader(EpochRecords):
         return len(self._wrapped)
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {self.switch_state.status}, {len(self._keyed)} samples>"
+        return f"<{self.name}: {self.switch_state.sentence}, {len(self._keyed)} samples>"
 
     def __reduce__(self) -> Any:
         raise MonitorError("A switchable loader cannot be copied or sent to another process; wrap a DataLoader there.")
 
-    def __iter__(self) -> EpochIterator:
+    def __iter__(self) -> Iterator[Any]:
         return self.iterate()
 
-    def iterate(self, skipped: int = 0) -> EpochIterator:
+    def iterate(self, skipped: int = 0) -> Iterator[Any]:
         """Begin an iteration, as `iter` does, after that many batches of the epoch; for views, see `skip`."""
         if os.getpid() != self._process:
-            raise MonitorError("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
+            raise Refused("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
         with self.turn:
-            self._settle(begins=True)
-            self._keyed.forget()
-            self.pool.renew()
-            self.changes.at_epoch()
-            self.pool.reap()
-            cursor, seeding = self._orders.begin(skipped)
-            self.enter(cursor.record)
+            cursor = iterator = None
+            drawn: list[Callable[[], object]] = []
             try:
-                iterator = self._begin(cursor, seeding)
-            except BaseException:  # interrupts too: the epoch is then begun again, from the same state
-                self.forget_unused(cursor.record)
-                raise
-            self._orders.begun()
+                drawn = self._drawn()
+                self._settle(begins=True)
+                self._keyed.forget()
+                self.pool.renew()
+                self.changes.at_epoch()
+                self.pool.reap()
+                cursor, seeding = self._orders.begin(skipped)
+                self.enter(cursor.record)
+                iterator = EpochIterator(self, cursor)
+                self._begin(iterator, seeding)
+                self._orders.begun()
+            except BaseException as error:
+                if not isinstance(error, Exception) or not is_ours(error) or self._orders.resumes:
+                    if cursor is not None:  # interrupts too: the epoch is then begun again, from the same state
+                        self.forget_unused(cursor.record)
+                    raise
+                if cursor is None:
+                    for restore in drawn:
+                        restore()
+                    batches = itertools.islice(cast("Any", self._wrapped.batch_sampler), skipped, None)
+                    return self.guard.plainly(error, batches, draws=True)
+                iterator = EpochIterator(self, cursor) if iterator is None else iterator
+                iterator.go_on_plainly(error)
             return iterator
 
-    def _begin(self, cursor: Cursor, seeding: torch.Generator | None) -> EpochIterator:
+    def _drawn(self) -> list[Callable[[], object]]:
+        """What puts the generators back from which an epoch's order is drawn."""
+        own_generators = order_generators.own(self._wrapped).values()
+        states = [partial(generator.set_state, generator.get_state()) for generator in own_generators]
+        return [Defaults.now().restore, *states]
+
+    def _begin(self, iterator: EpochIterator, seeding: torch.Generator | None) -> None:
         engine = self.pool[TORCHVISION].engine
         if isinstance(engine, WorkersEngine) and seeding is not None:
             engine.generator = seeding  # new workers are then seeded as torch would seed them
-        iterator = EpochIterator(self, cursor)
         self.preparation.before_epoch()
         if isinstance(engine, WorkersEngine) or self.switch_state.active != TORCHVISION:
             iterator.begin()
         self.preparation.epoch_started()
-        return iterator
 
     # What people use
 
@@ -211,17 +233,20 @@ class SwitchableLoader(EpochRecords):
         Raises:
             BackendUnavailable: there is no such backend or it cannot run here.
         """
-        self.preparation.request(resolve(name, self.backends))
+        try:
+            self.preparation.request(resolve(name, self.backends))
+        except BackendUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - a click must not end the loop in which it is asked for
+            self.guard.note(error, f"the switch to {name} does not take place")
 
     def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
         """Turn knobs (see `Knobs`) and return; may be called from any thread while another one iterates.
 
         Takes effect at a batch boundary, with nothing lost. Of several quick changes the newest counts. If the new
         engine does not start, the old values come back and the status shows why. New workers are forked where the
-        DataLoader would fork them; once DALI or CUDA runs in the process they are started in the background by
-        forkserver, which takes some seconds and needs a data set that can be sent to another process (what a notebook
-        defines can, as can lambdas; locks and open files cannot) and, in a script, `if __name__ == "__main__":` around
-        what runs.
+        DataLoader would fork them; once DALI runs in the process they are forked from the fork server, which is sent
+        the data set (docs/one-plan.md).
 
         Raises:
             MonitorError: a value is out of range, DALI's threads are asked for where DALI cannot run, or new workers
@@ -230,11 +255,10 @@ class SwitchableLoader(EpochRecords):
         knobs = checked(workers, prefetch, threads)
         if "threads" in knobs and self.knobs.threads is None:
             raise MonitorError(f"set(threads=…) is for DALI, which cannot be used: {self.backends['dali-cpu'].reason}")
-        new_workers = knobs.get("workers", 0) not in (0, self.knobs.workers)
-        if new_workers and worker_start.forks(self._wrapped) and not worker_start.fork_is_safe():
+        if knobs.get("workers", 0) not in (0, self.knobs.workers):
             obstacle = worker_start.why_not_sent(self._keyed, self._wrapped)
             if obstacle is not None:
-                raise MonitorError(worker_start.sentence(obstacle))
+                raise MonitorError(obstacle)
         self.pool.turn(**knobs)
 
     def skip(self, batches: int) -> LoaderView:

@@ -15,6 +15,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from ..integrations.samplers import attribute
+from .attributes import attributes
+
 
 def samplers(loader: DataLoader[Any]) -> Iterator[tuple[str, Any]]:
     """The batch sampler and what it wraps (`.sampler`, and so on inwards), each with its place as text."""
@@ -23,14 +26,14 @@ def samplers(loader: DataLoader[Any]) -> Iterator[tuple[str, Any]]:
     while sampler is not None and id(sampler) not in seen:
         yield place, sampler
         seen.add(id(sampler))
-        place, sampler = f"{place}.sampler", getattr(sampler, "sampler", None)
+        place, sampler = f"{place}.sampler", attribute(sampler, "sampler")
 
 
 def own(loader: DataLoader[Any]) -> dict[str, torch.Generator]:
     """The generators that are attributes of a loader or of its samplers, by their place."""
     found = {} if loader.generator is None else {"generator": loader.generator}
     for place, sampler in samplers(loader):
-        for name, value in getattr(sampler, "__dict__", {}).items():
+        for name, value in attributes(sampler).items():
             if type(value) is torch.Generator:
                 found[f"{place}.{name}"] = value
     return found

@@ -17,13 +17,14 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from ..errors import MonitorError
+from ..errors import Refused
 from ..integrations.distributed import set_sampler_epoch, shares_out
 from .data.keyed_dataset import KeyedDataset
 from .engines.torch_engine import PREFETCH
 from .plan import Cursor, EpochRecord
 from .resume import Origin, Resumption, draw, save
 
+LISTED = 32  # keys
 _AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
@@ -58,6 +59,11 @@ class Orders:
         """Of the augmentation of the newest epoch."""
         return torch.initial_seed() if self._seed is None else self._seed
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the next epoch goes on from a state in its middle."""
+        return self._loaded is not None and self._loaded.begun
+
     def begin(self, skipped: int = 0) -> tuple[Cursor, torch.Generator | None]:
         """Begin an epoch whose first `skipped` batches are drawn and not taken.
 
@@ -70,7 +76,7 @@ class Orders:
         """
         loaded = self._loaded
         if skipped and loaded is not None and loaded.begun:
-            raise MonitorError(
+            raise Refused(
                 "A state was loaded, from which the next iteration goes on, and batches are to be skipped as well: use "
                 "one of the two (with Transformers' Trainer ignore_data_skip=True keeps the state)."
             )
@@ -164,14 +170,26 @@ def lookahead(loader: DataLoader[Any]) -> int | None:
     return loader.num_workers * (loader.prefetch_factor or PREFETCH)
 
 
+def listed_keys(loader: DataLoader[Any]) -> list[Any] | None:
+    """The first keys of an order that is a list, where not all are indices; None where it is drawn, or all are."""
+    batches: Any = loader.batch_sampler
+    keys: list[Any] = []
+    if type(batches) is BatchSampler and type(batches.sampler) in (list, tuple):
+        keys = list(batches.sampler[:LISTED])  # type: ignore[index]
+    elif type(batches) in (list, tuple):
+        keys = [key for batch in batches[:LISTED] if type(batch) in (list, tuple) for key in batch][:LISTED]
+    length = len(loader.dataset)  # type: ignore[arg-type]
+    return None if all(type(key) is int and 0 <= key < length for key in keys) else keys
+
+
 def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:
     """How many batches and samples an epoch will have; None if the sampler has no length."""
     sampler = loader.batch_sampler
     try:
         batches = len(loader)
-    except (TypeError, NotImplementedError):
+        samples = len(sampler.sampler) if type(sampler) is BatchSampler else 0  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 - whatever the user's own sampler raises; plain torch would not ask
         return None, None
     if type(sampler) is not BatchSampler:
         return batches, None
-    samples = len(sampler.sampler)  # type: ignore[arg-type]
     return batches, samples - samples % sampler.batch_size if sampler.drop_last else samples

@@ -97,6 +97,7 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     """
     if setting.own is not None:
         raise MonitorError("parity() compares translated transforms; this loader has a pipeline of its own (dali=).")
+    worker_start.before_dali()
     worker_start.note_dali()
     source = setting.keyed.source
     chain = list(flatten(source.transform))

@@ -18,12 +18,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from ..errors import MonitorError
 from ..protocol.states import EpochCounts
+from ..text import line
 
 KEPT = 1000  # fallbacks and skipped samples listed per epoch; the counts go on beyond it
 EPOCHS_KEPT = 4
+
+
+def mark_plain(error: BaseException) -> None:
+    """Note of an exception that the wrapped DataLoader would raise as well, so that it is raised in the loop."""
+    vars(error)["_is_plain"] = True
+
+
+def is_plain(error: BaseException) -> bool:
+    """Whether an exception was marked by `mark_plain`."""
+    return bool(vars(error).get("_is_plain"))
 
 
 class Slot(NamedTuple):
@@ -32,19 +44,35 @@ class Slot(NamedTuple):
     number: int  # of the batch in its epoch, from 0
     epoch: int  # number of the epoch
     seed: int  # of the augmentation. It travels with the batch, so that running workers use a new one
-    indices: list[int]  # n indices in the data set
-    occurrences: list[int]  # n counts of how often that index came earlier in the epoch
+    indices: list[int]  # n numbers of samples: their indices in the data set, or what stands for keys that are none
+    occurrences: list[int]  # n counts of how often that number came earlier in the epoch
     # images that another engine has made already, for a worker that does the rest; None in the plan
     decoded: Any = None
     # files that came with the batch (`data.sent_files.SentFiles`), for a worker that does not see them
     sent: Any = None
+    # n keys as the sampler gave them, for `__getitem__`; None where they are the indices
+    keys: Any = None
+
+    def key(self, row: int) -> Any:
+        """What the data set is asked for."""
+        return self.indices[row] if self.keys is None else self.keys[row]
+
+
+def shown_key(key: Any) -> str:
+    """A sample's key for people: an index as a number, anything else as Python writes it."""
+    if isinstance(key, int | np.integer):
+        return str(key)
+    try:
+        return line(repr(key))
+    except Exception:  # noqa: BLE001 - of a class of the user's
+        return f"<{type(key).__name__}>"
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """A sample that the engine in use handed to the torchvision path."""
 
-    index: int  # in the data set
+    index: Any  # in the data set: what the sampler gave
     path: str  # of the file, as the data set gives it
     reason: str  # why the engine did not decode it
 
@@ -53,7 +81,7 @@ class Fallback:
 class Skipped:
     """A sample that was left out of its batch because its file could not be read."""
 
-    index: int  # in the data set
+    index: Any  # in the data set: what the sampler gave
     path: str  # of the file, as the data set gives it
     reason: str  # what went wrong
 
@@ -85,7 +113,9 @@ class EpochRecord:
     doubled: int = 0
     finished: bool = False
     length: int | None = None  # of the data set
-    shared: bool = False  # whether its sampler takes one rank's share of the data set
+    # whether its sampler takes one rank's share of the data set, by indices, which other ranks have, too
+    shared: bool = False
+    keys: list[Any] = field(default_factory=list)  # that are no indices; their numbers follow those of the data set
 
     @property
     def planned(self) -> int:
@@ -111,6 +141,13 @@ class EpochRecord:
             decoded=dict(self.decoded),
             finished=self.finished,
         )
+
+    def sampled(self) -> list[Any]:
+        """What the sampler gave so far: indices, and the keys that are none."""
+        first = self.length or 0
+        if not self.keys:
+            return self.indices.tolist()
+        return [number if number < first else self.keys[number - first] for number in self.indices]
 
     def batch(self, number: int) -> array[int]:
         """Indices of one batch of the plan."""
@@ -207,13 +244,13 @@ class EpochRecords:
             del self._by_number[record.number]
             self.newest = next(reversed(self._by_number.values()), None)
 
-    def plan(self, epoch: int | None = None) -> list[int]:
-        """Return the indices drawn so far in an epoch, in order; the newest epoch by default.
+    def plan(self, epoch: int | None = None) -> list[Any]:
+        """Return the indices (or other keys) drawn so far in an epoch, in order; the newest epoch by default.
 
         Raises:
             MonitorError: the epoch has not begun, or is not among the last four.
         """
-        return self._epoch(epoch).indices.tolist()
+        return self._epoch(epoch).sampled()
 
     def decoded(self, epoch: int | None = None) -> dict[str, int]:
         """Return how many delivered samples of an epoch each decoder decoded."""
@@ -248,8 +285,59 @@ class EpochRecords:
         return record
 
 
+def own_batch(batch: Any) -> Any:
+    """A copy of a sampler's batch, as samplers fill one list again and again; of the type that torch hands on."""
+    if isinstance(batch, np.ndarray):
+        return batch.copy()
+    if isinstance(batch, torch.Tensor):
+        return batch.clone()
+    return batch if type(batch) is tuple else list(batch)
+
+
+class Undelivered:
+    """A sampler's batches as it gives them; those that the loop has not got yet are kept."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._kept: deque[tuple[int, Any]] = deque()  # number and keys
+        self._drawn = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            batch = own_batch(next(self._batches))
+        except StopIteration:
+            raise
+        except Exception as error:
+            mark_plain(error)
+            raise
+        self._kept.append((self._drawn, batch))
+        self._drawn += 1
+        return batch
+
+    def answered(self, number: int) -> None:
+        """The loop gets the batch with this number, or the exception that answers it; batches come in their order."""
+        while self._kept and self._kept[0][0] <= number:
+            self._kept.popleft()
+
+    def keys(self, number: int) -> Any:
+        """The keys of a batch that the loop has not got yet."""
+        return next(keys for kept, keys in self._kept if kept == number)
+
+    def rest(self) -> Iterator[tuple[int, Any]]:
+        """What the loop has not got yet, numbers and keys in the sampler's order; nothing is kept of it any more."""
+        while self._kept:
+            yield self._kept.popleft()
+        yield from enumerate(self._batches, self._drawn)
+
+
 class Cursor:
-    """Draws one epoch's batches, lists of indices, from a batch sampler's iterator; one thread at a time takes.
+    """Draws one epoch's batches from a batch sampler's iterator; one thread at a time takes.
+
+    A batch is of indices below `length`, that of the data set, or of whatever else its `__getitem__` takes: a key that
+    is no such index has a number above them, in the order in which keys appear.
 
     `lookahead` is the number of batches that the wrapped loader draws before it has delivered any; it then draws one
     for each that is asked for. Here exactly as many are drawn, whatever an engine would take. None: any number.
@@ -259,13 +347,17 @@ class Cursor:
         self, batches: Iterator[Any], record: EpochRecord, length: int, seed: int, lookahead: int | None = None
     ) -> None:
         self.record = record
+        record.length = length
         self.seed = seed
         self.failure: Exception | None = None  # raised by the user's sampler; the plan ends there
-        self._batches = batches
+        self.undelivered = Undelivered(batches)
+        self._drawn: Any = None  # what the sampler gave last, until there is a slot of it
         self._lookahead = lookahead
         self._limit = lookahead  # batches that may be drawn by now
         self._waiting: deque[Slot] = deque()  # drawn and not taken, or given back: in their order
         self._seen = np.zeros(length, dtype=np.uint32)
+        self._length = length
+        self._numbers: dict[Any, int] = {}  # of the keys that are no indices
         self._ended = False
 
     @property
@@ -297,20 +389,34 @@ class Cursor:
         if self._ended:
             return None
         try:
-            indices = [operator.index(index) for index in next(self._batches)]
-            occurrences = self._count(indices)
+            self._drawn = next(self.undelivered) if self._drawn is None else self._drawn
         except StopIteration:
             self._ended = True
             return None
-        except Exception as error:  # noqa: BLE001 - raised in the user's loop
+        except Exception as error:
+            if not is_plain(error):
+                raise
             # Batches already under way are delivered first; then the loop sees the sampler's own error.
             self._ended, self.failure = True, error
             return None
+        slot = self._slot(self._drawn)
+        self._drawn = None
+        return slot
+
+    def _slot(self, keys: Any) -> Slot:
+        """The next slot of the plan, in the record."""
+        indices, odd = self._numbered(keys)
+        occurrences = self._count(indices)
         record = self.record
-        slot = Slot(len(record.ends), record.number, self.seed, indices, occurrences)
+        slot = Slot(len(record.ends), record.number, self.seed, indices, occurrences, keys=odd)
         record.indices.extend(indices)
         record.ends.append(len(record.indices))
         return slot
+
+    def enter(self, number: int, keys: Any) -> None:
+        """Enter a batch that is not taken from here, but by `Undelivered.rest`, into the record."""
+        if number >= len(self.record.ends):
+            self._slot(keys)
 
     def give_back(self, slots: Iterable[Slot]) -> None:
         """Put batches that were taken and not delivered at the front again, in their order."""
@@ -319,8 +425,37 @@ class Cursor:
     def replay(self, drawn: int, answered: int) -> None:
         """Draw the first `drawn` batches of the plan; those from number `answered` on are then taken again."""
         self.give_back(slot for slot in islice(iter(self._draw, None), drawn) if slot.number >= answered)
+        self.undelivered.answered(answered - 1)
         if self._lookahead is not None:
             self._limit = self._lookahead + answered
+
+    def _numbered(self, batch: Any) -> tuple[list[int], Any]:
+        """The numbers of a batch's samples, and its keys; None for these where they are the numbers."""
+        plain = type(batch) is list and {int}.issuperset(map(type, batch))
+        if plain and (not batch or (min(batch) >= 0 and max(batch) < self._length)):
+            return list(batch), None
+        keys = own_batch(batch)
+        return [self._number(key) for key in keys], keys
+
+    def _number(self, key: Any) -> int:
+        try:
+            number = operator.index(key)
+        except Exception:  # noqa: BLE001 - no integer; a class of the user's may raise anything
+            number = -1
+        if 0 <= number < self._length:
+            return number
+        fresh = self._length + len(self.record.keys)
+        try:
+            # A tensor's hash is its id, so that no other one is the same; and what cannot be hashed is none.
+            number = fresh if isinstance(key, torch.Tensor) else self._numbers.setdefault(key, fresh)
+        except Exception:  # noqa: BLE001 - as above
+            number = fresh
+        if number == fresh:
+            self.record.keys.append(key)
+            self.record.shared = False
+            if fresh >= len(self._seen):
+                self._seen = np.concatenate([self._seen, np.zeros(max(1024, len(self._seen)), dtype=np.uint32)])
+        return number
 
     def _count(self, indices: list[int]) -> list[int]:
         if len(set(indices)) == len(indices):

@@ -8,11 +8,12 @@ workers or on what ran before, and differs from sample to sample, batch to batch
 from __future__ import annotations
 
 import functools
+import logging
 import random
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import PurePath
@@ -21,6 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..text import cause
+from .attributes import attributes, slots
 from .global_names import global_names
 from .order_generators import Defaults
 
@@ -31,6 +34,7 @@ Held = torch.Generator | random.Random | np.random.RandomState | np.random.Gener
 
 _SEARCHED = 20_000  # objects at most that are searched for generators
 _ELEMENTS = 100  # of each container: a list of a million samples holds no generators
+_CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _LEAVES = (str, bytes, bytearray, int, float, complex, PurePath, types.ModuleType, torch.Tensor, np.ndarray)
 _LIBRARIES = frozenset(
     {"PIL", "albucore", "albumentations", "builtins", "collections", "cv2", "functools", "nvidia", "numpy", "torch"}
@@ -39,11 +43,25 @@ _LIBRARIES = frozenset(
 _MIX = 0x9E3779B97F4A7C15  # 2**64 / golden ratio; the seeds of a stream's generators differ by its multiples
 
 
+log = logging.getLogger(__name__)
+
+
 class Streams:
-    """The generators that some objects of the user's (functions, transforms, data sets) draw from."""
+    """The generators that some objects of the user's (functions, transforms, data sets) draw from.
+
+    Attributes:
+        held: those that the objects hold; none where `failure` is set.
+        failure: why the objects could not be searched; None where they were.
+    """
 
     def __init__(self, *roots: Any) -> None:
-        self.held = held_generators(roots)
+        self.failure: str | None = None
+        self.held: list[Held] = []
+        try:
+            self.held = held_generators(roots)
+        except Exception as error:  # whatever the user's own classes raise: their code draws as it does in plain torch
+            log.info("random generators cannot be looked for", exc_info=True)
+            self.failure = cause(error)
 
     def seed(self, seed: int) -> None:
         """Seed the process's default generators and those that the objects hold, from 63 bits."""
@@ -88,7 +106,7 @@ def held_generators(roots: Iterable[Any]) -> list[Held]:
     """Return the generators that objects hold, in a fixed order: in attributes, containers, closures and globals.
 
     Classes and functions of the libraries in `_LIBRARIES` are not searched for globals; the defaults of the process
-    and generators that cannot be seeded (`random.SystemRandom`) are left out.
+    and generators that cannot be seeded (`random.SystemRandom`, bit generators that are not NumPy's) are left out.
     """
     found: list[Held] = []
     seen: set[int] = set()
@@ -96,11 +114,11 @@ def held_generators(roots: Iterable[Any]) -> list[Held]:
     queue: deque[Any] = deque(roots)
     while queue and len(seen) < _SEARCHED:
         value = queue.popleft()
-        if value is None or isinstance(value, _LEAVES) or id(value) in seen:
+        if value is None or issubclass(type(value), _LEAVES) or id(value) in seen:
             continue
         seen.add(id(value))
         keep.append(value)
-        if isinstance(value, Held):
+        if issubclass(type(value), Held):
             if value is not torch.default_generator and _seedable(value):
                 found.append(value)
         else:
@@ -109,17 +127,19 @@ def held_generators(roots: Iterable[Any]) -> list[Held]:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    if isinstance(value, types.FunctionType):
+    # By its type, and as the type's own base has it: to ask the object, or to iterate it, runs code of its class.
+    kind = type(value)
+    if kind is types.FunctionType:
         yield from _of_function(value)
-    elif isinstance(value, types.MethodType):
+    elif kind is types.MethodType:
         yield from (value.__self__, value.__func__)
-    elif isinstance(value, functools.partial):
+    elif issubclass(kind, functools.partial):
         yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, Mapping):
-        yield from islice(value.values(), _ELEMENTS)
-    elif isinstance(value, list | tuple | set | frozenset | deque):
-        yield from islice(value, _ELEMENTS)
-    elif not isinstance(value, type):
+    elif issubclass(kind, dict):
+        yield from islice(dict.values(value), _ELEMENTS)
+    elif (container := next((base for base in _CONTAINERS if issubclass(kind, base)), None)) is not None:
+        yield from islice(container.__iter__(value), _ELEMENTS)
+    elif not issubclass(kind, type):
         yield from _of_object(value)
 
 
@@ -136,19 +156,18 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
     for name in global_names(function.__code__):
         value = function.__globals__.get(name)
         # Of functions, those of the same module: a chain of calls through libraries would not end.
-        if not isinstance(value, types.FunctionType) or value.__module__ == function.__module__:
+        if type(value) is not types.FunctionType or value.__module__ == function.__module__:
             yield value
 
 
 def _of_object(value: Any) -> Iterator[Any]:
-    yield from list(getattr(value, "__dict__", {}).values())
+    yield from list(attributes(value).values())
+    yield from slots(value)
     for kind in type(value).__mro__:
-        for name in getattr(kind, "__slots__", ()):
-            yield getattr(value, name, None)
         if not _library(kind.__module__):
             # By name: a class that was sent to another process by value has its members in another order.
             members = [value for _, value in sorted(vars(kind).items())]
-            yield from [value for value in members if isinstance(value, types.FunctionType | Held)]
+            yield from [value for value in members if issubclass(type(value), types.FunctionType | Held)]
 
 
 def _library(module: str | None) -> bool:
@@ -157,8 +176,12 @@ def _library(module: str | None) -> bool:
 
 
 def _seedable(generator: Held) -> bool:
+    kind = type(generator)
     if isinstance(generator, random.Random):
-        return not isinstance(generator, random.SystemRandom) and generator is not random._inst
+        plain = all(getattr(kind, name) is getattr(random.Random, name) for name in ("seed", "getstate", "setstate"))
+        return plain and generator is not random._inst
+    if isinstance(generator, np.random.Generator):
+        return type(generator.bit_generator).__module__.startswith("numpy.random.")
     return generator is not np.random.mtrand._rand  # that of np.random itself
 
 

@@ -10,20 +10,25 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from ..errors import MonitorError
+from ..errors import MonitorError, Refused
+from ..integrations.samplers import attribute
 from . import order_generators
 from .order_generators import Apart, Defaults, pack, unpack
-from .plan import Cursor, EpochRecord
+from .plan import Cursor, EpochRecord, mark_plain
 
 VERSION = 1
 _COUNTS = ("answered", "batches", "samples", "skipped", "replaced", "lost", "doubled")
+log = logging.getLogger(__name__)
+
 _NEEDED = {"version", "origin", "digest", "passed", "seed_given", *_COUNTS}
 
 
@@ -45,7 +50,7 @@ class Origin:
         return cls(
             Defaults.now(),
             {place: pack(generator.get_state()) for place, generator in order_generators.own(loader).items()},
-            {place: copy.deepcopy(sampler.state_dict()) for place, sampler in places.items() if _keeps_state(sampler)},
+            {place: state for place, sampler in places.items() if (state := _state_of(sampler)) is not None},
             _epochs(loader),
             seeded=not kept,
             twice=loader.num_workers > 0,
@@ -83,7 +88,7 @@ class Origin:
 class Order:
     """The beginning of an iteration: its batches, drawn as torch draws them."""
 
-    batches: Iterator[Any]  # lists of indices
+    batches: Iterator[Any]  # lists of indices, or of other keys
     origin: Origin  # what they are drawn from
     # a generator in the state from which torch would seed new workers; None where it would make none
     seeding: torch.Generator | None
@@ -148,7 +153,7 @@ class Resumption:
         record = cursor.record
         record.begin_after(self.state["passed"])
         if digest(record) != self.state["digest"]:
-            raise MonitorError(
+            raise Refused(
                 f"Epoch {record.number} cannot be resumed: the sampler does not draw again what it drew before the "
                 "state was taken. Let it draw from a torch.Generator that it keeps as an attribute, or give it "
                 "state_dict() and load_state_dict(); or begin the epoch anew with load_state_dict({})."
@@ -185,13 +190,30 @@ def digest(record: EpochRecord) -> str:
     """128 bits of the batches drawn so far, as hexadecimal digits."""
     content = hashlib.blake2b(record.ends.tobytes(), digest_size=16)
     content.update(record.indices[: record.ends[-1] if record.ends else 0].tobytes())
+    for key in record.keys:
+        content.update(repr(_plain(key)).encode("utf-8", "backslashreplace"))
     return content.hexdigest()
+
+
+def _plain(key: Any) -> Any:
+    """A key as plain values, which are the same in another process; of other objects their type only."""
+    if isinstance(key, str | bytes | int | float | None):
+        return key
+    if isinstance(key, list | tuple):
+        return [_plain(inner) for inner in key]
+    if isinstance(key, np.ndarray | np.generic | torch.Tensor):
+        return key.tolist()
+    return type(key).__qualname__
 
 
 def draw(loader: DataLoader[Any], origin: Origin, *, again: bool = False) -> Order:
     """Begin an order: draws from torch's generators exactly what DataLoader.__iter__ draws, in its order."""
     sampler: Any = loader.batch_sampler
-    batches = iter(sampler)
+    try:
+        batches = iter(sampler)
+    except Exception as error:
+        mark_plain(error)
+        raise
     seeding = base_seed = None
     if origin.seeded:
         source = torch.default_generator if loader.generator is None else loader.generator
@@ -224,16 +246,26 @@ def _shape(loader: DataLoader[Any]) -> dict[str, Any]:
     }
 
 
-def _keeps_state(sampler: Any) -> bool:
-    return callable(getattr(sampler, "state_dict", None)) and callable(getattr(sampler, "load_state_dict", None))
+def _state_of(sampler: Any) -> Any:
+    """What a sampler keeps by its own `state_dict`; None where it has none, or its own code fails.
+
+    Then the order is drawn again without it, and the digest shows whether it is the same.
+    """
+    if not (callable(attribute(sampler, "state_dict")) and callable(attribute(sampler, "load_state_dict"))):
+        return None
+    try:
+        return copy.deepcopy(sampler.state_dict())
+    except Exception:  # plain torch would not have called it
+        log.info("%s cannot be saved", type(sampler).__name__, exc_info=True)
+        return None
 
 
 def _epochs(loader: DataLoader[Any]) -> dict[str, int]:
     """The epochs of the samplers that have `set_epoch`."""
     return {
-        place: sampler.epoch
+        place: epoch
         for place, sampler in order_generators.samplers(loader)
-        if callable(getattr(sampler, "set_epoch", None)) and type(getattr(sampler, "epoch", None)) is int
+        if callable(attribute(sampler, "set_epoch")) and type(epoch := attribute(sampler, "epoch")) is int
     }
 
 

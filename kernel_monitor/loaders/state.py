@@ -6,9 +6,12 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..paths import last_part, private
 from ..protocol.states import EngineState, KnobsState, LoaderState, Skip
 from .data.layouts import layout_of
+from .plan import shown_key
 
 if TYPE_CHECKING:
     from .data.file_source import FileSource
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 KNOWN_FILES = 100
 SKIPS_SHOWN = 5
+NO_INDEX = -1  # of a sample whose key is none
 
 
 def some_paths(source: FileSource) -> list[str]:
@@ -45,7 +49,7 @@ def loader_state(
         name=name,
         backend=switch_state.backend,
         wanted=switch_state.wanted,
-        status=switch_state.status,
+        status=switch_state.sentence,
         backends=[_shown_backend(name, backend) for name, backend in pool.backends.items()],
         epoch=record.number,
         batch=record.batches,
@@ -81,7 +85,10 @@ def _shown_backend(name: str, backend: Backend) -> EngineState:
 def _shown_skip(skipped: Skipped, absolute: str) -> Skip:
     """A sample left out, for the state: of its file the last part of the path only, in the reason as well."""
     reason = _private(skipped.reason, skipped.path, absolute)
-    return {"index": skipped.index, "path": last_part(skipped.path), "reason": reason}
+    path, key = last_part(skipped.path), skipped.index
+    if isinstance(key, int | np.integer):
+        return {"index": int(key), "path": path, "reason": reason}
+    return {"index": NO_INDEX, "path": f"{_private(shown_key(key))}: {path}", "reason": reason}
 
 
 _private = lru_cache(maxsize=512)(private)  # a state is asked for ten times a second

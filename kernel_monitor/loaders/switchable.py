@@ -6,6 +6,7 @@ In a forked child there are none.
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import threading
 import weakref
@@ -13,10 +14,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import MonitorError, NotSwitchable
-from ..text import given
+from ..steps.watched_loader import WatchedLoader
+from ..text import cause, given
 from . import events
 from .data.file_source import FileSource
 from .data.keyed_dataset import KeyedDataset
@@ -24,8 +26,12 @@ from .data.layouts import parts
 from .engines.setting import setting
 from .fixed_loader import FixedLoader, why_fixed
 from .loader import SwitchableLoader
+from .loader_view import LoaderView
+from .orders import listed_keys
 
 ON_ERROR = ("raise", "skip")
+
+log = logging.getLogger(__name__)
 
 _lock = threading.Lock()
 _live: weakref.WeakValueDictionary[str, SwitchableLoader] = weakref.WeakValueDictionary()
@@ -34,7 +40,7 @@ _inherited: list[SwitchableLoader] = []
 
 
 def switchable(
-    loader: DataLoader[Any],
+    loader: DataLoader[Any] | SwitchableLoader | LoaderView,
     *,
     name: str | None = None,
     dali: Callable[..., Any] | None = None,
@@ -55,7 +61,8 @@ def switchable(
     Args:
         loader: over any map-style data set. The engines of DALI can serve torchvision's data sets of one image file
             per sample, data sets that follow `ImageFiles`, and those whose own `__getitem__` opens one image file and
-            gives it to one transform (docs/howto/own-data.md); where they cannot, they say why.
+            gives it to one transform (docs/howto/own-data.md); where they cannot, they say why. A loader that was
+            returned from here before is returned again, as people run a cell twice: then only `name` has an effect.
         name: shown in the monitor, as one line of at most 80 letters; its id where none is given.
         dali: a pipeline of one's own, used by the `dali-*` backends instead of the translated transforms.
         seed: of the augmentation of every epoch. Where none is given, each iteration's is the number that torch draws
@@ -76,11 +83,12 @@ def switchable(
             ranks that work on one batch together. See docs/interface.md. The group may be initialised later.
 
     Returns:
-        The loader. Over an iterable-style data set, and where there are no batches, its steps are only watched:
-        `backends` says why no engine can be chosen, and `switch` raises that.
+        The loader. Over an iterable-style data set, where there are no batches, and where its own classes raise when
+        the loader is examined, its steps are only watched: `backends` says why no engine can be chosen, and `switch`
+        raises that.
 
     Raises:
-        NotSwitchable: (a MonitorError and a TypeError) it is no DataLoader, or a switchable one already.
+        NotSwitchable: (a MonitorError and a TypeError) it is no DataLoader.
         MonitorError: an argument has a value that there is not.
     """
     if on_error not in ON_ERROR:
@@ -89,17 +97,45 @@ def switchable(
         raise MonitorError(
             f"switchable(dali=…) takes a function that builds a DALI graph for one sample, not {type(dali).__name__}."
         )
-    _check(loader)
     name = None if name is None else given(name, "The name of a loader") or None
-    reason = why_fixed(loader)
-    if reason is not None:
-        return cast("SwitchableLoader", FixedLoader(loader, name, reason))
+    known = _known(loader, name)
+    if known is not None:
+        return known
+    _check(loader)
+    wrapped = cast("DataLoader[Any]", loader)
+    where = None if device is None else torch.device(device)
+    try:
+        reason = why_fixed(wrapped)
+        if reason is None:
+            return _made(wrapped, name, dali, seed, where, on_error, shard=shard, dry_run=dry_run, seeded=seeded)
+    except MonitorError:
+        raise
+    except Exception as error:  # whatever the user's own classes raise
+        log.warning("the loader cannot be examined; its steps are watched", exc_info=True)
+        reason = f"The loader cannot be examined ({cause(error)})."
+    return cast("SwitchableLoader", FixedLoader(wrapped, name, reason))
+
+
+def _made(
+    loader: DataLoader[Any],
+    name: str | None,
+    dali: Callable[..., Any] | None,
+    seed: int | None,
+    device: torch.device | None,
+    on_error: str,
+    *,
+    shard: bool,
+    dry_run: bool,
+    seeded: bool,
+) -> SwitchableLoader:
     loader = copy.copy(loader)  # only ours may get another sampler
     vars(loader).pop("_iterator", None)  # workers that the user's keeps
     if not seeded:
         _check_opaque(loader.dataset)
-    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run, seeded=seeded), on_error)
-    made = SwitchableLoader(setting(keyed, loader, _device(device), dali), name, seed, shard=shard)
+    # Asks for the length, too, which a plan needs.
+    keys = listed_keys(loader)
+    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run, seeded=seeded, keys=keys), on_error)
+    made = SwitchableLoader(setting(keyed, loader, device or _device(), dali), name, seed, shard=shard)
     with _lock:
         _live[made.id] = made  # complete: other threads may use it at once
     return made
@@ -123,15 +159,32 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
+def _known(loader: Any, name: str | None) -> SwitchableLoader | None:
+    """A loader that was made here before, with its new name if it is given one; None for all others."""
+    if not issubclass(type(loader), SwitchableLoader | LoaderView | FixedLoader):
+        return None
+    if name is not None:
+        named = loader._kernel_monitor_source if type(loader) is FixedLoader else loader
+        named.name = name
+    return cast("SwitchableLoader", loader)
+
+
 def _check(loader: Any) -> None:
     """Raise `NotSwitchable`, with the remedy, for what cannot be driven."""
-    if isinstance(loader, SwitchableLoader):
-        raise NotSwitchable("This loader is switchable already; use it as it is.")
-    if not isinstance(loader, DataLoader):
-        raise NotSwitchable(
-            f"switchable() takes a torch.utils.data.DataLoader, not {type(loader).__name__}; "
-            "wrap your data set in a DataLoader first."
-        )
+    if isinstance(loader, DataLoader):
+        return
+    kind: Any = type(loader)
+    refused = f"switchable() takes a torch.utils.data.DataLoader, not {kind.__name__}"
+    if issubclass(kind, WatchedLoader):
+        raise NotSwitchable(f"{refused}; give it the DataLoader itself instead of what watch_loader() made of it.")
+    is_data = hasattr(kind, "__getitem__") and hasattr(kind, "__len__") and not issubclass(kind, IterableDataset)
+    if is_data or not hasattr(kind, "__iter__"):
+        raise NotSwitchable(f"{refused}; wrap your data set in a DataLoader first.")
+    raise NotSwitchable(
+        f"{refused}. kernel_monitor.watch_loader(loader) shows the steps of any iterable as it is. A DataLoader over "
+        f"the same data could be switched, but it would be without what {kind.__name__} does itself: its order and "
+        "shuffling, its collation, and what it does with a batch, such as moving it to a device."
+    )
 
 
 def _check_opaque(dataset: Any) -> None:
@@ -144,9 +197,7 @@ def _check_opaque(dataset: Any) -> None:
         )
 
 
-def _device(device: torch.device | str | int | None) -> torch.device:
-    if device is not None:
-        return torch.device(device)
+def _device() -> torch.device:
     if torch.cuda.is_initialized():
         return torch.device("cuda", torch.cuda.current_device())
     # Asking for the current device would make a CUDA context, and workers are forked yet.

@@ -147,7 +147,10 @@ class EngineState(TypedDict):
 
 
 class Skip(TypedDict):
-    """A sample left out because its file cannot be read; `path` is the file's name only."""
+    """A sample left out because its file cannot be read; `path` is the file's name only.
+
+    `index` is -1 where the sampler gave a key that is no index: that stands before the name.
+    """
 
     index: int
     path: str

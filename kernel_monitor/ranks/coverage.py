@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from .rank_loaders import Chunk
 
-LARGEST = 100_000_000  # samples of a data set that are counted, a byte each
+LARGEST = 64_000_000  # samples of a data set that are counted, a byte each
+MOST_RANKS = 1024  # of an epoch
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Coverage:
     length: int
     world: int
     shared: bool = True  # whether every rank's sampler takes its share: else nothing can be said
+    told: bool = False  # whether it was said that it is finished
     _ranks: dict[int, _Rank] = field(default_factory=dict)
     _times: npt.NDArray[np.uint8] = field(init=False)
     _once: int = 0
@@ -54,6 +56,9 @@ class Coverage:
 
     def add(self, rank: int, chunk: Chunk, indices: bytes) -> int:
         """Count what a rank delivered; returns how much of its plan has come. What came before is not counted again."""
+        if rank not in self._ranks and len(self._ranks) >= MOST_RANKS:
+            self.shared = False  # nothing is claimed
+            return chunk.start + chunk.samples
         own = self._ranks.setdefault(rank, _Rank())
         if not own.begun:
             own.begun, own.place = True, chunk.first
@@ -70,6 +75,11 @@ class Coverage:
             self._times[places] = np.minimum(255, before + times)
             own.place = chunk.start + chunk.samples
         return own.place
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return len(self._times)
 
     def has(self, rank: int) -> bool:
         """Whether this rank has a part in it."""

@@ -28,9 +28,12 @@ class Descendants:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, float], _Seen] = {}
 
-    def look(self, joined: set[int]) -> list[tuple[Identity, float]]:
-        """Ranks that run and are none of the processes `joined`, with their CPU since the last look (% of a core)."""
-        if not _has_children():
+    def look(self, joined: set[int], helpers: int = 1) -> list[tuple[Identity, float]]:
+        """Ranks that run and are none of the processes `joined`, with their CPU since the last look (% of a core).
+
+        `helpers`: how many children of this process are the monitor's own.
+        """
+        if not _has_children(helpers):
             self._seen.clear()
             return []
         found: list[tuple[Identity, float]] = []
@@ -71,11 +74,11 @@ def _identity(process: psutil.Process) -> Identity | None:
     )
 
 
-def _has_children() -> bool:
-    """Whether this process has more children than its sampler: to know more takes a look at all processes."""
+def _has_children(helpers: int) -> bool:
+    """Whether this process has more children than these: to know more takes a look at all processes."""
     if not sys.platform.startswith("linux"):
         return True
     with suppress(OSError):
         tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
-        return sum(len((task / "children").read_bytes().split()) for task in tasks) > 1
+        return sum(len((task / "children").read_bytes().split()) for task in tasks) > helpers
     return True

@@ -35,7 +35,7 @@ class HostSampler:
             if self._readers is None:
                 self._readers = _readers()
             sampler, gpus = self._readers
-            values = {name: round(value, 2) for name, value in (sampler.read() | gpus.read()).items()}
+            values = {name: round(max(0.0, value), 2) for name, value in (sampler.read() | gpus.read()).items()}
         except Exception:  # whatever it is: the rank's steps are sent without it
             self._failed = True
             log.info("the load of this machine is not sent to the kernel", exc_info=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..os_process import start_of
+from .frame_fields import KEY
 
 
 class Identity(NamedTuple):
@@ -66,9 +67,9 @@ def job_of(environment: Mapping[str, str], parent: int) -> str:
     """
     run, port = environment.get("TORCHELASTIC_RUN_ID", ""), environment.get("MASTER_PORT")
     if run not in ("", "none"):  # torchrun's names for no name
-        return f"run {run}"
+        return f"run {run}"[:KEY]
     if port:
-        return f"{environment.get('MASTER_ADDR', '')}:{port}"
+        return f"{environment.get('MASTER_ADDR', '')}:{port}"[:KEY]
     return f"{host_key()} {parent}"
 
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 KEPT = 4  # newest epochs of a loader whose samples are counted: short ones follow each other within a frame
 KEPT_COMMANDS = 64
+KEPT_TOLD = 1024  # epochs of which it was said that they are finished
+MOST_TOLD = 32  # epochs that are said to be finished at once; the others at the next look
+MOST_SHOWN = 64  # loaders of all jobs
+MOST_COUNTED = 64_000_000  # samples of all epochs whose deliveries are counted, a byte each
 HELD_S = 2.0  # how long ranks may be in different epochs before that is shown
 EPOCH = (*COUNTS, "epoch", "batch", "batches", "padded", "once")  # of a state, what is of its newest epoch
 Key = tuple[int, str]  # of a job's loader: the job's number and the loader's name
@@ -80,7 +84,7 @@ class JobLoaders:
         self._coverage: dict[Key, dict[int, Coverage]] = {}
         self._commands: list[_Command] = []
         self._numbers = itertools.count(1)
-        self._told: set[tuple[Key, int]] = set()
+        self._told: dict[tuple[Key, int], None] = {}  # the newest last
 
     def heard(self, rank: Rank, frame: Frame) -> dict[str, Any]:
         """Take what a frame says of its loaders; returns what goes into its answer."""
@@ -132,16 +136,34 @@ class JobLoaders:
 
     def finished(self, ranks: Sequence[Rank]) -> list[JobEpoch]:
         """The epochs that all ranks have finished since the last call; frees what is kept of jobs that have ended."""
-        found = []
+        found: list[JobEpoch] = []
         for key, epochs in self._coverage.items():
             for number, coverage in epochs.items():
                 covered = coverage.covered()
-                if covered is not None and covered.finished and (key, number) not in self._told:
-                    self._told.add((key, number))
-                    found.append(JobEpoch(*key, number, coverage.world, covered))
-        alive = {rank.job for rank in ranks if rank.alive}
-        self._coverage = {key: epochs for key, epochs in self._coverage.items() if key[0] in alive}
+                fresh = covered is not None and covered.finished and not coverage.told
+                if covered is not None and fresh and len(found) < MOST_TOLD:
+                    coverage.told = True
+                    if (key, number) not in self._told:
+                        self._told[key, number] = None
+                        found.append(JobEpoch(*key, number, coverage.world, covered))
+        while len(self._told) > KEPT_TOLD:
+            del self._told[next(iter(self._told))]
+        self.prune(ranks)
         return found
+
+    def prune(self, ranks: Sequence[Rank]) -> None:
+        """Free what is kept of ranks that are shown no more, of jobs that have ended, and of loaders they do not have.
+
+        Args:
+            ranks: of all jobs, as they are now.
+        """
+        known = {rank.id for rank in ranks}
+        alive = {rank.job for rank in ranks if rank.alive}
+        self._processes = {rank: process for rank, process in self._processes.items() if rank in known}
+        said = {(process.rank.job, name) for process in self._processes.values() for name in process.states}
+        kept = {key for key in said if key[0] in alive}
+        self._coverage = {key: epochs for key, epochs in self._coverage.items() if key in kept}
+        self._whole = {key: whole for key, whole in self._whole.items() if key in kept}
 
     def switch(self, loader: str, backend: str, ranks: Sequence[Rank]) -> None:
         """Ask all ranks of a job to switch a loader (its id). Raises what `SwitchableLoader.switch` does."""
@@ -166,7 +188,7 @@ class JobLoaders:
             for number in [number for number, coverage in epochs.items() if coverage.has(rank.number)]:
                 if job == rank.job:
                     del epochs[number]
-                    self._told.discard(((job, name), number))
+                    self._told.pop(((job, name), number), None)
 
     def _command(self, key: Key, own: list[tuple[Rank, dict[str, Any]]], message: dict[str, Any]) -> None:
         for earlier in self._commands:
@@ -189,7 +211,8 @@ class JobLoaders:
             process = self._processes.get(rank.id)
             if process is not None and rank.alive:
                 for name, state in process.states.items():
-                    found.setdefault((rank.job, name), []).append((rank, state))
+                    if len(found) < MOST_SHOWN or (rank.job, name) in found:
+                        found.setdefault((rank.job, name), []).append((rank, state))
         return found
 
     def _state(self, key: Key, own: list[tuple[Rank, dict[str, Any]]]) -> LoaderState:
@@ -229,13 +252,21 @@ class JobLoaders:
         ]
 
     def _of(self, rank: Rank, name: str, epoch: int, length: int) -> Coverage:
-        epochs = self._coverage.setdefault((rank.job, name), {})
-        if epoch not in epochs:
-            world = rank.world or sum(known.rank.job == rank.job for known in self._processes.values())
-            epochs[epoch] = Coverage(length, world)
-            for old in sorted(epochs)[:-KEPT]:
-                del epochs[old]
-        return epochs.get(epoch) or Coverage(length, 1)
+        epochs = self._coverage.get((rank.job, name), {})
+        if epoch in epochs:
+            return epochs[epoch]
+        world = rank.world or sum(known.rank.job == rank.job for known in self._processes.values())
+        if not epochs and len(self._coverage) >= MOST_SHOWN:
+            return Coverage(0, world)
+        self._coverage[rank.job, name] = epochs
+        size = sum(each.size for kept in self._coverage.values() for each in kept.values())
+        for old in sorted(epochs):  # the older ones make room
+            if size + length > MOST_COUNTED and old < epoch:
+                size -= epochs.pop(old).size
+        epochs[epoch] = Coverage(length if size + length <= MOST_COUNTED else 0, world)
+        for old in sorted(epochs)[:-KEPT]:
+            del epochs[old]
+        return epochs.get(epoch) or Coverage(0, world)
 
 
 def _id(key: Key) -> str:

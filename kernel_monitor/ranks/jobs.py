@@ -19,6 +19,10 @@ SILENT_S = 5.0  # a rank of which nothing is heard for so long counts as gone, u
 FRAME_S = 1.5  # how long the values of a frame hold: three periods
 KEPT_STEPS = 80  # the newest of each rank, one by one
 KEPT_ENDED = 16  # ranks that have ended whose rows stay
+MOST_RANKS = 256  # at once; those that have ended make room for others
+MOST_IDS = 50_000  # ranks of a session in all: each may have columns in its recording
+MOST_JOBS = 256  # whose number is remembered
+LONGEST_S = 600.0  # how long the values of one step hold at most
 ENDED = "its process has ended"
 SILENT = f"nothing was heard of it for {SILENT_S:g} s"
 _COPY = 6  # the place of the first phase in a frame's step
@@ -52,6 +56,7 @@ class Jobs:
         self._ended: deque[str] = deque()  # ids, the one that ended first before the others
         self._numbers: dict[tuple[str, int | None], int] = {}  # of jobs, by what their ranks have in common
         self._count = 0
+        self._ids = 0  # ranks that came, in all
 
     def ranks(self) -> list[Rank]:
         """All that are shown, by job and number."""
@@ -69,12 +74,13 @@ class Jobs:
                 found |= process.stepped
         return found
 
-    def heard(self, frame: Frame, gpu: int | None = None) -> Rank | None:
-        """A frame has come; returns whose it is. `gpu`: the index of its rank's GPU on its host, if that is known."""
+    def heard(self, frame: Frame, gpu: int | None = None) -> Rank:
+        """A frame has come; returns whose it is. A ValueError if that is one rank too many.
+
+        `gpu`: the index of its rank's GPU on its host, if that is known.
+        """
         now = self._clock()
         process = self._process(frame.identity, steps=True)
-        if process is None:
-            return None
         process.heard, process.bound = now, frame.bound
         process.dropped, process.left_out = frame.dropped, frame.left_out
         if not process.rank.alive:
@@ -86,7 +92,7 @@ class Jobs:
         if frame.steps:
             process.recent.extend(frame.steps)
             longest = max(row[5] for row in frame.steps)
-            process.step_until = now + max(FRAME_S, 2 * longest)
+            process.step_until = now + min(LONGEST_S, max(FRAME_S, 2 * longest))
         if frame.bye is not None:
             self._end(process, frame.bye)
         return process.rank
@@ -109,8 +115,11 @@ class Jobs:
 
     def found(self, identity: Identity, cpu: float) -> None:
         """A process of a job was seen that sends nothing; `cpu`: % of a core."""
-        process = self._process(identity, steps=False)
-        if process is not None and not process.rank.steps:
+        try:
+            process = self._process(identity, steps=False)
+        except ValueError:
+            return
+        if not process.rank.steps:
             process.heard = self._clock()
             self._set(process, {"cpu": cpu}, ())
             if not process.rank.alive:
@@ -126,8 +135,7 @@ class Jobs:
                 elif now - process.heard > SILENT_S:
                     self._end(process, SILENT)
         while len(self._ended) > KEPT_ENDED:
-            gone = self._ended.popleft()
-            self._processes = [process for process in self._processes if process.rank.id != gone]
+            self._drop_oldest()
 
     def pids(self) -> set[int]:
         """The numbers of the processes here that send their steps."""
@@ -147,8 +155,8 @@ class Jobs:
         """Frames that could not be sent and steps that no frame had, of all ranks."""
         return sum(each.dropped for each in self._processes), sum(each.left_out for each in self._processes)
 
-    def _process(self, identity: Identity, *, steps: bool) -> _Process | None:
-        """The rank that this process is; a new one where it is none yet."""
+    def _process(self, identity: Identity, *, steps: bool) -> _Process:
+        """The rank that this process is; a new one where it is none yet. A ValueError if that is one too many."""
         key = _key(identity)
         same = [process for process in self._processes if process.key == key]
         for process in same:
@@ -170,9 +178,12 @@ class Jobs:
         place = next((process for process in own if process.rank.number == number), None)
         if place is not None and place.rank.alive and self._exists(place):
             job = place = None  # two of them at once: another job that meets at the same address
+        if place is None:
+            self._make_room()
         if job is None:
             self._count += 1
-            job = self._numbers[common] = self._count
+            job = self._count
+        self._remember(common, job)
         host = "" if identity.host == host_key() else identity.name
         node = node_sources.node_id(node_key(identity.host), host) if host else ""
         gpu = None if place is None else place.rank.gpu
@@ -182,6 +193,30 @@ class Jobs:
             self._forget(place)
         self._processes.append(process)
         return process
+
+    def _make_room(self) -> None:
+        """Drop the rank that ended first if there are too many; a ValueError if none has ended."""
+        if self._ids >= MOST_IDS:
+            raise ValueError(f"{MOST_IDS:,} ranks have joined this session; start the kernel again for more")
+        if len(self._processes) >= MOST_RANKS:
+            if not self._ended:
+                raise ValueError(f"more than {MOST_RANKS} ranks at once")
+            self._drop_oldest()
+        self._ids += 1
+
+    def _drop_oldest(self) -> None:
+        gone = self._ended.popleft()
+        self._processes = [process for process in self._processes if process.rank.id != gone]
+
+    def _remember(self, common: tuple[str, int | None], job: int) -> None:
+        """Note a job's number, and forget those that were noted longest ago and have no rank any more."""
+        self._numbers.pop(common, None)
+        self._numbers[common] = job
+        if len(self._numbers) > MOST_JOBS:
+            shown = {process.rank.job for process in self._processes} | {job}
+            idle = [key for key, number in self._numbers.items() if number not in shown]
+            for key in idle[: len(self._numbers) - MOST_JOBS]:
+                del self._numbers[key]
 
     @staticmethod
     def _set(process: _Process, values: dict[str, float], steps: Sequence[Row]) -> None:

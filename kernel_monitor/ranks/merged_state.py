@@ -36,7 +36,8 @@ def merged(loader: str, name: str, states: States, status: str, wanted: str | No
         decoded.update(state["decoded"])
     if covered is not None:
         counts["lost"], counts["doubled"] = covered.lost, covered.doubled
-        counts["padded"] = max(0, sum(planned) - covered.length)
+        if None not in planned:
+            counts["padded"] = max(0, sum(planned) - covered.length)
     knobs = [state["knobs"] for _, state in states]
     alike = {key: value if all(other[key] == value for other in knobs) else None for key, value in knobs[0].items()}
     engines = _engines(states)

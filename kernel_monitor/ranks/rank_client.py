@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..os_process import is_alive
 from . import identity, session_files
 from .clock_offset import ClockOffset
+from .frame_fields import MOST_STEPS
 from .host_sampler import HostSampler
 from .rank_device import device_uuid
-from .rank_frames import MOST_STEPS, Frame, Row, packed
+from .rank_frames import Frame, Row, packed
 from .rank_loaders import RankLoaders
 from .session_files import KEYS, VARIABLE, Join, JoinError
 
@@ -187,7 +188,7 @@ class RankClient:
             identity=identity.own(),
             sent=now,
             cpu=cpu,
-            images=images / window if self._meters else math.nan,
+            images=max(0, images) / window if self._meters else math.nan,
             dropped=self.dropped,
             left_out=self.left_out,
             offset=offset,

@@ -9,32 +9,10 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from ..errors import MonitorError
 from ..text import line
+from .frame_fields import EPOCHS, HANDLED, LOADER_FIELDS, MOST_LOADERS, SENTENCE
 
-MOST_LOADERS = 8  # that a frame reports
 MOST_INDICES = 16_000  # that a frame carries: 32,000 samples a second
-EPOCHS = 4  # newest epochs of a loader whose indices are sent
-HANDLED = 32  # commands that are remembered, so that one that comes twice is obeyed once
-LONGEST = 500  # letters of a sentence
 UNKNOWN = "it has no such loader any more"
-SENT = (
-    "name",
-    "backend",
-    "wanted",
-    "status",
-    "backends",
-    "knobs",
-    "epoch",
-    "batch",
-    "batches",
-    "samples",
-    "planned",
-    "lost",
-    "doubled",
-    "skipped",
-    "replaced",
-    "decoded",
-)
-"""What a frame has of a `LoaderState`."""
 COUNTS = ("samples", "planned", "lost", "doubled", "skipped", "replaced", "decoded")
 
 
@@ -124,7 +102,7 @@ class RankLoaders:
                 _obey(command)
                 refusal = None
             except Exception as error:  # noqa: BLE001 - whatever an engine raises is the rank's answer
-                refusal = line(str(error) or type(error).__name__, LONGEST)
+                refusal = line(str(error) or type(error).__name__, SENTENCE)
             self.handled[command["id"]] = refusal
             while len(self.handled) > HANDLED:
                 del self.handled[next(iter(self.handled))]
@@ -135,7 +113,7 @@ class RankLoaders:
         for key, loader in live.items():
             known = self._known.setdefault(key, _Known())
             state = cast("dict[str, Any]", loader.state())
-            known.state = {name: state[name] for name in SENT}
+            known.state = _short({name: state[name] for name in LOADER_FIELDS})
             known.records = {record.number: record for record in loader.records()[-EPOCHS:]}
         for key, known in list(self._known.items()):
             if key not in live:
@@ -146,6 +124,15 @@ class RankLoaders:
                     known.state |= {name: counts[name] for name in COUNTS} | {"batch": newest.batches}
                 if len(self._known) > MOST_LOADERS:
                     del self._known[key]
+
+
+def _short(value: Any) -> Any:
+    """Nested lists and dicts with texts that are no longer than a frame may have them."""
+    if isinstance(value, str):
+        return value if len(value) <= SENTENCE else line(value, SENTENCE)
+    if isinstance(value, dict):
+        return {name: _short(entry) for name, entry in value.items()}
+    return [_short(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _chunk(key: str, record: Record, had: int | None, room: int) -> tuple[Chunk, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import platform
@@ -13,27 +12,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..text import line
 from . import rank_client, session_files
 from .descendants import Descendants
+from .gateway_client import GatewayClient
 from .hosts import Hosts
 from .identity import host_key
 from .job_loaders import JobEpoch, JobLoaders, Key
 from .jobs import Jobs
+from .listener import Listener
 from .rank import Rank
-from .rank_frames import MOST_BYTES, Row, unpacked
+from .rank_frames import LARGEST, Row, unpacked, unwrapped, wrapped
 from .session_files import Join, JoinError, Keys, SessionFiles
 
 if TYPE_CHECKING:
     import zmq
-    from zmq.auth import Authenticator
 
     from ..protocol.states import LoaderState
 
 WAKE_S = 0.25  # between two looks at whether to end
 LOOK_S = 1.0  # between two looks at who has ended
 FIND_S = 2.0  # between two looks at the kernel's descendants
-QUEUE = 1000  # frames that wait for this thread; a rank drops what does not fit
-STARTED_S = 3.0
+QUEUE = 200  # messages of a connection that wait for this thread; a rank drops what does not fit
+SHARE = 0.25  # of a core that this thread takes at most from the training, whatever ranks send
+BATCH_S = 0.02  # that it works at once
+RESTART_S = 0.5  # after a failure
+LETTERS = 200  # of the reason of a failure
+Route = tuple[bytes, bytes | None]  # ZeroMQ's name of a connection, and of the rank's behind a gateway
 log = logging.getLogger(__name__)
 
 
@@ -43,7 +48,8 @@ class RankServer:
     Attributes:
         files: the folder with the keys and the addresses, what KERNEL_MONITOR_JOIN names, which is `folder`.
         hosts: the other hosts of its ranks.
-        refused: messages of ranks that were none of ours: another version, or damaged.
+        refused: messages that were none of a rank of ours: another version, damaged, or one rank too many.
+        restarts: failures after which the thread went on, or was started again.
     """
 
     def __init__(
@@ -66,37 +72,42 @@ class RankServer:
         if not (zmq.has("curve") and zmq.has("ipc")):
             raise JoinError("Ranks cannot join: this pyzmq has no CURVE or no ipc; install pyzmq from PyPI.")
         session_files.remove_left()
-        self.refused = 0
+        self.refused = self.restarts = 0
+        self._refusal = self._failure = ""  # the last ones
         self.jobs = Jobs()
         self.loaders = JobLoaders()
-        self._who: dict[str, bytes] = {}  # ZeroMQ's names of the ranks, by their ids
+        self._who: dict[str, Route] = {}  # the ranks' connections, by their ids
         self._wake, self._woken = socket.socketpair()
         self.hosts = Hosts(gpu_here)
         self._descendants = Descendants()
         self._ending = threading.Event()
         self._lock = threading.Lock()  # of `jobs` and `loaders`; held for microseconds
+        self._looked = self._found = 0.0
+        self._gateway: GatewayClient | None = None
         self.files = SessionFiles() if files is None else files
         self.folder = str(self.files.folder)
+        self.files.keys = self.files.keys or Keys(*zmq.curve_keypair(), *zmq.curve_keypair())
+        self._listener: Listener | None = None
         try:
-            self._context = zmq.Context()
-            self._bind(self._context, address)
+            self._listener = self._listen()
+            if address:
+                self._gateway = GatewayClient(address, self.files.socket, self.files)
+            self._write()
         except Exception as error:
-            self._context.destroy(linger=0)
+            self._close()
             self._wake.close()
-            self._woken.close()
             self.files.remove()
             if isinstance(error, zmq.ZMQError):
-                raise JoinError(f"Ranks cannot join: {address or self.files.socket} ({error}).") from None
+                raise JoinError(f"Ranks cannot join: {self.files.socket} ({error}).") from None
             raise
-        self._thread = threading.Thread(target=self._run, name="kernel-monitor-ranks", daemon=True)
-        self._thread.start()
+        self._thread = self._started()
         rank_client.offer(self.folder)
 
     @property
     def remote_address(self) -> str | None:
         """Of TCP, as another machine reaches it; None: it does not listen for other machines."""
-        bound = next((address for address in self.addresses if address.startswith("tcp:")), None)
-        return None if bound is None else bound.replace("//0.0.0.0:", f"//{platform.node()}:")
+        gateway = self._gateway
+        return None if gateway is None else gateway.address.replace("//0.0.0.0:", f"//{platform.node()}:")
 
     def ranks(self) -> list[Rank]:
         with self._lock:
@@ -150,6 +161,22 @@ class RankServer:
         with self._lock:
             return self.jobs.bound(), self.jobs.lost()
 
+    def faults(self) -> list[str]:
+        """Sentences on what was refused, on failures, and on the gateway, for the status."""
+        found = [] if self._gateway is None else self._gateway.words()
+        if self.refused:
+            found.append(f"{self.refused:,} messages to the ranks' server were refused, the last one: {self._refusal}")
+        if self.restarts:
+            times = f"{self.restarts} time{'s' * (self.restarts > 1)}"
+            found.append(f"the thread that hears ranks failed {times} and went on, the last time: {self._failure}")
+        return found
+
+    def revive(self) -> None:
+        """Start the thread again if it has ended."""
+        if not (self._thread.is_alive() or self._ending.is_set()):
+            self._failed("it ended")
+            self._thread = self._started()
+
     def stop(self, *, keep: bool = False) -> None:
         """Hear nobody any more: nothing listens afterwards. The folder is removed too, unless it is to be kept."""
         rank_client.offer(None)
@@ -161,134 +188,161 @@ class RankServer:
         else:
             self.files.remove()
 
-    def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str | None) -> None:
-        import zmq
-        from zmq.auth import Authenticator
+    def forget_in_child(self) -> None:
+        """Let a forked child keep no pipe of the gateway open."""
+        if self._gateway is not None:
+            self._gateway.forget_in_child()
 
-        files = self.files
-        keys = files.keys = files.keys or Keys(*zmq.curve_keypair(), *zmq.curve_keypair())
-        self._auth = Authenticator(context, log=log)
-        self._auth.start()
-        self._auth.configure_curve_callback("*", credentials_provider=_Only(keys.client))
-        router = self._socket = context.socket(zmq.ROUTER)
-        router.setsockopt(zmq.LINGER, 0)
-        router.setsockopt(zmq.RCVHWM, QUEUE)
-        router.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
-        router.curve_server = True
-        router.curve_secretkey = keys.server_secret
-        router.curve_publickey = keys.server
-        addresses = []
-        for wanted in (files.socket, *([address] if address else [])):
-            try:
-                router.bind(files.bound.get(wanted, wanted))
-            except zmq.ZMQError:
-                if files.bound.pop(wanted, wanted) == wanted:
-                    raise
-                router.bind(wanted)  # another program has the port that it had: any other will do
-            addresses.append(router.getsockopt_string(zmq.LAST_ENDPOINT))
-            files.bound[wanted] = addresses[-1]
-        pid, start = session_files.own_process()
-        self.addresses = tuple(addresses)
-        server, client, secret = (key.decode() for key in (keys.server, keys.client, keys.client_secret))
-        files.write(Join(self.addresses, server, client, secret, host_key(), pid, start))
+    def _started(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="kernel-monitor-ranks", daemon=True)
+        thread.start()
+        return thread
+
+    def _listen(self) -> Listener:
+        if self.files.keys is None:
+            raise JoinError("Ranks cannot join: there are no keys yet.")
+        listener = Listener(self.files.keys, LARGEST, QUEUE)
+        try:
+            listener.bind(self.files.socket)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def _write(self) -> None:
+        keys, gateway = self.files.keys, self._gateway
+        if keys is not None:
+            pid, start = session_files.own_process()
+            addresses = (self.files.socket, *([] if gateway is None else [gateway.address]))
+            server, client, secret = (key.decode() for key in (keys.server, keys.client, keys.client_secret))
+            self.files.write(Join(addresses, server, client, secret, host_key(), pid, start))
+
+    def _close(self) -> None:
+        if self._gateway is not None:
+            self._gateway.stop()
+        if self._listener is not None:
+            self._listener.close()
+        self._woken.close()
 
     def _run(self) -> None:
         import zmq
 
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._auth.zap_socket, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
-        looked = found = 0.0
-        try:
-            while not self._ending.is_set():
-                ready = dict(poller.poll(int(1000 * WAKE_S)))
-                if self._auth.zap_socket in ready:
-                    _answer(self._auth)
-                if self._socket in ready:
-                    self._receive(self._socket)
-                if self._woken.fileno() in ready:
-                    self._woken.recv(4096)
-                    self._command(self._socket)
-                now = time.monotonic()
-                if now - looked >= LOOK_S:
-                    looked = now
-                    with self._lock:
-                        self.jobs.look()
-                        alive = self.jobs.hosts()
-                    self.hosts.look(alive)
-                if now - found >= FIND_S:
-                    found = now
-                    self._find()
-        except Exception:  # the sampling and the training go on without it
-            log.exception("the ranks of this session are no longer heard")
-        finally:
-            self._auth.stop()
-            self._context.destroy(linger=0)
-            self._woken.close()
+        while not self._ending.is_set():
+            try:
+                self._turn()
+            except Exception as error:  # whatever it is: the ranks are heard again, and the status says so
+                log.warning("hearing the ranks failed, and goes on", exc_info=True)
+                self._failed(f"{type(error).__name__}: {error}")
+                if isinstance(error, zmq.ZMQError) and self._listener is not None:
+                    self._listener.close()
+                    self._listener = None
+                self._ending.wait(RESTART_S)
+        self._close()
 
-    def _receive(self, router: zmq.Socket[bytes]) -> None:
-        """Take the frames that are there, and answer each with the times of its arrival."""
+    def _failed(self, reason: str) -> None:
+        self.restarts += 1
+        self._failure = line(reason, LETTERS)
+
+    def _turn(self) -> None:
+        """Wait for what comes next, and do it."""
         import zmq
 
-        for _ in range(QUEUE):
+        listener = self._listener = self._listener or self._listen()
+        if listener.router.closed:  # which a poller does not notice
+            raise zmq.ZMQError(zmq.ENOTSOCK)
+        poller = zmq.Poller()
+        for source in (listener.router, listener.admission, self._woken):
+            poller.register(source, zmq.POLLIN)
+        ready = dict(poller.poll(int(1000 * WAKE_S)))
+        began = time.thread_time()
+        if listener.admission in ready:
+            listener.admit()
+        if listener.router in ready:
+            self._receive(listener.router, began + BATCH_S)
+        if self._woken.fileno() in ready:
+            self._woken.recv(4096)
+            self._command(listener.router)
+        now = time.monotonic()
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            self._look()
+        if now - self._found >= FIND_S:
+            self._found = now
+            self._find()
+        self._ending.wait((time.thread_time() - began) * (1 / SHARE - 1))
+
+    def _receive(self, router: zmq.Socket[bytes], until: float) -> None:
+        """Take the messages that are there, at most to a time of this thread, and answer each."""
+        import zmq
+
+        while time.thread_time() < until:
             try:
                 who, *parts = router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            received = time.monotonic()
             try:
-                frame = unpacked(b"".join(parts))
-            except ValueError as error:
-                self.refused += 1
-                log.debug("a message of a rank was refused: %s", error)
-                continue
-            told: dict[str, Any] = {"had": {}, "commands": []}
-            sample, gpu = self.hosts.heard(frame), self.hosts.gpu(frame)
-            with self._lock:
-                rank = self.jobs.heard(frame, gpu)
-                if rank is not None:
-                    self._who[rank.id] = who
-                    told = self.loaders.heard(rank, frame)
-            times = {"sent": frame.sent, "received": received, "answered": time.monotonic()}
-            _send(router, who, {**times, "sample": sample, **told})
+                self._take(router, who, parts)
+            except Exception as error:  # noqa: BLE001 - whatever a rank sends: the others are heard, and it is counted
+                self._refuse(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
+
+    def _take(self, router: zmq.Socket[bytes], who: bytes, parts: list[bytes]) -> None:
+        """A message has come: answer it with the times of its arrival. A ValueError if it is no rank's."""
+        received = time.monotonic()
+        (message,) = parts if len(parts) == 1 else [b""]
+        rank_at: bytes | None = None
+        if self._gateway is not None and who == self._gateway.name:
+            rank_at, message = unwrapped(message)
+            if not rank_at:
+                self._gateway.take(message)
+                return
+        frame = unpacked(message)
+        frame = self.hosts.admitted(frame)
+        sample, gpu = self.hosts.heard(frame), self.hosts.gpu(frame)
+        with self._lock:
+            rank = self.jobs.heard(frame, gpu)
+            told = self.loaders.heard(rank, frame)
+            self._who[rank.id] = who, rank_at
+        times = {"sent": frame.sent, "received": received, "answered": time.monotonic()}
+        _send(router, (who, rank_at), {**times, "sample": sample, **told})
+
+    def _refuse(self, why: str) -> None:
+        self.refused += 1
+        self._refusal = line(why, LETTERS)
+        log.debug("a message of a rank was refused: %s", why)
 
     def _command(self, router: zmq.Socket[bytes]) -> None:
         """Send the ranks what they have not answered; it is repeated with the answers to their frames."""
         with self._lock:
-            pending = {who: self.loaders.pending(rank) for rank, who in self._who.items()}
-        for who, commands in pending.items():
+            pending = {route: self.loaders.pending(rank) for rank, route in self._who.items()}
+        for route, commands in pending.items():
             if commands:
-                _send(router, who, {"commands": commands})
+                _send(router, route, {"commands": commands})
+
+    def _look(self) -> None:
+        with self._lock:
+            self.jobs.look()
+            alive, ranks = self.jobs.hosts(), self.jobs.ranks()
+            known = {rank.id for rank in ranks}
+            self._who = {rank: route for rank, route in self._who.items() if rank in known}
+            self.loaders.prune(ranks)
+        self.hosts.look(alive)
+        if self._gateway is not None:
+            self._gateway.look()
 
     def _find(self) -> None:
         with self._lock:
             joined = self.jobs.pids()
-        for identity, cpu in self._descendants.look(joined):
+        for identity, cpu in self._descendants.look(joined, helpers=1 + (self._gateway is not None)):
             with self._lock:
                 self.jobs.found(identity, cpu)
 
 
-class _Only:
-    """Admits one public key."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def callback(self, _domain: str, key: bytes) -> bool:
-        return key == self._key
-
-
-def _send(router: zmq.Socket[bytes], who: bytes, message: dict[str, Any]) -> None:
+def _send(router: zmq.Socket[bytes], to: Route, message: dict[str, Any]) -> None:
     import zmq
 
+    who, rank_at = to
+    words = json.dumps(message).encode()
     try:
-        router.send_multipart([who, json.dumps(message).encode()], zmq.NOBLOCK)
+        router.send_multipart([who, words if rank_at is None else wrapped(rank_at, words)], zmq.NOBLOCK)
     except zmq.ZMQError as error:
         log.debug("a rank takes no answer: %s", error)  # it has gone, or does not read
-
-
-def _answer(auth: Authenticator) -> Any:
-    """Answer a question of ZeroMQ's whether to admit a client (RFC 27/ZAP)."""
-    message = auth.zap_socket.recv_multipart()
-    return asyncio.run(auth.handle_zap_message(message))

@@ -7,7 +7,8 @@ from typing import Any
 from .subject import Subject
 
 HAPPENED = (
-    "switch", "knobs", "mark", "switch-failed", "switch-superseded", "switch-cancelled", "sampler-restarted",
+    "switch", "knobs", "mark", "switch-failed", "switch-superseded", "switch-cancelled", "fault",
+    "sampler-restarted",
     "job-switch", "job-epoch",
 )  # fmt: skip
 """Kinds of events that are listed."""

@@ -8,6 +8,7 @@ from ..ranks.rank_command import RankCommand, command_of
 from ..ranks.session_files import JoinError
 
 FORKED = "its ranks are forks of this process, and no script that could be started again"
+KEPT = 64  # commands of jobs, the newest
 UNKNOWN = "none of its ranks ran on this machine long enough for its command to be known"
 
 
@@ -24,6 +25,8 @@ class JobCommands:
         for job, pid in leads.items():
             if pid != self._of.get(job, (0, ""))[0]:
                 self._of[job] = pid, _command(pid)
+        for job in list(self._of)[:-KEPT]:
+            del self._of[job]
 
     def of(self, job: int) -> RankCommand | str:
         """The command of a job, or why it cannot be run."""

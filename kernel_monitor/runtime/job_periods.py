@@ -38,6 +38,9 @@ class JobPeriods:
                 jobs[rank.job][rank] = rows
         for gone in self.found.keys() - jobs.keys():
             del self.found[gone]
+        for kept in (self._last, self._once):
+            for ended in kept.keys() - jobs.keys():
+                del kept[ended]
         for job, steps in jobs.items():
             rows = max(steps.values(), key=len)
             if sum(row[0] > self._last.get(job, 0.0) for row in rows) >= FRESH:

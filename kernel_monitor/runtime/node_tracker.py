@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 """Between two looks at which nodes there are: each change makes pages load their charts again, and the nodes of a
 cluster come one after the other."""
+SPARING = 10
+"""Looks that take long are rarer: machines that come and go without end must not hold the other rows up."""
 FADE_S = 3.0
 """How long a node that went delivers 0 batches/s before its values end: the charts' means of two seconds would else be
 those of its last few rows, and rise to whatever they were."""
@@ -63,9 +65,11 @@ class NodeTracker:
     def look(self) -> None:
         """Register nodes that came, changed or went; at most once in `LOOK_S`."""
         now = self._clock()
-        if now < self._due:
-            return
-        self._due = now + LOOK_S
+        if now >= self._due:
+            self._look(now)
+            self._due = now + max(LOOK_S, SPARING * (self._clock() - now))
+
+    def _look(self, now: float) -> None:
         sources = node_sources.live()
         if not sources and not self.nodes:
             return
@@ -83,7 +87,9 @@ class NodeTracker:
             elif not fresh[key].alive and not fresh[key].cores:
                 # The past of a node that is gone keeps its rows.
                 fresh[key] = replace(fresh[key], cores=node.cores, gpus=node.gpus)
-        self._gone = {key: None for key in (*self._gone, *fresh) if key not in fresh or not fresh[key].alive}
+        gone = [key for key in dict.fromkeys((*self._gone, *fresh)) if key not in fresh or not fresh[key].alive]
+        newest = {*gone[-KEPT_GONE:], *fresh}  # others are forgotten
+        self._gone = {key: None for key in gone if key in newest}
         shown = {*list(self._gone)[-KEPT_GONE:], *(key for key, node in fresh.items() if node.alive)}
         with self._lock:
             nodes = folded(_bounded(node for key, node in fresh.items() if key in shown), self.unfolded)

@@ -23,6 +23,7 @@ from ..ranks.session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
 from ..sample.gpu.nvml import index_of
 from ..store import StepTable, Store
 from ..store.schema import ranks_series
+from ..text import line
 from .job_commands import JobCommands
 from .job_loader import JobLoader
 from .job_periods import JobPeriods
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from ..protocol.states import LoaderState
 
 LOOK_S = 0.5  # between two looks at who has joined
+SPARING = 10  # looks that take long are rarer: ranks that come and go without end must not hold the other rows up
 FEW = 32  # ranks that are judged at each look; more of them less often, as it takes longer
 PHASES_S = 0.25  # between two looks at which ranks are the slowest and the median one: frames come half as often
 SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
 HELD_S = 4.0  # how long it stays when nothing is found any more: a rank that is slow now and then is one that is slow
-MOST = 256  # ranks that have columns
 BOUNDS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 NOT_OFFERED = "the monitor does not run"
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class RankTracker:
         self._said: dict[int, float] = {}  # by the job's number, in session s: since when its sentence is shown
         self._seen: dict[int, float] = {}  # when it was last found to have a slow rank
         self._series: frozenset[str] = frozenset()
+        self._failures, self._failure = 0, ""  # of what is computed here, and the last one
 
     @property
     def server(self) -> RankServer | None:
@@ -104,6 +106,7 @@ class RankTracker:
     def forget_in_child(self) -> None:
         """Detach a forked child: it offers nothing, and is perhaps a rank."""
         if self._server is not None:
+            self._server.forget_in_child()
             self._kept.append(self._server)
         self._server, self._files, self.reason = None, None, NOT_OFFERED
 
@@ -130,6 +133,10 @@ class RankTracker:
                 found.append(f"clocks of the ranks' machines: {exact}")
             if frames or steps:
                 found.append(f"ranks could not send {frames:,} frames; {steps:,} of their steps are missing")
+        if server is not None:
+            found += server.faults()
+        if self._failures:
+            found.append(f"the ranks' charts failed {self._failures:,} times, the last time: {self._failure}")
         return found
 
     def loader_states(self) -> list[LoaderState]:
@@ -173,8 +180,22 @@ class RankTracker:
         if server is None or now < self._due:
             return
         self._due = now + LOOK_S
+        try:
+            server.revive()
+            self._look(server, now)
+        except Exception as error:  # noqa: BLE001 - whatever it is: the other rows go on, and the status says so
+            self._failed(error)
+        self._due = max(self._due, now + SPARING * (time.monotonic() - now))
+
+    def _failed(self, error: Exception) -> None:
+        if not self._failures:
+            log.warning("the ranks' charts failed; this is logged once", exc_info=error)
+        self._failures += 1
+        self._failure = line(f"{type(error).__name__}: {error}")
+
+    def _look(self, server: RankServer, now: float) -> None:
         self._clock = coarse(server.accuracy()[0], self._clock)
-        ranks = tuple(replace(rank, clock=self._clock if rank.node else None) for rank in server.ranks()[-MOST:])
+        ranks = tuple(replace(rank, clock=self._clock if rank.node else None) for rank in server.ranks())
         if ranks != self.ranks:
             self.ranks = ranks
             self._series = frozenset(series.name for series in ranks_series(ranks))
@@ -182,6 +203,10 @@ class RankTracker:
             self.commands.look(server.leads())
             for job in {rank.job for rank in ranks if rank.alive}:
                 self.notes.pop(job, None)  # it has begun again
+            shown = {rank.job for rank in ranks}
+            for kept in (self._said, self._seen):
+                for job in kept.keys() - shown - self.slow.keys():
+                    del kept[job]
         self._read_states()
         if ranks and self._store.last_seq:
             if now >= self._judge_due:
@@ -243,6 +268,13 @@ class RankTracker:
         server = self._server
         if server is None or not self.ranks:
             return {}
+        try:
+            return self._values(server, host, nodes)
+        except Exception as error:  # noqa: BLE001 - as in `look`
+            self._failed(error)
+            return {}
+
+    def _values(self, server: RankServer, host: Mapping[str, float], nodes: Mapping[str, float]) -> dict[str, float]:
         found = server.values()
         for rank in self.ranks:
             if rank.gpu is not None and rank.alive:

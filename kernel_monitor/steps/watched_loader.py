@@ -163,7 +163,7 @@ def _rows(value: Any, depth: int) -> int | None:
 def _length(iterable: Any) -> int | None:
     try:
         return len(iterable)
-    except TypeError:
+    except Exception:  # noqa: BLE001 - whatever its class raises; the loop that iterates it does not ask
         return None
 
 

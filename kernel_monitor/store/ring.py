@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+BLOCK = 64  # rows that are copied at once, while the processor's cache has them
+
 
 class Ring:
     """The newest `capacity` rows: a number, a time and float32 values each; `names` are the columns in order."""
@@ -22,7 +24,7 @@ class Ring:
             raise ValueError(f"a ring needs room for at least one row, not {capacity}")
         self.capacity = capacity
         self._time = np.zeros(capacity, dtype=np.float64)
-        self._values = np.full((capacity, self.width), np.nan, dtype=np.float32)
+        self._values = np.empty((capacity, self.width), dtype=np.float32)  # a row is read only once it was written
 
     @property
     def width(self) -> int:
@@ -47,9 +49,16 @@ class Ring:
     def rename(self, names: Sequence[str]) -> None:
         """Take these columns from now on: those with a known name keep their past, the others are NaN in it."""
         old = {name: column for column, name in enumerate(self._names)}
-        fresh = np.full((self.capacity, len(names)), np.nan, dtype=np.float32)
-        kept = [column for column, name in enumerate(names) if name in old]
-        fresh[:, kept] = self._values[:, [old[names[column]] for column in kept]]
+        source = np.array([old.get(name, -1) for name in names], dtype=np.intp)
+        new = source < 0
+        source[new] = 0
+        fresh = np.empty((self.capacity, len(names)), dtype=np.float32)
+        used = min(self.last_seq, self.capacity)  # the other rows take no memory until they are written
+        for first in range(0, used, BLOCK):
+            rows = slice(first, min(used, first + BLOCK))
+            if self.width:
+                np.take(self._values[rows], source, axis=1, out=fresh[rows], mode="clip")
+            fresh[rows, new] = np.nan
         self._values = fresh
         self._names = tuple(names)
 

@@ -33,6 +33,7 @@ EVENTS = 10_000  # the most events that a store keeps
 MOST_BYTES = 128 << 20
 """The most memory that the rows take: a long history of a large machine is cut short before it harms the training."""
 FEWEST = 100  # so many rows are kept at any width
+MOST_KNOWN = 100_000  # names of columns that went, whose late values are dropped and no mistake
 
 
 class Store:
@@ -230,6 +231,8 @@ class Store:
                 self._ring.rename(changed.names)
             if changed.capacity > self._ring.capacity:
                 self._ring.resize(changed.capacity)
+            if len(self._known) > MOST_KNOWN:  # names of machines and ranks that went long ago
+                self._known = set(self._schema.names)
             self._known.update(changed.names)
             self._host_series = host_series
             self._schema = changed

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
+from kernel_monitor.loaders.engines import fork_server, worker_start
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -54,6 +56,22 @@ def make_folder(root: Path, images: int, seed: int = 0) -> Path:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """243 JPEGs of mixed sizes in three classes."""
     return make_folder(tmp_path_factory.mktemp("images"), 243)
+
+
+@pytest.fixture
+def without_dali(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process in which DALI has not run yet: workers are forked, and made anew at each epoch."""
+    monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
+    monkeypatch.setattr(fork_server, "_server", None)
+    yield
+    if fork_server._server is not None:
+        fork_server._server.close()
+
+
+def dali_begins() -> None:
+    """From here on as in a process in which DALI runs."""
+    worker_start.before_dali()
+    worker_start.note_dali()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -28,6 +28,7 @@ from torch.utils.data import (
 from kernel_monitor.errors import MonitorError, SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.engines.synthetic import NAME as SYNTHETIC
+from kernel_monitor.loaders.switching.epoch import EpochIterator
 
 from .schedule import PATIENCE, Batches, Config, PlannedFailure, Run, Saved, Stage, Step, Totals
 
@@ -123,6 +124,7 @@ class Machine:
         record = self.loader.newest
         assert record is not None
         assert record.number == epoch
+        assert isinstance(iterator, EpochIterator)
         self.newest = Run(iterator, record, expected, expected, at, raised, rough=rough)
         self.epoch = epoch + 1
         self.runs.append(self.newest)

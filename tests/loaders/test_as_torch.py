@@ -14,7 +14,6 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import worker_start
 
 from .conftest import make_folder, settle
 
@@ -44,10 +43,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(make_folder(tmp_path_factory.mktemp("as_torch"), 60).glob("*/*.jpg"))
 
 
-@pytest.fixture(autouse=True)
-def forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New workers are forked, as before DALI ran in this process: started otherwise they take ten seconds."""
-    monkeypatch.setattr(worker_start, "fork_is_safe", lambda: True)
+pytestmark = pytest.mark.usefixtures("without_dali")
 
 
 # -- assignment -------------------------------------------------------------------------------------------------------

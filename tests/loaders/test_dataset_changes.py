@@ -16,9 +16,8 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
 
-from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.engines import worker_start
+from kernel_monitor.loaders.engines import fork_server
 
 from .conftest import draw_photo, settle
 
@@ -48,12 +47,6 @@ def data(folder: Path, tmp_path: Path) -> ImageFolder:
     dataset.samples = [(str(odd), t) if n % 9 == 4 else (path, t) for n, (path, t) in enumerate(dataset.samples)]
     dataset.imgs = dataset.samples
     return dataset
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process in which DALI has not run yet."""
-    monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
 
 
 Seen = list[tuple[int, list[int]]]  # of each batch: the images' size, the targets
@@ -89,7 +82,7 @@ def reference(folder_data: ImageFolder, **options: Any) -> list[Seen]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("without_dali")
 def test_with_workers(data: ImageFolder, engine: str, persistent: bool) -> None:
     """From the other engine to this one in the middle of every epoch and back."""
     options: dict[str, Any] = {"num_workers": 2, "persistent_workers": persistent}
@@ -123,9 +116,8 @@ def sizes(loader: Iterable[Any]) -> set[int]:
     return {images.shape[-1] for images, _ in loader}
 
 
-@pytest.mark.usefixtures("fresh")
-def test_workers_that_cannot_be_replaced(folder: Path) -> None:
-    """The epoch does not begin with the old ones; DALI, which needs none, goes on, and the way back is refused."""
+@pytest.mark.usefixtures("without_dali")
+def test_a_data_set_that_refuses_to_be_pickled_goes_to_new_workers(folder: Path) -> None:
     data = Local(folder, fixed(48))
     loader = switchable(DataLoader(data, BATCH, num_workers=1))
     loader.switch("dali-cpu")
@@ -136,33 +128,49 @@ def test_workers_that_cannot_be_replaced(folder: Path) -> None:
     loader.switch("torchvision")
     settle(loader)
     assert sizes(iterator) == {64}
-    assert loader.backend == "dali-cpu"
-    assert loader.clicks[-1].outcome == "failed"
-    assert (
-        "nor started otherwise: this data set stays here; make that when it is first needed" in loader.state()["status"]
-    )
-    loader.release()
-
-    loader = switchable(DataLoader(data, BATCH, num_workers=1))
-    assert sizes(loader) == {64}
-    workers = loader.worker_pids
+    assert loader.backend == "torchvision"
     data.transform = fixed(32)
-    for _ in range(2):
-        with pytest.raises(
-            MonitorError, match=r"data set was changed since its workers.*this data set stays here.*Or go"
-        ):
-            iter(loader)
-    assert loader.worker_pids == workers
-    data.transform = fixed(64)
-    assert sizes(loader) == {64}
-    assert loader.worker_pids == workers
-    data.transform = fixed(32)
-    loader.set(workers=0)
     assert sizes(loader) == {32}
+    assert len(loader.worker_pids) == 1
     loader.release()
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("without_dali")
+def test_where_no_worker_can_be_started_the_loop_goes_on_without(folder: Path) -> None:
+    """The data set is never the old one, and the way back to workers is tried at each epoch."""
+    data = ImageFolder(folder, fixed(48))
+    loader = switchable(DataLoader(data, BATCH, num_workers=1))
+    loader.switch("dali-cpu")
+    assert sizes(loader) == {48}
+    loader.switch("torchvision")
+    settle(loader)
+    assert sizes(loader) == {48}
+    data.transform, data.lock = fixed(64), threading.Lock()  # made after the fork server, which cannot have it
+    expected = [targets.tolist() for _, targets in DataLoader(data, BATCH)]
+    for _ in range(2):
+        iterator = iter(loader)
+        assert [targets.tolist() for _, targets in iterator] == expected
+        assert sizes(loader) == {64}
+        assert loader.backend == "torchvision"
+        assert loader.worker_pids == []
+        assert (
+            "torchvision computes in the process of the training, without workers: no new workers can be"
+            in (loader.state()["status"])
+        )
+        assert "cannot pickle '_thread.lock' object" in loader.state()["status"]
+    data.lock = None
+    assert sizes(loader) == {64}
+    assert len(loader.worker_pids) == 1
+    server = fork_server.server()
+    assert server is not None
+    server.close()
+    data.transform = fixed(32)
+    assert sizes(loader) == {32}
+    assert "the process from which workers are forked has ended" in loader.state()["status"]
+    loader.release()
+
+
+@pytest.mark.usefixtures("without_dali")
 def test_a_change_while_another_iteration_is_alive(folder: Path) -> None:
     """As `it = iter(loader)` has it: the old one is given up only after the new one was made."""
     data = ImageFolder(folder, fixed(48))
@@ -175,7 +183,7 @@ def test_a_change_while_another_iteration_is_alive(folder: Path) -> None:
     loader.release()
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("without_dali")
 def test_workers_turned_in_the_middle_see_what_the_others_saw(folder: Path) -> None:
     data = ImageFolder(folder, fixed(48))
     loader = switchable(DataLoader(data, BATCH, num_workers=1))

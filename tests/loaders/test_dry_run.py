@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from torch.utils.data import Dataset
+from PIL import Image, ImageOps
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision import transforms
+from torchvision.transforms import functional
 
+from kernel_monitor.loaders import switchable
 from kernel_monitor.loaders.dry_run import openers
-from kernel_monitor.loaders.dry_run.calls import PIXELS
+from kernel_monitor.loaders.dry_run.calls import IN_MEMORY, NO_IMAGE, PIXELS
 from kernel_monitor.loaders.dry_run.dry_call import DryCall
 from kernel_monitor.loaders.dry_run.lazy_image import LazyImage
 from kernel_monitor.loaders.dry_run.own_dataset import OwnDataset, Reading
@@ -116,7 +118,7 @@ def test_an_image_answers_what_its_header_knows_and_becomes_itself_at_a_look(fol
         assert is_lazy(rgb)
         assert call.reason is None
         pixels = np.asarray(rgb)
-    assert str(call.reason) == PIXELS
+    assert str(call.reason) == f"{PIXELS} (as an array)"
     assert type(rgb) is Image.Image
     assert (pixels == expected).all()
 
@@ -178,7 +180,7 @@ def test_retry_loops_of_the_users_end(folder: Path) -> None:
 
     own = OwnDataset(Stubborn(folder, resized()))
     own.learn()
-    assert own.refusal == PIXELS
+    assert own.refusal == f"{PIXELS} (.getextrema)"
 
 
 def test_other_threads_never_meet_an_image_that_is_not_decoded(folder: Path) -> None:
@@ -236,6 +238,99 @@ def test_a_second_image_is_given_to_the_users_own_transform(folder: Path) -> Non
 
     own = OwnDataset(Views(folder, resized()))
     own.learn()
-    assert own.refusal == "uses more than one transform"
+    assert own.refusal == "calls its transform twice for a sample"
     first, second = own.compute(0, lambda _image: torch.zeros(1))
     assert first.shape == second.shape == (3, 16, 16)  # nothing is replaced where nothing was learnt
+
+
+def a_loaded(image: Any, photos: Photos) -> Any:
+    return photos.transform(image.rotate(90).convert("RGB"))
+
+
+def a_library(image: Any, photos: Photos) -> Any:
+    return photos.transform(ImageOps.fit(image, (20, 20)).convert("RGB"))
+
+
+def a_function(image: Any, photos: Photos) -> Any:
+    return photos.transform(functional.resize(image, [20, 20]))
+
+
+def through_gray(image: Any, photos: Photos) -> Any:
+    return photos.transform(image.convert("L").convert("RGB"))
+
+
+def one_after_the_other(image: Any, photos: Photos) -> Any:
+    return photos.second(photos.transform(image.convert("RGB")))  # type: ignore[attr-defined]
+
+
+def twice(image: Any, photos: Photos) -> Any:
+    return photos.transform(photos.transform(image.convert("RGB")))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        (a_loaded, "works on the pixels itself (.rotate)"),
+        (a_library, "works on the pixels itself (PIL.ImageOps.fit)"),
+        (a_function, "works on the pixels itself (torchvision.transforms.functional.resize)"),
+        (through_gray, "is not made RGB (.convert('L') comes first)"),
+        (one_after_the_other, "uses more than one transform"),
+        (twice, "calls its transform twice for a sample"),
+    ],
+)
+def test_the_reason_names_the_call(folder: Path, does: Any, reason: str) -> None:
+    class Doing(Photos):
+        second = transforms.RandomHorizontalFlip()
+
+        def __getitem__(self, index: int) -> Any:
+            return does(Image.open(self.paths[index]), self)
+
+    data = Doing(folder, resized() if does is not twice else transforms.Resize((16, 16)))
+    own = OwnDataset(data)
+    own.learn()
+    assert own.refusal == reason
+
+
+class Cached(Dataset[Any]):
+    def __init__(self, cache: Any, path: Path | None = None) -> None:
+        self.cache, self.path = cache, path
+        self.transform = transforms.ConvertImageDtype(torch.float32)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        if self.path is not None:
+            self.path.read_bytes()
+        return self.transform(torch.zeros(3, 4, 4, dtype=torch.uint8)), index
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        torch.zeros(8, 3, 4, 4),
+        np.zeros((8, 4, 4, 3)),
+        [torch.zeros(3, 4, 4)] * 8,
+        [{"image": np.zeros((4, 4))}] * 8,
+        [(Image.new("RGB", (2, 2)), 1)] * 8,
+        TensorDataset(torch.zeros(8, 3, 4, 4), torch.zeros(8)),
+    ],
+    ids=["tensor", "array", "list", "dicts", "pairs", "data set"],
+)
+def test_samples_from_memory_are_called_that(cache: Any, folder: Path) -> None:
+    own = OwnDataset(Cached(cache))
+    own.learn()
+    assert own.refusal == IN_MEMORY
+    loader = switchable(DataLoader(Cached(cache), 4))
+    assert loader.backends["dali-cpu"].reason == f"Cached {IN_MEMORY}."
+    reading = OwnDataset(Cached(cache, photos(folder)[0]))
+    reading.learn()
+    assert reading.refusal == NO_IMAGE
+
+
+@pytest.mark.parametrize("cache", [torch.zeros(8), [1] * 8, torch.zeros(5, 3, 4, 4), {"a": torch.zeros(3, 4, 4)}, None])
+def test_labels_are_no_samples_from_memory(cache: Any) -> None:
+    own = OwnDataset(Cached(cache))
+    own.learn()
+    assert own.refusal == NO_IMAGE

@@ -18,9 +18,9 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import Knobs, SwitchableLoader, listen, switchable
-from kernel_monitor.loaders.engines import torch_engine, worker_start
+from kernel_monitor.loaders.engines import fork_server, torch_engine, worker_start
 
-from .conftest import Make, augmented, deliver, settle
+from .conftest import Make, augmented, dali_begins, deliver, settle
 
 DEADLINE = 150  # s for what takes a few, or some ten where new workers import torch
 
@@ -30,8 +30,9 @@ def workers() -> set[int]:
     found = set()
     for child in psutil.Process().children(recursive=True):
         try:
-            command = " ".join(child.cmdline())
-            if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in command:
+            command = " ".join([child.name(), *child.cmdline()])
+            servers = ("resource_tracker", fork_server.NAME)
+            if child.status() != psutil.STATUS_ZOMBIE and not any(name in command for name in servers):
                 found.add(child.pid)
         except psutil.NoSuchProcess:
             continue
@@ -49,12 +50,6 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 def labels(loader: SwitchableLoader, epoch: int | None = None) -> list[int]:
     return [loader.dataset.samples[index][1] for index in loader.plan(epoch)]
-
-
-@pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process in which DALI has not run yet."""
-    monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
 
 
 @pytest.fixture
@@ -102,7 +97,7 @@ def test_the_knobs_show_what_the_wrapped_loader_has(make: Make, folder: Path) ->
     assert loader.state()["knobs"] == {"workers": 2, "prefetch": 3, "threads": 1}
 
 
-@pytest.mark.usefixtures("forks")
+@pytest.mark.usefixtures("without_dali")
 def test_workers_from_none_to_some_and_back_in_the_middle(make: Make, told: list[dict[str, Any]]) -> None:
     before = workers()
     torch.manual_seed(1)
@@ -131,7 +126,7 @@ def test_workers_from_none_to_some_and_back_in_the_middle(make: Make, told: list
     assert loader.history == []  # no switch took place
 
 
-@pytest.mark.usefixtures("forks")
+@pytest.mark.usefixtures("without_dali")
 def test_prefetch_is_what_is_in_flight(make: Make) -> None:
     loader = make(num_workers=1, batch_size=2)
     iterator = iter(loader)
@@ -184,8 +179,8 @@ def test_setting_the_same_again_does_nothing(make: Make, told: list[dict[str, An
     assert told == []
 
 
-def test_between_epochs_and_before_the_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
+@pytest.mark.usefixtures("without_dali")
+def test_between_epochs_and_before_the_first(make: Make) -> None:
     before = workers()
     loader = make(num_workers=0, batch_size=16)
     loader.set(workers=2)
@@ -256,7 +251,7 @@ def test_of_quick_changes_the_newest_counts(make: Make, told: list[dict[str, Any
     assert loader.state()["lost"] == 0
 
 
-@pytest.mark.usefixtures("forks")
+@pytest.mark.usefixtures("without_dali")
 def test_what_does_not_start_is_rolled_back(
     make: Make, monkeypatch: pytest.MonkeyPatch, told: list[dict[str, Any]]
 ) -> None:
@@ -322,7 +317,9 @@ def test_new_workers_are_not_forked_once_dali_runs(make: Make) -> None:
     assert eventually(lambda: loader.pool["torchvision"] is not first)
     engine: Any = loader.pool["torchvision"].engine
     assert engine.started
-    assert engine._inner.multiprocessing_context.get_start_method() != "fork"
+    server = fork_server.server()
+    assert server is not None
+    assert {psutil.Process(pid).ppid() for pid in loader.worker_pids} == {server.pid}
     for _, more in iterator:
         targets += more.tolist()
     assert targets == labels(loader)
@@ -331,20 +328,15 @@ def test_new_workers_are_not_forked_once_dali_runs(make: Make) -> None:
     assert loader.pool["torchvision"].engine is engine  # kept for the next epoch
 
 
-class Local(ImageFolder):
-    """Cannot be pickled."""
-
-    def __reduce__(self) -> Any:
-        raise TypeError("this data set stays here")
-
-
 def test_what_cannot_be_sent_keeps_the_workers_that_there_are(folder: Path) -> None:
-    worker_start.note_dali()
-    loader = switchable(DataLoader(Local(folder, augmented()), batch_size=16, num_workers=0))
-    with pytest.raises(MonitorError, match=r"cannot be forked.*this data set stays here"):
+    dataset = ImageFolder(folder, augmented())
+    loader = switchable(DataLoader(dataset, batch_size=16, num_workers=0))
+    dali_begins()
+    dataset.lock = threading.Lock()  # the fork server has not inherited it
+    loader.set(prefetch=3)
+    with pytest.raises(MonitorError, match=r"No new workers.*cannot be sent to them: cannot pickle '_thread.lock'"):
         loader.set(workers=2)
     assert loader.knobs.workers == 0
-    loader.set(prefetch=3)
     assert len(deliver(loader)[1]) == 243
 
 
@@ -363,6 +355,7 @@ def test_whether_a_large_data_set_can_be_sent_is_found_out_from_a_part_of_it(fol
     dataset.notes = [Counted() for _ in range(10_000)]
     dataset.features = torch.zeros(100_000)
     loader = switchable(DataLoader(dataset, batch_size=16))
+    dali_begins()
     Counted.pickled = 0
     assert worker_start.why_not_sent(loader._keyed, loader._wrapped) is None
     assert Counted.pickled == 100
@@ -385,6 +378,7 @@ def test_idle_engines_are_given_back_on_request(make: Make) -> None:
         next(iterator)
     assert loader.backend == "dali-cpu"
     loader.switch("torchvision")
+    settle(loader)  # its workers are started anew, beside DALI
     rest = list(iterator)
     assert rest
     assert loader.backend == "torchvision"

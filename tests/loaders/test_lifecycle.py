@@ -22,10 +22,10 @@ from torchvision.transforms import v2
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import listen, live, switchable
-from kernel_monitor.loaders.engines import torch_engine, worker_start
+from kernel_monitor.loaders.engines import fork_server, torch_engine
 from kernel_monitor.loaders.loader import _end
 
-from .conftest import Make, augmented, deliver, settle, violent
+from .conftest import Make, augmented, dali_begins, deliver, settle, violent
 
 
 def children() -> set[int]:
@@ -33,7 +33,8 @@ def children() -> set[int]:
     found = set()
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if not any(name in " ".join(child.cmdline()) for name in ("resource_tracker", "forkserver")):
+            servers = ("resource_tracker", "forkserver", fork_server.NAME)
+            if not any(name in " ".join([child.name(), *child.cmdline()]) for name in servers):
                 found.add(child.pid)
     return found
 
@@ -142,7 +143,7 @@ def test_workers_that_still_count_as_alive_while_they_end_are_replaced(
     iterator = iter(loader)
     next(iterator)
     del iterator
-    worker_start.note_dali()  # workers are kept from one iteration to the next, as nothing has changed
+    dali_begins()  # workers are kept from one iteration to the next, as nothing has changed
     current = children()
     for pid in current:
         os.kill(pid, signal.SIGINT)
@@ -255,6 +256,7 @@ def test_release_in_the_middle_loses_nothing(make: Make) -> None:
             assert gone(workers)
         if number == 10:
             loader.switch("torchvision")
+            settle(loader)
     assert delivered == labels(loader)
     assert loader.state()["lost"] == loader.state()["doubled"] == 0
     assert loader.backend == "torchvision"
@@ -316,15 +318,15 @@ def fixed(size: int) -> v1.Compose:
     return v1.Compose([v1.Resize((size, size)), v1.ToTensor()])
 
 
-def test_workers_are_kept_between_epochs_once_dali_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
+@pytest.mark.usefixtures("without_dali")
+def test_workers_are_kept_between_epochs_once_dali_runs(folder: Path) -> None:
     loader = switchable(DataLoader(ImageFolder(folder, fixed(8)), batch_size=50, num_workers=2))
     deliver(loader)
     first = loader.worker_pids
     deliver(loader)
     second = loader.worker_pids
     assert not set(first) & set(second)  # as torch
-    worker_start.note_dali()
+    dali_begins()
     loader.dataset.transform = fixed(8)  # equal to what it was
     deliver(loader)
     assert loader.worker_pids == second

@@ -31,7 +31,6 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.engines import worker_start
 
 from .conftest import Make, augmented, settle
 from .torchvision_layouts import image
@@ -211,13 +210,8 @@ def test_what_concerns_workers_is_honoured(files: list[Path], name: str) -> None
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("generator", [False, True])
-def test_workers_are_seeded_as_torch_seeds_them(
-    files: list[Path], persistent: bool, generator: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As before DALI ran in this process: once it has, workers are kept, and with them their first seeds.
-    monkeypatch.setattr(worker_start, "fork_is_safe", lambda: True)
-    monkeypatch.setattr(worker_start, "dali_runs", lambda: False)
-
+@pytest.mark.usefixtures("without_dali")  # once it has run, workers are kept, and with them their first seeds
+def test_workers_are_seeded_as_torch_seeds_them(files: list[Path], persistent: bool, generator: bool) -> None:
     def options(_: Any) -> dict[str, Any]:
         own = {"generator": torch.Generator().manual_seed(3)} if generator else {}
         return {"shuffle": True, "persistent_workers": persistent, **own}

@@ -48,19 +48,21 @@ class Elsewhere:
         self.keyed: KeyedDataset = self.loader.pool.setting.keyed
         self.wrapped = wrapped
         self.files = FileTable(1)
+        self.blob = b""
 
     def delivery(self, slot: Slot) -> Any:
         """A batch as the engine `ray` delivers it where the files are sent."""
+        # Once, as the engine does when it joins: later the data set may have opened what cannot be sent.
+        self.blob = self.blob or packed(self.keyed, self.wrapped)
         before = torch.get_rng_state(), random.getstate()
         rows = self.keyed.to_send(slot, self.files)
         assert torch.equal(torch.get_rng_state(), before[0])  # the training's own generators are where they were
         assert random.getstate() == before[1]
         sent = for_other_machines(rows), [row.path for row in rows if row.path is not None]
-        blob = packed(self.keyed, self.wrapped)
         contents = read_files(sent[1])
         away = self.folder.rename(self.folder.with_name("away"))
         try:
-            _, keyed, collate, _ = pickle.loads(blob)  # noqa: S301 - made above
+            _, keyed, collate, _ = pickle.loads(self.blob)  # noqa: S301 - made above
             arrived = SentFiles(pickle.loads(sent[0]), contents)  # noqa: S301 - made above
             return answer(slot, collate(keyed.__getitems__(slot._replace(sent=arrived))))
         finally:
@@ -80,8 +82,8 @@ def test_every_data_set(case: Case, folder: Path) -> None:
         return  # `ray` is grey
     refusal = elsewhere.keyed.source.unsendable
     if refusal is None:
-        expected = list(elsewhere.loader)
         found = [elsewhere.delivery(slot) for slot in slots(len(elsewhere.keyed))]
+        expected = list(elsewhere.loader)
         assert [delivery.error for delivery in found] == [None] * len(expected)
         assert all(equal(one.batch, other) for one, other in zip(found, expected, strict=True))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,11 @@ from torchvision.transforms import v2
 
 from kernel_monitor import switchable
 from kernel_monitor.errors import BackendUnavailable, MonitorError
-from kernel_monitor.loaders.engines import worker_start
 
 SIZE = 24
 
 
-@pytest.fixture(autouse=True)
-def without_dali(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process in which DALI has not run: workers are made anew at each epoch."""
-    monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
+pytestmark = pytest.mark.usefixtures("without_dali")
 
 
 class Drawing(Dataset[Any]):

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision.datasets import ImageFolder
 
+import kernel_monitor
 from kernel_monitor.errors import BackendUnavailable, MonitorError, NotSwitchable
 from kernel_monitor.loaders import switchable
 from kernel_monitor.steps.sources import live
@@ -29,6 +30,19 @@ class Rows(Dataset[int]):
         return 3
 
 
+class Shuffling:
+    """A loader of another framework."""
+
+    def __init__(self) -> None:
+        self.dataset = Rows()
+
+    def __iter__(self) -> Any:
+        return iter([[0, 1], [2]])
+
+    def __len__(self) -> int:
+        return 2
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Any:
         return iter(range(3))
@@ -36,9 +50,17 @@ class Stream(IterableDataset[int]):
 
 def test_what_cannot_be_driven_is_refused_in_a_sentence(folder: Path, make: Make) -> None:
     loader = DataLoader(ImageFolder(folder, augmented()), batch_size=4)
+    batches = kernel_monitor.watch_loader(loader)
     cases: list[tuple[Any, str]] = [
-        ([1, 2], "takes a torch.utils.data.DataLoader, not list"),
-        (make(), "switchable already"),
+        ([1, 2], "takes a torch.utils.data.DataLoader, not list; wrap your data set in a DataLoader first"),
+        (Rows(), "not Rows; wrap your data set"),
+        (3, "not int; wrap your data set"),
+        (
+            Shuffling(),
+            r"not Shuffling\. kernel_monitor.watch_loader\(loader\) shows .* without what Shuffling does itself",
+        ),
+        (Stream(), "not Stream. kernel_monitor.watch_loader"),
+        (batches, "give it the DataLoader itself"),
     ]
     for wrong, said in cases:
         with pytest.raises(NotSwitchable, match=said) as caught:
@@ -49,6 +71,26 @@ def test_what_cannot_be_driven_is_refused_in_a_sentence(folder: Path, make: Make
         switchable(loader, dali=object())  # type: ignore[arg-type]
     with pytest.raises(MonitorError, match="on_error"):
         switchable(loader, on_error="ignore")
+
+
+def test_a_cell_that_is_run_twice_gets_the_same_loader(make: Make) -> None:
+    loader = make()
+    assert switchable(loader) is loader
+    iterator = iter(loader)
+    first = next(iterator)
+    assert switchable(loader, name="train", seed=7, dry_run=False) is loader
+    assert loader.name == loader.state()["name"] == "train"
+    assert switchable(loader, on_error="skip").name == "train"
+    assert len([first, *iterator]) == len(loader)
+    assert loader.state()["lost"] == 0
+    view: Any = loader.skip(2)
+    assert switchable(view, name="rest") is view
+    assert loader.name == "rest"
+    fixed = switchable(DataLoader(Stream()))
+    assert switchable(fixed, name="stream") is fixed
+    assert [source.name for source in live()][-1] == "stream"
+    with pytest.raises(MonitorError, match="lone surrogate"):
+        switchable(loader, name="\ud800")
 
 
 PLAIN = """

@@ -18,7 +18,7 @@ import pytest
 from kernel_monitor import node_sources
 from kernel_monitor.ranks import identity
 from kernel_monitor.ranks.host_sampler import PERIOD_S, HostSampler
-from kernel_monitor.ranks.hosts import ENDED, SILENT_S, Hosts
+from kernel_monitor.ranks.hosts import ENDED, KEPT_GONE, MOST_HOSTS, MOST_KNOWN, SILENT_S, Hosts
 from kernel_monitor.ranks.identity import Identity
 from kernel_monitor.ranks.jobs import Jobs
 from kernel_monitor.ranks.rank_frames import Frame, Machine, packed, unpacked
@@ -83,6 +83,38 @@ def test_readings_are_those_of_a_machine_until_its_ranks_have_ended(clock: Clock
     hosts.heard(frame(5))
     hosts.heard(frame(5, machine=READ))
     assert hosts.table.nodes()[0].alive
+
+
+def test_hosts_their_names_cores_and_shapes_are_bounded(clock: Clock) -> None:
+    hosts = Hosts(clock=clock)
+    wide = Machine(list(range(1500)), [], [], {"cpu/0/busy": 20.0, "memory": 1e9})
+    for number in range(MOST_HOSTS):
+        hosts.heard(hosts.admitted(frame(1, f"host {number}", machine=wide)))
+    assert [len(node.cores) for node in hosts.table.nodes()] == [1500] + [0] * (MOST_HOSTS - 1)
+    assert "node/node-2/cpu/0/busy" not in hosts.table.values()
+    assert hosts.table.values()["node/node-2/memory"] == 1e9
+    with pytest.raises(ValueError, match=f"more than {MOST_HOSTS} other hosts at once"):
+        hosts.admitted(frame(1, "one more"))
+    # What a host is called, and what it has, does not change for ever.
+    for number in range(100):
+        of = frame(1, "host 0", machine=READ._replace(cores=list(range(number))))
+        renamed = of._replace(identity=of.identity._replace(name=f"name {number}"))
+        hosts.heard(hosts.admitted(renamed))
+    assert hosts.table.nodes()[0].name == "host 0-name"
+    assert len(hosts.table.nodes()[0].cores) < 5
+    assert len(node_sources.pseudonyms()) == 2 * MOST_HOSTS
+    # Those whose ranks have ended make room, and the page forgets them.
+    number = MOST_HOSTS
+    while number < MOST_KNOWN:
+        hosts.look(set())
+        for each in range(number, min(number + MOST_HOSTS, MOST_KNOWN)):
+            hosts.heard(hosts.admitted(frame(1, f"host {each}", machine=READ)))
+        number += MOST_HOSTS
+    hosts.look(set())
+    assert len(hosts.table.nodes()) == KEPT_GONE
+    with pytest.raises(ValueError, match=f"more than {MOST_KNOWN} other hosts in a session"):
+        hosts.admitted(frame(1, "one more"))
+    assert hosts.admitted(frame(2, "host 0")).identity.name == "host 0-name"
 
 
 def test_a_rank_has_the_node_and_the_gpu_of_its_host(clock: Clock) -> None:

@@ -11,7 +11,7 @@ from kernel_monitor.os_process import start_of
 from kernel_monitor.ranks import identity
 from kernel_monitor.ranks.clock_offset import ClockOffset
 from kernel_monitor.ranks.identity import Identity
-from kernel_monitor.ranks.jobs import KEPT_ENDED, Jobs, means
+from kernel_monitor.ranks.jobs import KEPT_ENDED, MOST_JOBS, MOST_RANKS, Jobs, means
 from kernel_monitor.ranks.rank_frames import Frame, Row
 
 PORT = "127.0.0.1:29500 run"
@@ -123,6 +123,31 @@ def test_only_the_newest_that_ended_are_kept() -> None:
         jobs.heard(frame(process(pid, 0, job=f"far {pid}"), bye="it has finished"))
     jobs.look()
     assert [rank.job for rank in jobs.ranks()] == list(range(9, KEPT_ENDED + 9))
+
+
+def test_ranks_at_once_are_bounded_and_those_that_ended_make_room() -> None:
+    jobs = Jobs(Clock())
+    for pid in range(MOST_RANKS):
+        jobs.heard(frame(process(pid, 0, job=f"far {pid}")))
+    for pid in (MOST_RANKS, MOST_RANKS + 1):
+        with pytest.raises(ValueError, match=f"more than {MOST_RANKS} ranks at once"):
+            jobs.heard(frame(process(pid, 0, job=f"far {pid}")))
+        jobs.found(process(pid, 0, job=f"far {pid}"), 1.0)
+    jobs.heard(frame(process(7, 0, job="far 7")))
+    jobs.heard(frame(process(3, 0, job="far 3"), bye="it has finished"))
+    assert jobs.heard(frame(process(MOST_RANKS, 0, job="near"))).id == f"{MOST_RANKS + 1}-0"
+    assert len(jobs.ranks()) == MOST_RANKS
+    assert 4 not in {rank.job for rank in jobs.ranks()}
+
+
+def test_the_numbers_of_jobs_are_bounded_and_idle_ones_go_first() -> None:
+    jobs = Jobs(Clock())
+    jobs.heard(frame(process(1, 0, job="lasting")))
+    for pid in range(2, 2 * MOST_JOBS):
+        jobs.heard(frame(process(pid, 0, job=f"far {pid}"), bye="it has finished"))
+        jobs.look()
+    assert len(jobs._numbers) == MOST_JOBS
+    assert jobs.heard(frame(process(5000, 1, job="lasting"))).id == "1-1"
 
 
 def test_the_clock_of_the_quickest_exchange_counts_and_its_bound_holds() -> None:

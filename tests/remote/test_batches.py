@@ -74,6 +74,32 @@ def test_the_augmentation_is_that_of_torchvision(workers: int, quick: RunningClu
     delivered[0][0].add_(1)  # what arrives may be written to
 
 
+class Keyed(Dataset[Any]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, key: Any) -> Any:
+        return repr(key), random.random()
+
+
+def test_keys_that_are_no_indices_reach_the_nodes(quick: RunningCluster) -> None:
+    class Scaled(NamedTuple):  # which the nodes do not have
+        number: int
+        size: int
+
+    batches: Any = [[(number, 32), f"n{number}"] for number in range(12)] + [[Scaled(3, 64)], [-1, np.int64(5)]]
+    delivered = []
+    for engine in ("torchvision", "ray"):
+        loader = switchable(DataLoader(Keyed(), batch_sampler=batches, collate_fn=list), seed=2)
+        loader.switch(engine)
+        settle(loader)
+        delivered.append(list(loader))
+        assert set(loader.decoded()) == {engine}, loader.state()["status"]
+        assert loader.state()["lost"] == loader.state()["doubled"] == 0
+        loader.release()
+    assert delivered[0] == delivered[1]
+
+
 class Odd(NamedTuple):
     image: torch.Tensor
     extra: dict[str, Any]

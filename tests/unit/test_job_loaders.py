@@ -11,7 +11,7 @@ import pytest
 
 from kernel_monitor.errors import BackendUnavailable, MonitorError
 from kernel_monitor.ranks.identity import Identity
-from kernel_monitor.ranks.job_loaders import JobLoaders
+from kernel_monitor.ranks.job_loaders import KEPT, KEPT_TOLD, MOST_COUNTED, JobLoaders
 from kernel_monitor.ranks.rank import Rank
 from kernel_monitor.ranks.rank_frames import Frame, packed, unpacked
 from kernel_monitor.ranks.rank_loaders import Chunk
@@ -250,6 +250,48 @@ def test_what_a_rank_did_not_deliver_of_its_plan_is_not_counted_as_delivered() -
         "epoch 1 over 2 ranks: 7 of 10 samples once, 1 skipped or replaced, 2 lost, 1 delivered twice"
     )
     assert (job.state()["lost"], job.state()["doubled"]) == (2, 1)
+
+
+def test_what_is_kept_of_loaders_is_bounded_and_freed() -> None:
+    job = Job()
+    for number in range(200):  # names without end
+        name = f"train {number}"
+        job.hear(0, state(name=name), chunks=[piece(0, [0], planned=1, finished=True, epoch=number)])
+        job.state()
+        job.loaders.prune(job.ranks)
+    assert [len(kept) for kept in (job.loaders._coverage, job.loaders._whole, job.loaders._processes)] == [1, 1, 1]
+    for number in range(2000):  # epochs without end
+        for rank in (0, 1):
+            job.hear(rank, chunks=[piece(0, [rank], planned=1, finished=True, epoch=number, length=2)])
+        job.loaders.finished(job.ranks)
+    assert len(job.loaders._told) == KEPT_TOLD
+    assert len(job.loaders._coverage[1, "train"]) == KEPT
+    job.loaders.prune([])
+    assert (job.loaders._coverage, job.loaders._whole, job.loaders._processes) == ({}, {}, {})
+
+
+def test_counts_take_bounded_memory_and_beyond_it_nothing_is_claimed() -> None:
+    job = Job()
+    length = MOST_COUNTED // 3
+    for epoch in range(KEPT):
+        for rank in (0, 1):
+            job.hear(rank, chunks=[piece(0, [rank], planned=length // 2, epoch=epoch, length=length)])
+    epochs = job.loaders._coverage[1, "train"]
+    assert sum(coverage.size for coverage in epochs.values()) <= MOST_COUNTED
+    assert list(epochs) == [1, 2, 3]
+    newest = epochs[3].covered()
+    assert newest is not None
+    assert newest.once == 2
+    for rank in (0, 1):
+        job.hear(rank, chunks=[piece(0, [rank], planned=1, epoch=9, length=MOST_COUNTED + 1)])
+    assert job.loaders._coverage[1, "train"][9].covered() is None
+
+
+def test_loaders_that_do_not_say_what_they_plan_are_merged() -> None:
+    job = Job()
+    for rank in (0, 1):
+        job.hear(rank, state(planned=None), chunks=[piece(0, [rank], planned=1)])
+    assert job.state()["planned"] is None
 
 
 def test_a_large_data_set_is_counted_in_bounded_time() -> None:

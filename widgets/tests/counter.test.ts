@@ -89,6 +89,8 @@ describe('the counter', () => {
     expect(view.el.querySelector('summary')!.textContent).toBe('Skipped, the last 2');
     expect(lines()).toEqual(['1,000: x (y)', '2,000: x (y)']);
     expect(view.el.querySelector('li')).toBe(before);
+    view.update({ ...told, skips: [{ index: -1, path: "('a', 3): x", reason: 'y' }] }); // a key that is no index
+    expect(lines()).toEqual(["('a', 3): x (y)"]);
     view.update(state);
     expect(lines()).toEqual([]);
   });

@@ -7,6 +7,7 @@ process, so they all work on such a copy.
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
 from types import FunctionType, MethodType
@@ -15,6 +16,10 @@ from typing import Any
 from torch import nn
 from torch.utils.data import Dataset
 
+from ..attributes import attributes
+
+log = logging.getLogger(__name__)
+
 FEW = 64  # elements: longer containers are copied, what is in them is not
 
 _COPIED = (Counter, defaultdict, deque)  # whole, as their own `copy` does
@@ -22,7 +27,16 @@ _CONTAINERS = (list, dict, OrderedDict, set, tuple)
 
 
 def snapshot(dataset: Any) -> Any:
-    """Return a copy of a data set that keeps its state, in milliseconds for a million samples.
+    """Return a copy of a data set that keeps its state; the data set itself where its own classes prevent that."""
+    try:
+        return copied(dataset)
+    except Exception:  # whatever the user's own classes raise: plain torch makes no copy, and the loop must go on
+        log.info("%s cannot be copied, so its changes are seen at once", type(dataset).__name__, exc_info=True)
+        return dataset
+
+
+def copied(dataset: Any) -> Any:
+    """As `snapshot`, in milliseconds for a million samples; raises whatever the classes of what it holds raise.
 
     Copied are data sets, transforms (modules, and other objects that can be called), and the lists, dictionaries and
     sets that they hold; two references to one object stay so. All else is shared: the samples themselves, arrays,
@@ -54,24 +68,24 @@ def _copied(value: Any, done: dict[int, Any], root: Any = None) -> Any:
     if kind in _COPIED:
         done[id(value)] = value.copy()
         return done[id(value)]
-    if not (_has_state(value) or (value is root and not isinstance(value, type) and not hasattr(kind, "__del__"))):
+    if not (_has_state(value) or (value is root and not issubclass(kind, type) and not hasattr(kind, "__del__"))):
         return value
     try:
         # Not copy.copy(): a class's pickling is not meant for copies in the same process.
         made = object.__new__(kind)
-        inside = made.__dict__
+        inside = object.__getattribute__(made, "__dict__")
     except (TypeError, AttributeError):  # a class in C, or one without attributes
         return value
     done[id(value)] = made
-    inside.update((name, _copied(inner, done)) for name, inner in value.__dict__.items())
+    inside.update((name, _copied(inner, done)) for name, inner in attributes(value).items())
     return made
 
 
 def _has_state(value: Any) -> bool:
     """Whether an object is a data set or a transform whose attributes are all its state."""
     kind = type(value)
-    if isinstance(value, (type, FunctionType)) or hasattr(kind, "__del__"):
+    if issubclass(kind, (type, FunctionType)) or hasattr(kind, "__del__"):
         return False
     if any("__slots__" in vars(base) and vars(base)["__slots__"] for base in kind.__mro__[:-1]):
         return False
-    return isinstance(value, (Dataset, nn.Module)) or hasattr(kind, "image_file") or callable(value)
+    return issubclass(kind, (Dataset, nn.Module)) or hasattr(kind, "image_file") or callable(value)

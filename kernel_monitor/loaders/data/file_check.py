@@ -24,6 +24,7 @@ HEAD = 65536  # bytes of the first read
 LONGEST = 64 << 20  # bytes; files are read whole, by several threads at once
 PATIENCE = 0.003  # s; a batch whose files take longer to look at is on slow storage and is shared out to threads
 THREADS = 16
+FAR = 1000  # files; a data set's own numbers may be any, and a table is not made for them
 
 ORIENTATION = 0x0112  # tag of EXIF
 _IRREGULAR = "not a regular file"
@@ -98,7 +99,7 @@ class FileTable:
 
         A file that is missing or unreadable has a reason too: the torchvision path then raises its error.
         """
-        self._grow(number + 1)
+        number = self._place(number, path)
         try:
             status = os.stat(path)  # noqa: PTH116 - once per sample, on the loop's own time
             if not stat.S_ISREG(status.st_mode):
@@ -130,7 +131,8 @@ class FileTable:
                 break
             found.append(self.look(number, path))
         if len(found) < len(files):
-            self._grow(max(number for number, _ in files) + 1)  # not under the threads' feet
+            for number, path in files:
+                self._place(number, path)  # it grows now, not under the threads' feet
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(THREADS, "kernel-monitor-files")
             found += self._pool.map(lambda file: self.look(*file), files[len(found) :])
@@ -141,6 +143,14 @@ class FileTable:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+    def _place(self, number: int, path: str) -> int:
+        """Where a file is kept. Without a number (-1), or with one far beyond the others, it shares a place."""
+        if 0 <= number <= 2 * len(self._seen) + FAR:
+            self._grow(number + 1)
+            return number
+        self._grow(1)
+        return hash(path) % len(self._seen)
 
     def _grow(self, files: int) -> None:
         more = files - len(self._seen)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import operator
 import os
 import time
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -13,11 +15,16 @@ from torch.utils.data import ConcatDataset, Subset
 from torchvision.datasets.folder import pil_loader
 
 from ...errors import TransformNotTranslatable
+from ...text import cause
+from ..attributes import attributes
+from ..dry_run.calls import IN_MEMORY
 from ..dry_run.opened import as_opened
 from ..dry_run.openers import PIL
-from ..dry_run.own_dataset import PATIENCE_S, OwnDataset, Reading
+from ..dry_run.own_dataset import PATIENCE_S, OwnDataset, Reading, spread, unexamined
+from ..plan import shown_key
 from ..random_streams import Streams
 from ..transforms.chain import flatten
+from .dataset_copy import snapshot
 from .image_files import MODES, data_of, open_content, open_data, open_file, path_of
 from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, part_of, parts, plain
 from .sent_files import SentRow
@@ -25,15 +32,17 @@ from .sent_files import SentRow
 ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
 ASKED_OWN = 32  # where a dry run tells: as many as a calibration takes
 
+log = logging.getLogger(__name__)
+
 
 class Located(NamedTuple):
     """One sample's file."""
 
-    number: int  # of the file among all files of the source: a key to keep what is known of it
+    number: int  # of the file among all files of the source, to keep what is known of it; -1: it has none
     path: str  # of the file; where there are bytes instead, a name for messages
     target: Any  # as the data set gives it, before any target transform
     data: bytes | None  # the encoded file, where the data set gives bytes instead of a path
-    given: Any  # what the data set's own opening function takes (a path as the data set keeps it)
+    given: Any  # what the data set's own opening function takes (a path as it keeps it), or its `__getitem__`
     part: Any  # the data set that lists the file; differs from sample to sample in a ConcatDataset
     reading: Reading | None = None  # what a dry run of the data set's own `__getitem__` gave
     reason: str | None = None  # why it gave nothing
@@ -48,21 +57,29 @@ class FileSource:
         dataset: the user's.
         dry_run: whether data sets with a `__getitem__` of their own may be called to find out what it does.
         seeded: whether what their `__getitem__` draws comes from the plan; False: as in a plain DataLoader.
+        keys: some of those that the sampler will give, where not all are indices; None where none is known.
+
+    Attributes:
+        failure: why nothing can be known of the data set, from `text.cause`; None where that is not so.
 
     Raises:
         NotSwitchable: it has an `image_file` and no transform.
     """
 
-    def __init__(self, dataset: Any, *, dry_run: bool = True, seeded: bool = True) -> None:
+    def __init__(
+        self, dataset: Any, *, dry_run: bool = True, seeded: bool = True, keys: Sequence[Any] | None = None
+    ) -> None:
         check(dataset)
         self.dataset = self._users = dataset
         self.dry_run = dry_run
         self.seeded = seeded
         self.gives_batches = gives_batches(dataset)
         self._owns: list[OwnDataset] = []  # the parts with a `__getitem__` of their own
+        self._keys = keys
         self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
         self._offsets: dict[int, tuple[Any, list[int]]] = {}
         self.encoded = False  # whether it gives encoded bytes instead of paths: as its first sample did when asked
+        self.failure: str | None = None
         self._first: list[Located] = []  # of the first samples, if the user's own code locates them
         self.ask()
 
@@ -82,8 +99,16 @@ class FileSource:
     def glance(self) -> list[Any]:
         """The opening functions, the transforms in their order and the values of their attributes.
 
-        Each the object itself: comparing two such lists with `same` costs a few µs and shows most changes.
+        Each the object itself: comparing two such lists with `same` costs a few µs and shows most changes. Empty where
+        nothing can be known of the data set.
         """
+        try:
+            return self._glanced()
+        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+            self._failed(error)
+            return []
+
+    def _glanced(self) -> list[Any]:
         seen: list[Any] = []
         known: set[int] = set()
         for part, layout in parts(self.dataset):
@@ -125,6 +150,10 @@ class FileSource:
     @property
     def obstacle(self) -> str | None:
         """Why nothing but the data set's own function may open the files, a sentence; None where that is not so."""
+        found = self._described(self._obstacle)
+        return f"{self._name} {unexamined(self.failure)}." if self.failure is not None else found
+
+    def _obstacle(self) -> str | None:
         for opener in self.openers:
             if opener in MODES:
                 return f"The data set opens its images {MODES[opener]}, and DALI would make all of them RGB."
@@ -132,6 +161,8 @@ class FileSource:
                 shown = getattr(opener, "__name__", type(opener).__name__)
                 return f"The data set opens its files by {shown}, and DALI would decode them itself."
         for own in self._owns:
+            if own.refusal == IN_MEMORY:
+                return f"{type(own.dataset).__name__} {own.refusal}."
             if own.refusal is not None:
                 return f"{type(own.dataset).__name__} {own.refusal}, and DALI is given one whole file for each sample."
         if self._owns and len({self.kind, *(own.kind for own in self._owns)}) > 1:
@@ -141,12 +172,33 @@ class FileSource:
     @property
     def unsendable(self) -> str | None:
         """Why the contents of its files cannot stand for them, as the end of "The data set …"; None if they can."""
+        found = self._described(self._unsendable)
+        return unexamined(self.failure) if self.failure is not None else found
+
+    def _unsendable(self) -> str | None:
         if self.gives_batches:
             return "has a __getitems__ of its own"
         for opener in self.openers:
             if not plain(opener) and opener not in MODES:
                 return f"opens its files by {getattr(opener, '__name__', type(opener).__name__)}"
         return next((own.refusal for own in self._owns if own.refusal is not None), None)
+
+    def _described(self, question: Callable[[], str | None]) -> str | None:
+        try:
+            return question()
+        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+            self._failed(error)
+            return None
+
+    def _failed(self, error: Exception) -> None:
+        """Note that looking at the data set raised: its engines say so, and `torchvision` delivers what torch does."""
+        if self.failure is None:
+            log.info("%s cannot be examined", self._name, exc_info=error)
+            self.failure = cause(error)
+
+    @property
+    def _name(self) -> str:
+        return type(self.dataset).__name__
 
     @property
     def kind(self) -> str:
@@ -183,41 +235,64 @@ class FileSource:
         To be called by the user's thread: an engine warms up on another one, where user code must not draw from the
         generators that the training draws from at the same time.
         """
-        self._first, self.encoded = [], False
-        if self.asks_user:
-            # Plain torch would not call it now; the loop meets an error when it gets there.
-            with Streams(self.dataset).apart(), suppress(Exception):
-                self._learn()
-                until = time.monotonic() + PATIENCE_S
-                for index in range(min(ASKED_OWN if self._owns else ASKED, len(self))):
-                    if index < ASKED or time.monotonic() < until:
-                        self._first.append(self.read(self.locate(index)))
-                self.encoded = any(
-                    layout is PROTOCOL and len(part) > 0 and data_of(part.image_file(0)[0]) is not None
-                    for part, layout in parts(self.dataset)
-                ) or any(located.data is not None for located in self._first)
+        self._first, self.encoded, self.failure = [], False, None
+        try:
+            if self.asks_user:
+                streams = Streams(self.dataset)
+                with streams.apart():
+                    self._learn()
+                    self._read_first()
+                self.failure = streams.failure
+        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+            self._failed(error)
+
+    def _read_first(self) -> None:
+        """Remember the files of the first samples.
+
+        Read from a copy: what the data set opens at its first sample would otherwise be open in a process whose
+        workers are yet to be forked.
+        """
+        trial = copy.copy(self)
+        trial.dataset, trial._offsets = snapshot(self.dataset), {}
+        trial._owns = [own.over(part) for own, part in zip(self._owns, _unknown_parts(trial.dataset), strict=True)]
+        keys = range(min(ASKED_OWN if self._owns else ASKED, len(self))) if self._keys is None else self._keys
+        until = time.monotonic() + PATIENCE_S
+        with _unraised():  # plain torch would not call it now; the loop meets an error when it gets there
+            for number, key in enumerate(keys):
+                if number < ASKED or time.monotonic() < until:
+                    located = trial.read(trial.locate(key))
+                    self._first.append(located._replace(part=self.part(key)))
+        self.encoded = any(located.data is not None for located in self._first)
+        with _unraised():
+            self.encoded |= any(
+                layout is PROTOCOL and len(part) > 0 and data_of(part.image_file(0)[0]) is not None
+                for part, layout in parts(trial.dataset)
+            )
+        for (made, _), (part, _) in zip(parts(trial.dataset), parts(self.dataset), strict=True):
+            if made is not part:  # it may keep a method of its own, and would not let go of what it has opened
+                attributes(made).clear()
 
     def _learn(self) -> None:
         """Find out what the data sets' own `__getitem__` do."""
         before, self._owns = self._owns, []
-        for part, layout in parts(self.dataset):
-            if layout is None and all(own.dataset is not part for own in self._owns):
-                earlier = before[len(self._owns)] if len(self._owns) < len(before) else None
-                if earlier is not None and earlier.dataset is part and earlier.current:
-                    self._owns.append(earlier)
-                    continue
-                if earlier is not None:
-                    earlier.look(apart=False)  # lets go of its copy
-                own = OwnDataset(part, apart=self.dataset is not self._users)
-                self._owns.append(own)
-                if hasattr(part, "__getitems__"):
-                    own.refusal = "has a __getitems__ of its own"
-                elif not self.seeded:
-                    own.refusal = "draws as in a plain DataLoader (seeded=False)"
-                elif not self.dry_run:
-                    own.refusal = "is not to be called dry (dry_run=False)"
-                else:
-                    own.learn(earlier)
+        asked = _keys_of_parts(self.dataset, self._keys)
+        for part in _unknown_parts(self.dataset):
+            earlier = before[len(self._owns)] if len(self._owns) < len(before) else None
+            if earlier is not None and earlier.dataset is part and earlier.current:
+                self._owns.append(earlier)
+                continue
+            if earlier is not None:
+                earlier.look(apart=False)  # lets go of its copy
+            own = OwnDataset(part, apart=self.dataset is not self._users)
+            self._owns.append(own)
+            if hasattr(part, "__getitems__"):
+                own.refusal = "has a __getitems__ of its own"
+            elif not self.seeded:
+                own.refusal = "draws as in a plain DataLoader (seeded=False)"
+            elif not self.dry_run:
+                own.refusal = "is not to be called dry (dry_run=False)"
+            else:
+                own.learn(earlier, asked.get(id(part)))
 
     def first(self, count: int) -> list[Located]:
         """The files of the first samples, `count` at most; may be called from any thread."""
@@ -238,37 +313,36 @@ class FileSource:
         paths = [one.path for one in found if one.data is None and one.reason is None]
         return paths or [own.path for own in self._owns if own.path is not None]
 
-    def locate(self, index: int) -> Located:
+    def locate(self, key: Any) -> Located:
         """Return the file of a sample; raises torch's error for an index that there is not, or the user's own."""
-        view, index, first = self._bottom(index)
+        view, key, first = self._bottom(key)
         layout = layout_of(view)
         if layout is None:
-            number = first + (index if index >= 0 else index + len(view))
-            return Located(number, f"{type(view).__name__}[{index}]", None, None, index, view)
-        given, target = layout.entry(view, index)
-        number = first + (index if index >= 0 else index + len(layout.entries(view)))
+            return Located(_number(first, key, view), f"{type(view).__name__}[{shown_key(key)}]", None, None, key, view)
+        given, target = layout.entry(view, key)
+        number = _number(first, key, layout.entries(view))
         data = data_of(given)
-        path = path_of(given) if data is None else f"{type(view).__name__}[{index}]"
+        path = path_of(given) if data is None else f"{type(view).__name__}[{shown_key(key)}]"
         return Located(number, path, target, data, given, view)
 
-    def part(self, index: int) -> Any:
+    def part(self, key: Any) -> Any:
         """The data set at the bottom that a sample is of; none of its own code is run."""
-        return self._bottom(index)[0]
+        return self._bottom(key)[0]
 
-    def _bottom(self, index: int) -> tuple[Any, int, int]:
-        """The data set at the bottom that a sample is of, its index there, and the number of its first file."""
+    def _bottom(self, key: Any) -> tuple[Any, Any, int]:
+        """The data set at the bottom that a sample is of, its key there, and the number of its first file."""
         view, first = self.dataset, 0
         while True:
             getitem = getattr(type(view), "__getitem__", None)
             if getitem is Subset.__getitem__:
-                index = operator.index(view.indices[index])
+                key = view.indices[key]
                 view = view.dataset
             elif getitem is ConcatDataset.__getitem__:
-                number, index = part_of(view, index)
+                number, key = part_of(view, key)
                 first += self._starts(view)[number]
                 view = view.datasets[number]
             else:
-                return view, index, first
+                return view, key, first
 
     def read(self, located: Located) -> Located:
         """The same with the file, where only the data set's own `__getitem__` knows it: by a dry run."""
@@ -339,6 +413,50 @@ class FileSource:
         if known is None or known[0] is not view or len(known[1]) != len(view.datasets):
             known = self._offsets[id(view)] = view, [0, *accumulate(map(_files, view.datasets[:-1]))]
         return known[1]
+
+
+def _unknown_parts(dataset: Any) -> list[Any]:
+    """The data sets at the bottom with a `__getitem__` of their own, each once."""
+    return list({id(part): part for part, layout in parts(dataset) if layout is None}.values())
+
+
+def _keys_of_parts(view: Any, keys: Sequence[Any] | None) -> dict[int, list[Any]]:
+    """What each data set at the bottom is asked for, by its id, where a Subset or the sampler says so."""
+    getitem = getattr(type(view), "__getitem__", None)
+    if getitem is Subset.__getitem__:
+        places = spread(range(len(view.indices)), ASKED_OWN) if keys is None else keys
+        return _keys_of_parts(view.dataset, [view.indices[place] for place in places])
+    if getitem is not ConcatDataset.__getitem__:
+        return {} if keys is None else {id(view): list(keys)}
+    inner: list[list[Any]] = [[] for _ in view.datasets]
+    for key in keys or ():
+        number, place = part_of(view, key)
+        inner[number].append(place)
+    found: dict[int, list[Any]] = {}
+    for part, asked in zip(view.datasets, inner, strict=True):
+        for bottom, more in _keys_of_parts(part, asked or None).items():
+            found.setdefault(bottom, []).extend(more)
+    return found
+
+
+def _number(first: int, key: Any, among: Any) -> int:
+    """Number of a file whose key is `key` among some files, the first of which has number `first`."""
+    try:
+        index = operator.index(key)
+        return first + (index if index >= 0 else index + len(among))
+    except Exception:  # noqa: BLE001 - the key is no integer; a class of the user's may raise anything
+        return -1
+
+
+class _unraised:  # noqa: N801 - used as contextlib's own
+    """Logs what is raised inside and goes on; no generator function, see `random_streams._Apart`."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        if isinstance(error, Exception):
+            log.debug("the first samples cannot be read", exc_info=error)
+        return isinstance(error, Exception)
 
 
 def _files(view: Any) -> int:

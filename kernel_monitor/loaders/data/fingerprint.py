@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..attributes import attributes
+
 LONG = 1000  # elements of a list
 MOST = 2 << 30  # bytes of a data set that a fingerprint is taken of
 BLOCK = 1 << 20  # bytes; a larger piece is known by its length, its start and its end
@@ -36,7 +38,26 @@ def fingerprint(*values: Any) -> bytes:
     return b"".join(map(_fingerprint, values))
 
 
-def _fingerprint(value: Any) -> bytes:
+def _fingerprint(value: Any, depth: int = 4) -> bytes:
+    digest = _described(value)
+    if digest is not None:
+        return digest
+    # What cannot be described is then known by its id, and all else that the object holds as ever: a copy of the object
+    # is no change.
+    parts = list(attributes(value).items())
+    if type(value) in (list, tuple, dict) and len(value) < LONG:
+        parts = list(value.items() if type(value) is dict else enumerate(value))
+    if not parts or depth == 0:
+        return _id(value)
+    return repr([(_described(name), _fingerprint(inner, depth - 1)) for name, inner in parts]).encode()
+
+
+def _id(value: Any) -> bytes:
+    return object.__repr__(value).encode()
+
+
+def _described(value: Any) -> bytes | None:
+    """A digest of one object; None where its classes raise."""
     # First by values alone, which does not end where objects refer to each other in a circle; then with a memo of
     # objects, in which an object held twice differs from two equal objects.
     for fast in (True, False):
@@ -45,11 +66,11 @@ def _fingerprint(value: Any) -> bytes:
             _Describer(digest, fast=fast).dump(value)
         except _EnoughRead:
             return digest.value()
-        except Exception:  # whatever the user's own classes raise: the object is then known by its id
+        except Exception:  # whatever the user's own classes raise
             log.debug("a fingerprint cannot be taken", exc_info=True)
         else:
             return digest.value()
-    return f"{type(value).__name__} {id(value)}".encode()
+    return None
 
 
 class _EnoughRead(Exception):
@@ -106,13 +127,13 @@ class _Describer(pickle.Pickler):
             raise
         except Exception:  # noqa: BLE001 - whatever the user's own classes raise
             # By its attributes; where it has none, an open file or a lock, by which object it is.
-            attributes = getattr(value, "__dict__", None)
-            reduced = (_known_by, (type(value),), attributes) if attributes else ""
+            kept = attributes(value)
+            reduced = (_known_by, (type(value),), kept) if kept else ""
         if isinstance(reduced, str):
             return _known_by, (type(value).__qualname__, id(value))
         if len(reduced) > 2 and type(reduced[2]) is dict:
-            attributes = {name: self._digested(inner) for name, inner in reduced[2].items()}
-            return (*reduced[:2], attributes, *reduced[3:])
+            kept = {name: self._digested(inner) for name, inner in reduced[2].items()}
+            return (*reduced[:2], kept, *reduced[3:])
         return reduced
 
     def _digested(self, value: Any) -> Any:

@@ -6,13 +6,13 @@ engine; what goes wrong in the user's own code comes back as torch's `ExceptionW
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
-from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 
 from ..dry_run.own_dataset import Reading
@@ -20,13 +20,14 @@ from ..plan import Slot
 from ..random_streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
 from ..transforms.draws import UInt64s, sample_keys, stream_seeds
 from ..transforms.inject import Injected
-from .fetched import BadSample, Fetched, Pair
+from .fetched import UNREADABLE, BadSample, Fetched, Pair, is_fault
 from .file_check import FileTable, look_bytes
 from .file_source import FileSource, Located, same
 from .layouts import layout_of
 from .sent_files import SentRow
 
-UNREADABLE = (OSError, SyntaxError)  # what opening an image file raises; Pillow has both
+log = logging.getLogger(__name__)
+
 GREETING = -1  # number of a slot without samples, which a worker answers as soon as it can work
 
 
@@ -58,8 +59,8 @@ class KeyedDataset:
             return Fetched(b"", None, None, {})
         try:
             return self.fetch(slot, range(len(slot.indices)))
-        except Exception:  # noqa: BLE001 - raised in the user's loop
-            return Fetched(_pack(slot.indices), None, ExceptionWrapper(where=_where()), {})
+        except Exception as error:  # noqa: BLE001 - raised in the user's loop
+            return Fetched.failed(_pack(slot.indices), _where(), error)
 
     def fetch(self, slot: Slot, rows: Iterable[int]) -> Fetched:
         """Compute the samples at `rows` of a batch; a file that cannot be read ends it or is left out.
@@ -87,10 +88,10 @@ class KeyedDataset:
             try:
                 image = self._own(slot, row, located, begun) if own else self._opened(slot, row, located)
             except Exception as error:  # raised in the user's loop, with the file's name
-                if own and not isinstance(error, UNREADABLE):
+                if (own and not isinstance(error, UNREADABLE)) or is_fault(error):
                     raise
                 path = self.source.own(located.part).path if own else None
-                found = BadSample.of(index, path or located.path, error)
+                found = BadSample.of(slot.key(row), path or located.path, error)
                 if self.on_error == "raise":
                     return Fetched(_pack(slot.indices), None, found, {})
                 bad[row] = found
@@ -129,7 +130,8 @@ class KeyedDataset:
         sent: SentRow = slot.sent.rows[row]
         if sent.whole is not None:
             return sent.whole  # type: ignore[no-any-return]
-        index, part = slot.indices[row], self.source.part(slot.indices[row])
+        key = slot.key(row)
+        part = self.source.part(key)
         own = isinstance(sent.piece, Reading)
         injected = self._begin(self.source.transform_of(part), slot, begun)
         try:
@@ -137,9 +139,9 @@ class KeyedDataset:
             if own and injected is not None:
                 image = self._transformed(injected, row, image)
         except Exception as error:  # raised in the user's loop, with the file's name
-            if own and not isinstance(error, UNREADABLE):
+            if (own and not isinstance(error, UNREADABLE)) or is_fault(error):
                 raise
-            found = BadSample.of(index, sent.name, error)
+            found = BadSample.of(key, sent.name, error)
             if self.on_error == "raise":
                 return Fetched(_pack(slot.indices), None, found, {})
             return Fetched(b"", [], None, {row: found})
@@ -177,7 +179,8 @@ class KeyedDataset:
         seed = stream_seeds(sample_keys(slot.seed, slot.epoch, [slot.number], [0]), SAMPLE)[0]
         if self.source.seeded:
             self._streams_of(self.source.dataset).seed(seed)
-        samples = self.source.dataset.__getitems__([slot.indices[row] for row in rows])
+        whole = slot.keys is not None and len(rows) == len(slot.indices)
+        samples = self.source.dataset.__getitems__(slot.keys if whole else [slot.key(row) for row in rows])
         return Fetched(_pack([slot.indices[row] for row in rows]), samples, None, {}, collate_seed(slot))
 
     def _found(self, slot: Slot, row: int) -> Located:
@@ -185,7 +188,7 @@ class KeyedDataset:
         self._renew(slot.epoch)
         if self._asks_user and self.source.seeded:
             self._seed(self.source.dataset, slot, row, SAMPLE)
-        return self.source.locate(slot.indices[row])
+        return self.source.locate(slot.key(row))
 
     def locate(self, slot: Slot, row: int) -> Located:
         """The file of a sample."""
@@ -272,10 +275,14 @@ class KeyedDataset:
         self.source.renew()
         self._copies, self._streams = {}, {}
         self._seen = self.source.glance()
-        self._asks_user = self.source.asks_user
-        self._draws = self._asks_user or any(
-            target is not None or Injected(transform).unknown for transform, target in self.source.all_transforms
-        )
+        self._asks_user = self._draws = True
+        try:
+            self._asks_user = self.source.asks_user
+            self._draws = self._asks_user or any(
+                target is not None or Injected(transform).unknown for transform, target in self.source.all_transforms
+            )
+        except Exception:  # whatever the user's own classes raise: they count as drawing, and the loop meets it again
+            log.info("%s cannot be examined", type(self.source.dataset).__name__, exc_info=True)
 
 
 class KeyedCollate:
@@ -299,8 +306,8 @@ class KeyedCollate:
             return fetched._replace(content=None)
         try:
             return fetched._replace(content=self.batch(fetched.content, fetched.seed))
-        except Exception:  # noqa: BLE001 - raised in the user's loop
-            return fetched._replace(content=None, failure=ExceptionWrapper(where=_where()))
+        except Exception as error:  # noqa: BLE001 - raised in the user's loop
+            return Fetched.failed(fetched.indices, _where(), error)
 
     def batch(self, samples: Any, seed: int) -> Any:
         """What the function makes of some samples, as the data set gives them; `seed` is from `collate_seed`."""

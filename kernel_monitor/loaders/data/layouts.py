@@ -13,7 +13,6 @@ entry.
 from __future__ import annotations
 
 import bisect
-import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -277,9 +276,8 @@ def parts(view: Any) -> Iterator[tuple[Any, Layout | None]]:
         yield view, layout_of(view)
 
 
-def part_of(view: Any, index: int) -> tuple[int, int]:
+def part_of(view: Any, index: Any) -> tuple[int, Any]:
     """Which part of a ConcatDataset an index falls into, and where in it; as `ConcatDataset.__getitem__`."""
-    index = operator.index(index)
     if index < 0:
         if -index > len(view):
             raise ValueError("absolute value of index should not exceed dataset length")
@@ -287,12 +285,14 @@ def part_of(view: Any, index: int) -> tuple[int, int]:
     number = bisect.bisect_right(view.cumulative_sizes, index)
     if number == len(view.datasets):
         raise IndexError("list index out of range")
-    return number, index - (view.cumulative_sizes[number - 1] if number else 0)
+    return number, index - view.cumulative_sizes[number - 1] if number else index
 
 
 def gives_batches(dataset: Any) -> bool:
-    """Whether samples come by a `__getitems__` of somebody's own, a whole batch at once."""
-    return any(layout is None and hasattr(part, "__getitems__") for part, layout in parts(dataset))
+    """Whether samples come by a `__getitems__` of somebody's own, a whole batch at once; a ConcatDataset has none."""
+    while getattr(type(dataset), "__getitems__", None) is Subset.__getitems__:
+        dataset = dataset.dataset
+    return layout_of(dataset) is None and bool(getattr(dataset, "__getitems__", None))
 
 
 def check(dataset: Any) -> None:

@@ -7,15 +7,18 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ...text import line
 from ..transforms.image_by_name import NAME, takes_name
 
 NO_IMAGE = "opens no image file by a function that is known"
+IN_MEMORY = "takes its samples decoded from memory, so that a switch would bring nothing"
 TWO_IMAGES = "opens more than one image"
 OPENED_TWICE = "opens its file twice"
 UNOPENED = "could not be opened"
 NOT_RGB = "is not made RGB"
 PIXELS = "works on the pixels itself"
 TWO_TRANSFORMS = "uses more than one transform"
+TWICE = "calls its transform twice for a sample"
 NEW_TRANSFORM = "makes its transform anew for each sample"
 DIFFERENT = "uses different transforms"
 JOINT = "transforms image and target together"
@@ -75,9 +78,9 @@ class Call:
     def __exit__(self, *_: object) -> None:
         _local.call = self._before
 
-    def fail(self, reason: str) -> None:
-        """Note why it cannot be followed. The first reason counts."""
-        self.reason = self.reason or reason
+    def fail(self, reason: str, detail: str | None = None) -> None:
+        """Note why it cannot be followed, with what the data set did, if that is known. The first reason counts."""
+        self.reason = self.reason or (reason if detail is None else f"{reason} ({line(detail)})")
 
     def opened(self, opener: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What an opener of images (`openers.Opener`) returns."""
@@ -133,6 +136,11 @@ def image_of(point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]
 def result_of(point: TransformPoint, image: Any) -> Any:
     """What a transform returns whose result is this image."""
     return {NAME: image} if takes_name(point.transform) else image
+
+
+def plainly(reason: str | None) -> str | None:
+    """One of the reasons of this module, without what the data set did."""
+    return None if reason is None else reason.partition(" (")[0]
 
 
 def current() -> Call | None:

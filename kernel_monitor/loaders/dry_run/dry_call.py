@@ -9,6 +9,7 @@ from .calls import (
     AFTERWARDS,
     JOINT,
     OPENED_TWICE,
+    TWICE,
     TWO_IMAGES,
     TWO_TRANSFORMS,
     UNOPENED,
@@ -64,14 +65,15 @@ class DryCall(Call):
 
     def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         given = (*args, *named.values())
+        again = TWICE if self.point is not None and point.same(self.point) else TWO_TRANSFORMS
         if self.placed is not None and any(value is self.placed for value in given):
-            self.fail(TWO_TRANSFORMS)
+            self.fail(again)
             raise Deviation
         images = [value for value in given if type(value) in LAZY]
         if images and image_of(point, args, named) is None:
             self.fail(JOINT)
         if images and self.placed is not None:
-            self.fail(TWO_TRANSFORMS)
+            self.fail(again)
         if images and self.reason is None:
             check_colours(images[0], self)
         if not images or self.reason is not None:

@@ -30,7 +30,7 @@ class LazyTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*map(decoded, args), **{name: decoded(value) for name, value in (kwargs or {}).items()})
+        return with_real(func, args, kwargs or {})
 
 
 class LazyArray:
@@ -67,26 +67,26 @@ class LazyArray:
         # Compared only where it is no array, whose comparison is another array.
         if isinstance(key, tuple) and all(isinstance(one, _PLAIN) for one in key) and key in _REVERSED:
             return then(self, _reverse, reverses=True)
-        return decoded(self)[key]
+        return decoded(self, "indexing")[key]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(decoded(self), name)
+        return getattr(decoded(self, f".{name}"), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(decoded(self), name, value)
+        setattr(decoded(self, f".{name}"), name, value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(decoded(self), dtype=dtype, copy=copy)
+        return np.array(decoded(self, "as an array"), dtype=dtype, copy=copy)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return func(*map(decoded, args), **{name: decoded(value) for name, value in kwargs.items()})
+        return with_real(func, args, kwargs)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **named: Any) -> Any:
-        return getattr(ufunc, method)(*map(decoded, args), **{name: decoded(value) for name, value in named.items()})
+        return with_real(getattr(ufunc, method), args, named, name_of_function(ufunc))
 
 
 def _delegate(name: str) -> Callable[..., Any]:
-    return lambda self, *args: getattr(decoded(self), name)(*map(decoded, args))
+    return lambda self, *args: with_real(getattr(decoded(self, name), name), args, {}, name)
 
 
 for _name in (
@@ -114,27 +114,52 @@ def then(array: LazyArray, step: Callable[[Any], Any], *, reverses: bool = False
     return LazyArray(own["_call"], own["_opened"].then(step, ARRAY), colours)
 
 
-def decoded(value: Any) -> Any:
-    """The real tensor or array in the place of a lazy one; in lists and tuples, too."""
+def with_real(function: Any, args: Any, named: Any, what: str | None = None) -> Any:
+    """What a function gives where real tensors and arrays stand in the place of lazy ones."""
+    what = name_of_function(function) if what is None else what
+    return function(
+        *(decoded(value, what) for value in args), **{name: decoded(value, what) for name, value in named.items()}
+    )
+
+
+def name_of_function(function: Any) -> str:
+    """How people write it: `cv2.resize`, `numpy.mean`, `.float` of a tensor; its bare name where that is not known."""
+    name = str(getattr(function, "__name__", type(function).__name__))
+    if getattr(sys.modules.get("cv2"), name, None) is function:
+        return f"cv2.{name}"
+    module = getattr(function, "__module__", None)
+    method = getattr(function, "__objclass__", None) is not None
+    return f".{name}" if method else f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
+
+
+def decoded(value: Any, what: str | None = None) -> Any:
+    """The real tensor or array in the place of a lazy one, in lists and tuples too; `what` was done with it."""
     if type(value) in (list, tuple):
-        return type(value)(map(decoded, value))
+        return type(value)(decoded(inner, what) for inner in value)
     if type(value) not in (LazyTensor, LazyArray):
         return value
     own: dict[str, Any] = value.__dict__
     call: Call = own["_call"]
     if call is current():
-        call.fail(NEW_TRANSFORM if in_transform() else PIXELS)
+        fail(call, what)
     if "_real" not in own:
         own["_real"] = own["_opened"].real()
     return own["_real"]
 
 
-def in_transform() -> bool:
-    """Whether one of torchvision's transforms looks at the image: one that was not found in the data set."""
+def fail(call: Call, what: str | None) -> None:
+    """Note that the image's pixels are needed, for `what` or for the function of a library that the data set called.
+
+    If that is one of torchvision's transforms, it was not found in the data set.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module == "torchvision.transforms.transforms" or module.startswith("torchvision.transforms.v2._"):
-            return True
-        frame = frame.f_back if module.startswith(("PIL.", "torch", "numpy.", _PACKAGE)) else None
-    return False
+            call.fail(NEW_TRANSFORM)
+        if not module.startswith(("PIL.", "torch", "numpy.", _PACKAGE)):
+            break
+        if not module.startswith(_PACKAGE):
+            what = f"{module}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    call.fail(PIXELS, what)

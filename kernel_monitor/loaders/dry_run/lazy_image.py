@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from .calls import NEW_TRANSFORM, NOT_RGB, PIXELS, Call, current, name_of
-from .lazy_array import LazyArray, LazyTensor, decoded, in_transform, then
+from .calls import NOT_RGB, PIXELS, Call, current, name_of
+from .lazy_array import LazyArray, LazyTensor, fail, name_of_function, then, with_real
 from .libraries import COPIES
 from .opened import Opened
 from .openers import ARRAY, AS_FILE, BGR, PIL, RGB, TENSOR, Opener
@@ -29,6 +29,7 @@ _ANSWERED = frozenset(
     | {"size", "width", "height", "mode", "format", "filename", "info", "getexif"}
 )
 """What a dry run answers; all else needs the pixels, or might."""
+_AS_ARRAY = ("__array__", "__array_interface__", "__array_struct__", "__array_priority__", "__len__", "__buffer__")
 
 
 class LazyImage(Image.Image):
@@ -45,7 +46,7 @@ class LazyImage(Image.Image):
         if name in ("__class__", "__dict__") or (under_way and name in _ANSWERED and call.reason is None):  # type: ignore[union-attr]
             return object.__getattribute__(self, name)
         if call is not None and under_way:
-            call.fail(NEW_TRANSFORM if in_transform() else PIXELS)
+            fail(call, "as an array" if name in _AS_ARRAY else f".{name}")
         become(self)
         return getattr(self, name)
 
@@ -64,7 +65,7 @@ class LazyImage(Image.Image):
     def convert(self, mode: str | None = None, *others: Any, **named: Any) -> Any:
         call = self.__dict__["_call"]
         if mode != "RGB" or others or named:
-            call.fail(NOT_RGB)
+            call.fail(NOT_RGB, f".convert({', '.join(map(repr, (mode, *others)))}) comes first")
             return self.convert(mode, *others, **named)  # it has become the image
         return made(call, self.__dict__["_opened"], RGB)
 
@@ -115,7 +116,7 @@ def answered(call: Call, original: Callable[..., Any], args: tuple[Any, ...], na
         made_of = _made_of(call, original, image, args[1:], named)
         if made_of is not None:
             return made_of
-    return original(*map(decoded, args), **{name: decoded(value) for name, value in named.items()})
+    return with_real(original, args, named)
 
 
 def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple[Any, ...], named: Any) -> Any:
@@ -136,7 +137,9 @@ def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple
     elif type(image) is LazyArray and name == "cvtColor":
         if (*others, *named.values()) == _EXCHANGE and named.keys() <= {"code"}:
             return then(image, step, reverses=True)
-        call.fail(NOT_RGB)
+        call.fail(
+            NOT_RGB, f"{name_of_function(original)}(…, {', '.join(map(str, (*others, *named.values())))}) comes first"
+        )
     return None
 
 
@@ -152,8 +155,10 @@ def check_colours(image: Any, call: Call) -> None:
     """End the dry run where what is given to the transform would not be RGB."""
     own = object.__getattribute__(image, "__dict__")
     colours = own["_colours"]
-    if colours == BGR or (colours == AS_FILE and own["_opened"].header.mode != "RGB"):
-        call.fail(NOT_RGB)
+    if colours == BGR:
+        call.fail(NOT_RGB, "it is BGR, as OpenCV reads it")
+    elif colours == AS_FILE and own["_opened"].header.mode != "RGB":
+        call.fail(NOT_RGB, f"it stays {own['_opened'].header.mode}, as its file has it")
 
 
 LAZY = (LazyImage, LazyTensor, LazyArray)
@@ -211,7 +216,8 @@ def lazy_image(call: Call, opener: Opener, args: tuple[Any, ...], named: dict[st
         raise OSError("not a regular file")
     colours = opener.colours(args[1:], named)
     if colours is None:
-        call.fail(PIXELS if opener.kind == PIL else NOT_RGB)
+        given = ", ".join(["…", *map(str, args[1:]), *(f"{name}={value}" for name, value in named.items())])
+        call.fail(PIXELS if opener.kind == PIL else NOT_RGB, f"{opener.function.__name__}({given})")
         return None
     return made(call, Opened(opener, args, named, path, data), colours)
 

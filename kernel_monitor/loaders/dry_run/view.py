@@ -8,15 +8,20 @@ closure or a global of its functions) it finds a `TransformPoint` in its place. 
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 from torchvision.datasets.vision import StandardTransform
 
+from ...text import cause
+from ..attributes import attributes
 from ..global_names import global_names
 from ..transforms.catalogue import find
 from ..transforms.chain import COMPOSES, held
@@ -27,6 +32,8 @@ from .openers import REPLACED
 LONGEST = 100  # elements: longer containers hold samples, no transforms
 DEEPEST = 6  # objects inside each other
 _INSTALLED = ("site-packages", "dist-packages")
+
+log = logging.getLogger(__name__)
 
 
 class View:
@@ -40,6 +47,7 @@ class View:
         dataset: to call `__getitem__` of; the data set itself where no transform was found.
         points: the transforms that were found.
         shared: the dictionaries, lists and sets among the globals of its functions.
+        failure: why the data set cannot be searched; None where it was. It is then called as it is.
     """
 
     def __init__(self, dataset: Any, *, functions: bool = False) -> None:
@@ -47,10 +55,16 @@ class View:
         self._made: list[tuple[type, str]] = []  # classes made for views, and what was changed in each
         self._functions = functions
         self.shared: list[Any] = []
-        self._home = type(dataset).__module__.partition(".")[0]
+        self.failure: str | None = None
         self._known: dict[int, tuple[Any, Any]] = {}  # by id: the value, which is held so long, and what replaces it
         self._read: list[tuple[Callable[[], Any], Any]] = []  # how to look up what was replaced, and what was there
-        self.dataset = self._replaced(dataset, DEEPEST)
+        try:
+            self._home = type(dataset).__module__.partition(".")[0]
+            self.dataset = self._replaced(dataset, DEEPEST)
+        except Exception as error:  # whatever the classes of what it holds raise
+            log.info("%s cannot be examined", type(dataset).__name__, exc_info=True)
+            self.failure = cause(error)
+            self.dataset, self.points, self.shared, self._read = dataset, [], [], []
 
     def __del__(self) -> None:
         # A class is its own reference cycle: what is held by one would go on living, with the files and databases that
@@ -69,45 +83,49 @@ class View:
         """What is there now where transforms were found."""
         return [look() for look, _ in self._read]
 
+    def is_users(self, value: Any) -> bool:
+        """Whether a value is an object of a class that people wrote."""
+        return not self._library(type(value).__module__)
+
     def _replaced(self, value: Any, depth: int) -> Any:
         """The value with points in place of its transforms; the value itself where it holds none."""
         if id(value) in self._known:
             return self._known[id(value)][1]
         self._known[id(value)] = value, value  # where it is met again inside itself
-        if isinstance(value, type) or depth == 0:
+        kind = type(value)  # not `isinstance`, which asks an object for its class
+        if depth == 0 or issubclass(kind, (type, torch.Tensor, np.ndarray)):
             return value
         made = value
-        if isinstance(value, types.FunctionType | types.BuiltinFunctionType) and value in REPLACED:
+        if kind in (types.FunctionType, types.BuiltinFunctionType) and value in REPLACED:
             made = REPLACED[value]
-        elif isinstance(value, types.BuiltinFunctionType):
+        elif kind is types.BuiltinFunctionType:
             made = libraries.replacement(value)
         elif is_transform(value) or (self._functions and depth < DEEPEST and self._callable(value)):
             made = TransformPoint(value)
             self.points.append(made)
-        elif isinstance(value, types.FunctionType):
+        elif kind is types.FunctionType:
             made = self._function(value, depth)
-        elif isinstance(value, functools.partial):
+        elif issubclass(kind, functools.partial):
             function, named = self._replaced(value.func, depth - 1), self._replaced(value.keywords, depth - 1)
             if function is not value.func or named is not value.keywords:
                 made = functools.partial(function, *value.args, **named)
-        elif type(value) in (dict, OrderedDict, list, tuple):
+        elif kind in (dict, OrderedDict, list, tuple):
             made = self._container(value, depth) if len(value) <= LONGEST else value
-        elif hasattr(value, "__dict__") and (
-            type(value) is StandardTransform or not self._library(type(value).__module__)
-        ):
+        elif kind.__dictoffset__ and (kind is StandardTransform or not self._library(kind.__module__)):
             made = self._object(value, depth)
         self._known[id(value)] = value, made
         return made
 
     def _callable(self, value: Any) -> bool:
         """Whether a value is a function or a callable object of the user's, and no data set."""
-        if isinstance(value, types.FunctionType):
+        kind = type(value)
+        if kind is types.FunctionType:
             return not self._library(value.__module__)
-        is_theirs = not self._library(type(value).__module__) or isinstance(value, functools.partial)
-        return callable(value) and is_theirs and not hasattr(type(value), "__getitem__")
+        is_theirs = not self._library(kind.__module__) or issubclass(kind, functools.partial)
+        return callable(value) and is_theirs and not hasattr(kind, "__getitem__")
 
     def _container(self, value: Any, depth: int) -> Any:
-        pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+        pairs = list(value.items()) if issubclass(type(value), dict) else list(enumerate(value))
         changed = {key: made for key, inner in pairs if (made := self._replaced(inner, depth - 1)) is not inner}
         if not changed:
             return value
@@ -124,7 +142,7 @@ class View:
         outer = function.__globals__
         others: dict[str, Any] = {}
         for name in global_names(function.__code__):
-            if isinstance(outer.get(name), types.ModuleType) and (
+            if issubclass(type(outer.get(name)), types.ModuleType) and (
                 (module := libraries.seen(outer[name], function.__code__)) is not outer[name]
             ):
                 others[name] = module
@@ -151,42 +169,59 @@ class View:
     def _object(self, value: Any, depth: int) -> Any:
         """An object that shares the attributes, of a class made for it, where some of these hold transforms."""
         kind = type(value)
-        own = vars(value)
+        own = attributes(value)
         changed: dict[str, Any] = {}
         for name, inner in list(own.items()):
             if (made := self._replaced(inner, depth - 1)) is not inner:
                 changed[name] = _Attribute(name, made)
                 self._watch(functools.partial(own.get, name), inner)
         for name, member in () if kind is StandardTransform else self._members(kind):
-            if name in changed or name == "__init__":
+            if name in changed or name in ("__init__", "__class__"):
                 continue
             replaced = self._member(member, depth)
             if replaced is not member:
                 changed[name] = replaced
-        if not changed or not self._library(_origin(kind, "__init_subclass__")) or any(map(_slots, kind.__mro__)):
+        made = self._derived(kind, changed) if changed else None
+        if made is None:
             return value
-        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        metaclass: Any = type(kind)
-        made = metaclass(kind.__name__, (kind,), {**names, **changed})
         self._made += [(made, name) for name in changed]
         view = object.__new__(made)
         object.__setattr__(view, "__dict__", own)
         for name, inner in own.items():
-            if isinstance(inner, types.MethodType) and type(inner.__self__) is kind:
+            if type(inner) is types.MethodType and type(inner.__self__) is kind:
                 # A method that was chosen at the start: it is the data set's, not the view's.
                 setattr(made, name, _Attribute(name, getattr(view, inner.__func__.__name__, inner)))
                 self._made += [] if name in changed else [(made, name)]
         return view
 
+    def _derived(self, kind: Any, changed: dict[str, Any]) -> Any:
+        """A class with these members, for an object that shares the attributes of one of `kind`; None if there can be
+        none: its objects are more than their attributes, or to derive from it runs code of the user's.
+        """
+        metaclass: Any = type(kind)
+        watched = (kind, "__init_subclass__"), (metaclass, "__new__"), (metaclass, "__init__")
+        if not all(self._library(_origin(*where)) for where in watched) or any(map(_slots, kind.__mro__)):
+            return None
+        names: dict[str, Any] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        if hasattr(kind, "__del__"):
+            names["__del__"] = _nothing  # what the object does at its end must not be done at the view's
+        try:
+            made = types.new_class(kind.__name__, (kind,), exec_body=lambda members: members.update(names | changed))
+            object.__new__(made)
+        except TypeError:  # an Enum; a dict, a tensor or another class in C
+            return None
+        return made
+
     def _member(self, member: Any, depth: int) -> Any:
-        if isinstance(member, types.FunctionType):
+        kind = type(member)
+        if kind is types.FunctionType:
             return self._function(member, depth)
-        if isinstance(member, staticmethod | classmethod) and isinstance(member.__func__, types.FunctionType):
+        if kind in (staticmethod, classmethod) and type(member.__func__) is types.FunctionType:
             made = self._function(member.__func__, depth)
-            return member if made is member.__func__ else type(member)(made)
-        if isinstance(member, property) and isinstance(member.fget, types.FunctionType):
+            return member if made is member.__func__ else kind(made)
+        if issubclass(kind, property) and type(member.fget) is types.FunctionType:
             return property(_of_property(self._function(member.fget, depth)), member.fset, member.fdel)
-        if is_transform(member) or type(member) in (dict, OrderedDict, list, tuple):
+        if is_transform(member) or kind in (dict, OrderedDict, list, tuple):
             return self._replaced(member, depth - 1)
         return member
 
@@ -219,11 +254,11 @@ class View:
 def is_transform(value: Any) -> bool:
     """Whether a value is a transform, for all that is known without calling it."""
     kind = type(value)
-    if isinstance(value, type) or not callable(value):
+    if issubclass(kind, type) or not callable(value):
         return False
     return (
         kind in COMPOSES
-        or isinstance(value, nn.Module)
+        or issubclass(kind, nn.Module)
         or kind.__module__.startswith("torchvision.transforms")
         or find(value) is not None
         or bool(held(value))
@@ -256,6 +291,10 @@ class _Attribute:
 
     def __delete__(self, instance: Any) -> None:
         del instance.__dict__[self._name]
+
+
+def _nothing(_object: Any) -> None:
+    """What a view does at its end."""
 
 
 def _of_property(getter: Callable[[Any], Any]) -> Callable[[Any], Any]:

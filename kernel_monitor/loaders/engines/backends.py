@@ -28,7 +28,7 @@ from .setting import Setting, gpu, rest_in_workers
 from .synthetic import CONFIRM, SyntheticEngine
 from .synthetic import NAME as SYNTHETIC
 from .torch_engine import CAN_OFFER, NAME, InlineEngine, WorkersEngine
-from .worker_start import sentence, why_not_sent
+from .worker_start import why_not_sent
 
 DALI_BATCH = 64  # samples, if the wrapped loader has no batch size; the pipeline grows
 
@@ -61,7 +61,7 @@ class Spec:
 
 def _torchvision(setting: Setting) -> Engine:
     if setting.workers > 0:
-        return WorkersEngine(setting.keyed, setting.wrapped, setting.workers, setting.prefetch, careful=setting.careful)
+        return WorkersEngine(setting.keyed, setting.wrapped, setting.workers, setting.prefetch)
     return InlineEngine(setting.keyed, setting.wrapped)
 
 
@@ -131,7 +131,7 @@ def _too_few_cores(setting: Setting) -> str | None:
 def _no_workers_for_rest(setting: Setting, program: Program, crowded: str | None) -> str | None:
     """Why workers cannot do what DALI leaves to torchvision (on the loop's own thread it would be slower than without).
 
-    They are new processes, as nothing is forked where DALI runs.
+    They are new processes, forked from the fork server, as nothing is forked where DALI runs.
     """
     if not program.steps:
         return (
@@ -148,7 +148,7 @@ def _no_workers_for_rest(setting: Setting, program: Program, crowded: str | None
     if not CAN_OFFER:
         return f"{program.reason} PyTorch {torch.__version__} cannot give single batches to workers beside DALI."
     obstacle = why_not_sent(setting.keyed, setting.wrapped)
-    return None if obstacle is None else f"{program.reason} It would run in workers beside DALI. {sentence(obstacle)}"
+    return None if obstacle is None else f"{program.reason} It would run in workers beside DALI. {obstacle}"
 
 
 def _no_gpu(setting: Setting) -> str | None:

@@ -1,11 +1,13 @@
-"""Sends workers what they cannot import: classes and functions of a notebook's cells, lambdas, closures.
+"""Sends workers what they cannot import: classes and functions of the script or of a notebook's cells, closures.
 
-cloudpickle describes these by what they consist of; all else is sent as multiprocessing sends it, tensors by their
-shared memory. What a worker returns names such a class by its number, so that here it is the notebook's own class.
+cloudpickle describes these by what they consist of; what cannot be pickled and was there when the fork server was made
+is named by its number there; all else is sent as multiprocessing sends it, tensors by their shared memory. What a
+worker returns names such a class by its number, so that here it is the notebook's own class.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import io
@@ -14,9 +16,11 @@ import operator
 import os
 import pickle
 import random
+import socket
 import sys
 import weakref
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from types import FunctionType
 from typing import Any, NewType, ParamSpec
@@ -25,10 +29,11 @@ import cloudpickle
 import numpy as np
 import torch
 from torch._utils import ExceptionWrapper
+from torch.utils.data import Dataset
 
 from ..data.fetched import Fetched
 from ..dry_run.openers import REPLACED
-from .main_guard import imported_again
+from . import fork_server
 from .trial_pickler import Shortened, is_mapped, pickled
 
 _OF_PROCESS = (
@@ -64,9 +69,11 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
         self.by_value: dict[int, Any] = {}
         self._number = number or id
         self._remote = remote
-        self._has_script = not remote and imported_again() is not None
 
     def reducer_override(self, value: Any) -> Any:
+        number = None if self._remote else fork_server.number(value)
+        if number is not None:
+            return fork_server.numbered, (number,)
         for generator, module, name in _OF_PROCESS:
             if value is generator:
                 return getattr, (module, name)
@@ -80,11 +87,9 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
         if described is not None and not (_found(value) and self._importable(value)):
             return described(value)
         if not isinstance(value, FunctionType | type):
-            return super().reducer_override(value)
+            return _by_attributes(value) or super().reducer_override(value)
         if isinstance(value, FunctionType) and value in REPLACED:
             return getattr, (sys.modules[value.__module__], value.__name__)
-        if value.__module__ == "__main__" and self._has_script and _found(value):
-            return NotImplemented  # by its name
         reduced = super().reducer_override(value)
         if isinstance(reduced, tuple):
             self.by_value[self._number(value)] = value
@@ -97,7 +102,7 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
         module = sys.modules.get(value.__module__ or "")
         if module is None or (names is not None and vars(module) is not names):
             return False
-        return self._has_script if module.__name__ == "__main__" else getattr(module, "__spec__", None) is not None
+        return module.__name__ != "__main__" and getattr(module, "__spec__", None) is not None
 
 
 class ValueTrial(Shortened, ValuePickler):
@@ -116,6 +121,35 @@ class ValueTrial(Shortened, ValuePickler):
         if type(value) is np.ndarray:
             self._arrays[id(value)] = value
         return super().persistent_id(value)
+
+
+class _Finder(Shortened, ValuePickler):
+    """Collects what cannot be pickled, instead of raising for it."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.found: dict[int, Any] = {}
+
+    def reducer_override(self, value: Any) -> Any:
+        try:
+            if isinstance(value, Connection | socket.socket):  # sending one starts a thread of multiprocessing's
+                raise TypeError("a connection")
+            reduced = super().reducer_override(value)
+            if reduced is NotImplemented and not isinstance(value, FunctionType | type):
+                reduce = self.dispatch_table.get(type(value))
+                reduced = value.__reduce_ex__(self.proto) if reduce is None else reduce(value)
+        except Exception:  # noqa: BLE001 - whatever the user's own classes raise
+            self.found[id(value)] = value
+            return dict, ()  # anything that can be pickled
+        return reduced
+
+
+def unpicklable(values: Any) -> list[Any]:
+    """What a forked process inherits and no pickle can hold: locks, open files, shared counters, handles."""
+    finder = _Finder(io.BytesIO())
+    with contextlib.suppress(Exception):  # whatever else the user's own classes raise: what was found by then
+        finder.dump(values)
+    return list(finder.found.values())
 
 
 class _RemoteTrial(Shortened, ValuePickler):
@@ -247,6 +281,26 @@ def _found(value: Any) -> bool:
     for name in getattr(value, "__qualname__", value.__name__).split("."):
         there = getattr(there, name, None)
     return there is value
+
+
+def _by_attributes(value: Any) -> Any:
+    """How a data set that refuses to be pickled is sent: by its attributes, as a fork would copy them. Else None."""
+    kind: Any = type(value)
+    if not isinstance(value, Dataset) and not hasattr(kind, "__getitem__"):
+        return None
+    methods: Any = object
+    plain = (kind.__reduce__, kind.__reduce_ex__) == (methods.__reduce__, methods.__reduce_ex__)
+    if plain or kind.__new__ is not methods.__new__ or not hasattr(value, "__dict__"):
+        return None
+    try:
+        value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return None
+    except Exception:  # noqa: BLE001 - the user's own
+        return object.__new__, (kind,), vars(value), None, None, _set_attributes
+
+
+def _set_attributes(value: Any, attributes: dict[str, Any]) -> None:
+    value.__dict__.update(attributes)
 
 
 def _cached(function: Any, parameters: dict[str, Any]) -> Any:

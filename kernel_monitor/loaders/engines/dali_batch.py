@@ -86,7 +86,7 @@ class Batches:
             with self.keyed.apart():
                 located = [self.keyed.locate(slot, row) for row in range(len(slot.indices))]
         elif located is None:
-            located = [source.locate(index) for index in slot.indices]
+            located = [source.locate(slot.key(row)) for row in range(len(slot.indices))]
         failing = source.failing()
         if failing is not None:
             raise EngineFailed(failing)
@@ -162,7 +162,7 @@ class Batches:
         except Exception as error:  # noqa: BLE001 - the user's transform or collate: raised in the user's loop
             return Delivery(slot.number, planned, None, error=error)
         decoders = [torch_engine.NAME if row in samples else self.name for row in kept]
-        fallbacks = [Fallback(slot.indices[row], issued.located[row].path, reasons[row]) for row in samples]
+        fallbacks = [Fallback(slot.key(row), issued.located[row].path, reasons[row]) for row in samples]
         return Delivery(slot.number, planned[kept], batch, None, decoders, fallbacks, skipped)
 
     def close(self) -> None:

@@ -137,6 +137,7 @@ class DaliEngine:
                 raise
             except Exception as error:  # noqa: BLE001 - DALI's own: raised if all attempts fail
                 failure = error
+                log.warning("%s failed on the first files: %s", self.name, explained(error))
             else:
                 return pipeline
         unavailable = BackendUnavailable(f"{self.name} fails on the first files: {failure and explained(failure)}")

@@ -38,7 +38,7 @@ class Packing(Batches):
         if images is not None and rest is not None:
             delivery.batch = slot._replace(decoded=Decoded(rest, self.work.rest_kind, issued.good, list(images)))
         delivery.fallbacks = [
-            Fallback(slot.indices[row], issued.located[row].path, reason) for row, reason in sorted(reasons.items())
+            Fallback(slot.key(row), issued.located[row].path, reason) for row, reason in sorted(reasons.items())
         ]
         if images is None and issued.good:
             delivery.error = self._unreadable(issued)
@@ -71,7 +71,7 @@ class RestEngine:
         self._wrapped = wrapped
         self._decoder = decoder
         decoder.depth = min(2, self.depth // 2)
-        self._pool = WorkersEngine(keyed, wrapped, workers, max(1, -(-self.depth // workers)), careful=True)
+        self._pool = WorkersEngine(keyed, wrapped, workers, max(1, -(-self.depth // workers)))
         self._packed: deque[Delivery] = deque()  # with the workers
         self._next: Slot | None = None  # what the workers take next
         self._epoch: int | None = None  # in which the workers were last known to have the data set as it is

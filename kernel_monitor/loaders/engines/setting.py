@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -11,9 +12,14 @@ from torch.utils.data import DataLoader
 
 from ...errors import TransformNotTranslatable
 from ...os_process import usable_cores
+from ...text import cause
 from ..data.keyed_dataset import KeyedDataset
+from ..random_streams import Streams
+from ..transforms.inject import Injected
 from ..transforms.program import Program
 from ..transforms.translate import translate
+
+log = logging.getLogger(__name__)
 
 
 class GivenSettings(NamedTuple):
@@ -47,7 +53,6 @@ class Setting:
     workers: int  # processes of `torchvision`
     threads: int  # CPU threads of DALI
     prefetch: int | None = None  # batches in flight, per worker or in all for DALI; None: each engine's usual number
-    careful: bool = False  # whether new workers must not be forked where a fork is not safe
     own: Callable[..., Any] | None = None  # the user's own DALI pipeline function, or None
     fused_decode: bool = True  # whether a crop that comes first is decoded alone (DALI's ROI decode)
     program: Program | None = None  # the data set's transform for DALI
@@ -65,12 +70,22 @@ def setting(
 
 def translated(setting: Setting) -> Setting:
     """The setting with the data set's transform as it is now."""
+    source = setting.keyed.source
     try:
-        return replace(
-            setting, program=translate(setting.keyed.source.transform, setting.keyed.source.kind), refusal=None
+        unexamined = _unexamined("transform", Injected(source.transform).failure) or _unexamined(
+            "collate function", Streams(setting.wrapped.collate_fn).failure
         )
+        program = None if unexamined is not None else translate(source.transform, source.kind)
+        return replace(setting, program=program, refusal=unexamined)
     except TransformNotTranslatable as refusal:
         return replace(setting, program=None, refusal=str(refusal))
+    except Exception as error:  # whatever the user's own classes raise
+        log.info("the transform cannot be examined", exc_info=True)
+        return replace(setting, program=None, refusal=_unexamined("transform", cause(error)))
+
+
+def _unexamined(what: str, failure: str | None) -> str | None:
+    return None if failure is None else f"The {what} cannot be examined ({failure})."
 
 
 def rest_in_workers(setting: Setting) -> bool:

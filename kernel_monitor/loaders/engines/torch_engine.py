@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ...errors import MonitorError
-from ..data.fetched import BadSample, Fetched
+from ..data.fetched import Fetched
 from ..data.fingerprint import fingerprint
 from ..data.keyed_dataset import GREETING, KeyedCollate, KeyedDataset, KeyedInit
 from ..data.worker_settings import InheritingInit
-from ..plan import Slot
+from ..plan import Slot, mark_plain
 from . import worker_start
 from .engine import Delivery, EngineFailed, Pull, WhenAsked
+from .fork_server import NoWorkers, WorkerContext
 
 NAME = "torchvision"
 PREFETCH = 2  # batches per worker, torch's own default
@@ -39,13 +38,8 @@ log = logging.getLogger(__name__)
 def answer(slot: Slot, fetched: Fetched) -> Delivery:
     """Turn what a worker computed into a delivery."""
     indices = np.frombuffer(fetched.indices, dtype=np.int64)
-    if isinstance(fetched.failure, BadSample):
-        return Delivery(slot.number, indices, None, error=fetched.failure.error())
-    if isinstance(fetched.failure, ExceptionWrapper):
-        try:
-            fetched.failure.reraise()
-        except Exception as error:  # noqa: BLE001 - raised in the user's loop
-            return Delivery(slot.number, indices, None, error=error.with_traceback(None))
+    if fetched.failure is not None:
+        return Delivery(slot.number, indices, None, error=fetched.raised())
     skipped = {row: bad.skipped() for row, bad in fetched.bad.items()}
     return Delivery(slot.number, indices, fetched.content, decoders=[NAME] * len(indices), skipped=skipped)
 
@@ -86,12 +80,17 @@ class _LiveSampler:
     def __init__(self) -> None:
         self.pull: Pull | None = None
         self.taken: deque[Slot] = deque()
+        self.failure: Exception | None = None  # what `pull` raised: not torch's
 
     def __iter__(self) -> Iterator[Slot]:
         return self
 
     def __next__(self) -> Slot:
-        slot = None if self.pull is None else self.pull()
+        try:
+            slot = None if self.pull is None else self.pull()
+        except Exception as error:
+            self.failure = error
+            raise
         if slot is None:
             raise StopIteration
         self.taken.append(slot)
@@ -102,20 +101,16 @@ class WorkersEngine:
     """num_workers > 0: a second DataLoader with the same settings, its workers kept across epochs and switches.
 
     If the wrapped loader does not keep its workers, new ones are made at the start of an epoch, so that changes of the
-    data set are seen, as in torch. Once DALI runs in the process they cannot be forked any more, and starting them
-    takes some seconds: then only if they are `outdated`.
+    data set are seen, as in torch. Once DALI runs in the process they are forked from the fork server, which is sent
+    the data set: then only if they are `outdated`.
 
-    `prefetch` counts the batches in flight for each; None: as the wrapped loader has it. If `careful`, which may be
-    assigned, they are started by another method where a fork would not be safe.
+    `prefetch` counts the batches in flight for each; None: as the wrapped loader has it.
     """
 
     name = NAME
 
-    def __init__(
-        self, keyed: KeyedDataset, wrapped: DataLoader[Any], workers: int, prefetch: int | None, careful: bool = False
-    ) -> None:
+    def __init__(self, keyed: KeyedDataset, wrapped: DataLoader[Any], workers: int, prefetch: int | None) -> None:
         self.broken = False
-        self.careful = careful
         self._keyed = keyed
         self._wrapped = wrapped
         self._workers = workers
@@ -125,6 +120,7 @@ class WorkersEngine:
         self._iterator: Any = None
         self._sent = b""  # fingerprint of what the workers were given
         self.generator: torch.Generator | None = None  # in the state from which torch would seed the workers
+        worker_start.note_loader(keyed, wrapped)
 
     @property
     def depth(self) -> int:
@@ -146,21 +142,27 @@ class WorkersEngine:
     @property
     def forks(self) -> bool:
         """Whether its workers would now be made by a fork of this process."""
-        return worker_start.forks(self._wrapped) and (worker_start.fork_is_safe() or not self.careful)
+        return worker_start.forks(self._wrapped) and not worker_start.dali_runs()
 
     def prepare(self) -> None:
         """Start the workers and wait for an answer of each; those that are forked start later, on the loop's thread."""
         if self.started or self.forks:
             return
-        greetings = iter([Slot(GREETING, 0, 0, [], []) for _ in range(self._workers)])
         try:
-            self.start(lambda: next(greetings, None))
-            for _ in range(self._workers):
-                next(self._iterator)
+            self._greet()
         except BaseException:  # an interrupt, too, must leave no workers behind
             self.release()
             raise
         self._sampler.taken.clear()
+
+    def _greet(self) -> None:
+        """Start the workers, and wait until each has the data set."""
+        greetings = iter([Slot(GREETING, 0, 0, [], []) for _ in range(self._workers)])
+        self._sampler.pull = lambda: next(greetings, None)
+        self._start_workers()
+        for _ in range(self._workers):
+            next(self._iterator)
+        self.broken = False
 
     def ensure(self) -> None:
         """Start the workers if they are not running, with nothing to do yet."""
@@ -174,7 +176,7 @@ class WorkersEngine:
         """
         if not self.started:
             return False
-        if not shared and not (worker_start.forks(self._wrapped) and worker_start.dali_runs()):
+        if not shared and (self.forks or not worker_start.forks(self._wrapped)):
             return True
         return self._fingerprint(dataset) != self._sent
 
@@ -197,11 +199,40 @@ class WorkersEngine:
                 self.broken = True
                 self._sampler.pull = pull
         if self._inner is None:
-            self._inner = self._build()
-            self._iterator = iter(self._inner)  # starts the workers
-            if not self._wrapped.persistent_workers:
-                self._sent = self._fingerprint(self._keyed.source.dataset)  # while they begin to work
+            with worker_start.forking:  # DALI starts no threads meanwhile
+                if self.forks or not worker_start.forks(self._wrapped):
+                    self._start_workers()
+            if self._inner is None:
+                self._start_from_server(pull)
         self.broken = False
+
+    def _start_from_server(self, pull: Pull) -> None:
+        """Start workers that are sent the data set.
+
+        Raises:
+            NoWorkers: they cannot be started. With a fork they could, so that the training must not end by it.
+        """
+        try:
+            self._greet()
+        except NoWorkers:
+            self.release()
+            raise
+        except Exception as error:
+            self.release()
+            raise NoWorkers(f"{worker_start.NO_WORKERS}: {error}") from error
+        self._sampler.taken.clear()
+        self._sampler.pull = pull
+        self._iterator = iter(self._inner)  # type: ignore[arg-type]  # `_greet` has made it
+
+    def _start_workers(self) -> None:
+        self._inner = self._build()
+        try:
+            self._iterator = iter(self._inner)  # starts the workers
+        except Exception as error:
+            self._note_plain(error)
+            raise
+        if not self._wrapped.persistent_workers:
+            self._sent = self._fingerprint(self._keyed.source.dataset)  # while they begin to work
 
     def _build(self) -> DataLoader[Any]:
         wrapped = self._wrapped
@@ -212,8 +243,8 @@ class WorkersEngine:
         if worker_start.forks(wrapped) and not self.forks:
             way = worker_start.way(self._keyed, wrapped)
             if way.obstacle is not None:
-                raise MonitorError(worker_start.sentence(way.obstacle))
-            context, init = worker_start.without_fork(), InheritingInit(init)
+                raise NoWorkers(way.obstacle)
+            context, init = WorkerContext(), InheritingInit(init)
             if way.by_value:
                 from . import by_value  # cloudpickle may be missing
 
@@ -264,13 +295,24 @@ class WorkersEngine:
             workers = {worker.sentinel: worker for worker in self._processes}
             dead = [workers[ended] for ended in wait(list(workers), timeout=DYING)]
             if not dead:
+                mark_plain(error)
                 raise
             for worker in dead:
                 worker.join(DYING)  # else torch's own handler finds it later, and raises a second time
             pids = ", ".join(str(worker.pid) for worker in dead)
-            raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly") from error
+            ended_early = RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
+            mark_plain(ended_early)
+            raise ended_early from error
+        except Exception as error:
+            self._note_plain(error)
+            raise
         self._sampler.taken.popleft()
         return answer(slot, fetched)
+
+    def _note_plain(self, error: Exception) -> None:
+        """What torch's own loader raised is plain; what it met in the plan, which it asks for batches, is not."""
+        if error is not self._sampler.failure:
+            mark_plain(error)
 
     def release(self) -> None:
         pids = self.pids

@@ -1,4 +1,4 @@
-"""How worker processes are started: by a fork where that is safe, else by forkserver or spawn."""
+"""How worker processes are started: by a fork, as torch does; once DALI runs in this process, from the fork server."""
 
 from __future__ import annotations
 
@@ -6,25 +6,53 @@ import importlib.util
 import io
 import multiprocessing
 import threading
+import weakref
 from typing import Any, NamedTuple
 
-import torch
 from torch.utils.data import DataLoader
 
-from ...integrations import ray_cluster
 from ..data.keyed_dataset import KeyedDataset
-from . import main_guard
+from . import fork_server
+from .fork_server import NoWorkers
 from .trial_pickler import Trial, pickled
 
 MOST_COPIED = 1 << 30  # bytes, for each worker
-NOT_FORKED = "new workers cannot be forked, because DALI, Ray or CUDA runs in this process, nor started otherwise"
+NO_WORKERS = "no new workers can be started once DALI runs in this process"
 
-_dali_runs = threading.Event()  # set once a DALI pipeline was built in this process
+_dali_runs = threading.Event()  # set before the first DALI pipeline of this process is built
+forking = threading.RLock()
+"""Held while workers are forked from this process; DALI waits for it before it starts threads."""
+_loaders: weakref.WeakKeyDictionary[KeyedDataset, weakref.ref[DataLoader[Any]]] = weakref.WeakKeyDictionary()
+
+
+def note_loader(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> None:
+    """Remember a loader whose workers may be forked from the server, for as long as it lives."""
+    _loaders[keyed] = weakref.ref(wrapped)
+
+
+def before_dali() -> None:
+    """Make the fork server, unless it is there; on the thread that iterates, which is where torch forks workers.
+
+    Where it cannot be made, DALI runs all the same; the sentence of `NoWorkers` is then shown when workers are wanted.
+    """
+    if dali_runs() or fork_server.server() is not None or "fork" not in multiprocessing.get_all_start_methods():
+        return
+    from .by_value import unpicklable
+
+    sent = [what_is_sent(keyed, wrapped) for keyed, wrapped in _living()]
+    with forking:
+        fork_server.start(unpicklable(sent))
+
+
+def ready_for_dali() -> bool:
+    """Whether DALI may start threads in this process now."""
+    return dali_runs() or fork_server.server() is not None or not _forks_by_default()
 
 
 def note_dali() -> None:
-    """Remember that DALI's threads exist in this process."""
-    _dali_runs.set()
+    """DALI's threads exist in this process from now on: nothing is forked from it any more."""
+    with forking:
+        _dali_runs.set()
 
 
 def dali_runs() -> bool:
@@ -32,107 +60,79 @@ def dali_runs() -> bool:
     return _dali_runs.is_set()
 
 
-def fork_is_safe() -> bool:
-    """Whether the process has no threads of DALI or Ray and no CUDA context, which do not survive a fork.
-
-    Ray runs here only where the user has joined a cluster; the engine `ray` does so in a process of its own.
-    """
-    return not dali_runs() and not torch.cuda.is_initialized() and ray_cluster.joined() is None
-
-
 def forks(wrapped: DataLoader[Any]) -> bool:
     """Whether a DataLoader makes its workers by a fork of this process."""
-    context = wrapped.multiprocessing_context or multiprocessing
+    return _forks(wrapped.multiprocessing_context or multiprocessing)
+
+
+def _forks(context: Any) -> bool:
     # allow_none: asking must not fix the method, which the user may still set.
     method = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     return bool(method == "fork")
 
 
-def without_fork() -> Any:
-    """The multiprocessing context for workers that must not be made by a fork."""
-    methods = multiprocessing.get_all_start_methods()
-    if "forkserver" not in methods:
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    _start_server(context)
-    return context
+def _forks_by_default() -> bool:
+    return _forks(multiprocessing) or any(forks(wrapped) for _, wrapped in _living())
 
 
-def _start_server(context: Any) -> None:
-    """Start multiprocessing's server, if it does not run yet, with torch imported: else each worker imports it, in 6 s.
+def _living() -> list[tuple[KeyedDataset, DataLoader[Any]]]:
+    found = [(keyed, reference()) for keyed, reference in list(_loaders.items())]
+    return [(keyed, wrapped) for keyed, wrapped in found if wrapped is not None]
 
-    The user's own preload modules are imported too, and stay set.
-    """
-    from multiprocessing import forkserver  # not on Windows
 
-    wanted = list(forkserver._forkserver._preload_modules)  # type: ignore[attr-defined]
-    context.set_forkserver_preload([*wanted, __name__])
-    try:
-        forkserver.ensure_running()
-    finally:
-        context.set_forkserver_preload(wanted)
+def what_is_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> tuple[Any, ...]:
+    """What a worker of a loader is given."""
+    return keyed, wrapped.collate_fn, wrapped.worker_init_fn
 
 
 class Way(NamedTuple):
-    """How a data set is sent to workers that are not forked."""
+    """How a data set is sent to workers that are forked from the server."""
 
-    obstacle: str | None  # why it cannot be, with the remedy; None if it can
+    obstacle: str | None  # why it cannot be; None if it can
     by_value: bool = False  # whether it has to be, see `by_value`; else as multiprocessing sends it
 
 
 def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
-    """How workers are started without a fork.
-
-    To be asked before any such worker is started where the user's own DataLoader would fork: a process that is not
-    forked imports the user's script. Of the data set's long lists only the beginning is pickled.
-    """
-    script = main_guard.unguarded()
-    if script is not None and not script.is_file():
-        return Way(f"{NOT_FORKED}, because {script.name} is no file that they could import; run a script from a file.")
-    if script is not None:
-        return Way(
-            f"{NOT_FORKED}, because {script.name} would then run once more in each: put what it runs under "
-            'if __name__ == "__main__":, or set workers before the first switch.'
-        )
-    sent = keyed, wrapped.collate_fn, wrapped.worker_init_fn
+    """How workers get the data set as it is now. Of its long lists only the beginning is pickled."""
+    sent = what_is_sent(keyed, wrapped)
     if _goes_plainly(sent):
         return Way(None)
     if importlib.util.find_spec("cloudpickle") is None:  # of the extra `torch`
         return Way(
-            f"{NOT_FORKED}, because cloudpickle is missing, which sends what is defined in a notebook; pip install "
-            "cloudpickle, or set workers before the first switch."
+            f"{NO_WORKERS}, as cloudpickle is missing, which sends the data set to them; pip install cloudpickle"
         )
     from .by_value import ValueTrial
 
     trial = ValueTrial(io.BytesIO())
     try:
         trial.dump(sent)
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return Way(f"{NOT_FORKED}: {cause}; make that when it is first needed, or set workers before the first switch.")
+        return Way(f"{NO_WORKERS}, as the data set cannot be sent to them: {cause}")
     if trial.copied > MOST_COPIED:
         return Way(
-            f"{NOT_FORKED}, because each would get a copy of {trial.copied / 1e9:.1f} GB of NumPy arrays; keep them in "
-            "a torch.Tensor or a np.memmap, which are shared, or set workers before the first switch."
+            f"{NO_WORKERS}, as each would get a copy of {trial.copied / 1e9:.1f} GB of NumPy arrays; a torch.Tensor or "
+            "a np.memmap is shared with them"
         )
     return Way(None, by_value=True)
 
 
 def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
-    """Why workers cannot be started without a fork, with the remedy; None if they can."""
-    return way(keyed, wrapped).obstacle
+    """Why a worker that is started once DALI runs cannot get the data set, a sentence; None if it can.
+
+    As long as the fork server is not there, it will inherit what cannot be pickled.
+    """
+    if not forks(wrapped) or (not dali_runs() and fork_server.server() is None):
+        return None
+    obstacle = way(keyed, wrapped).obstacle if fork_server.server() is not None else NoWorkers.ended().args[0]
+    return None if obstacle is None else f"{obstacle[:1].upper()}{obstacle[1:]}."
 
 
 def _goes_plainly(sent: Any) -> bool:
-    """Whether multiprocessing can send something by itself."""
+    """Whether multiprocessing can send something by itself, with nothing of the script or of the notebook in it."""
     try:
         data = pickled(Trial, sent)
     except Exception:  # noqa: BLE001 - of a lambda, a closure; whatever the user's own classes raise
         return False
-    # A notebook's own classes would be sent by name, and a new process has no notebook to find them in.
-    return b"__main__" not in data or main_guard.imported_again() is not None
-
-
-def sentence(words: str) -> str:
-    """Words with a capital letter at their start."""
-    return words[:1].upper() + words[1:]
+    # Classes and functions of the script may refer to globals that have changed since the server was made.
+    return b"__main__" not in data

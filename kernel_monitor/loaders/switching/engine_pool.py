@@ -18,10 +18,11 @@ from typing import Any
 from ...protocol.states import CalibrationState, RemoteLimits
 from ..calibration import Calibration, calibrate
 from ..engines.backends import SPECS, Backend, availability
+from ..engines.fork_server import NoWorkers
 from ..engines.rest_engine import RestEngine
 from ..engines.setting import GivenSettings, Setting, rest_in_workers, translated
 from ..engines.torch_engine import NAME as TORCHVISION
-from ..engines.torch_engine import PREFETCH, WorkersEngine
+from ..engines.torch_engine import PREFETCH, InlineEngine, WorkersEngine
 from ..knobs import Knobs
 from ..remote.nodes import NAME as RAY
 from ..remote.nodes import RayNode, sentence
@@ -46,6 +47,7 @@ class EnginePool:
         self._retired: list[PooledEngine] = []  # replaced; may still deliver what they took
         self._preparing = False  # a thread starts new engines; never two at once
         self._releases = 0
+        self._without_workers = False  # whether `torchvision` has none because none can be started
         self._obstacle = setting.keyed.source.obstacle
         self._encoded: bool | None = None  # as DALI's engines were built for it; None while there are none
         self._calibrated: tuple[Setting, Calibration] | None = None
@@ -112,7 +114,7 @@ class EnginePool:
         with self._lock:
             if all(getattr(self.setting, knob) == value for knob, value in knobs.items()):
                 return
-            after = self.setting = replace(self.setting, careful=True, **knobs)
+            after = self.setting = replace(self.setting, **knobs)
             if "workers" in knobs:
                 self._backends = availability(after)  # DALI leaves them what it cannot do
             if self._preparing:
@@ -153,7 +155,7 @@ class EnginePool:
             started = any(isinstance(engine, WorkersEngine) and engine.started for engine in engines)
             if old.same(now) or (started and self.setting.wrapped.persistent_workers):
                 return
-            changed: dict[str, Any] = {"given": now, "careful": started or self.setting.careful}
+            changed: dict[str, Any] = {"given": now}
             if old.num_workers != now.num_workers:
                 changed["workers"] = now.num_workers
             if old.prefetch_factor != now.prefetch_factor:
@@ -199,11 +201,32 @@ class EnginePool:
             self._engines[name] = previous
             self._retired.append(pooled)
             knobs: dict[str, Any] = {knob: getattr(previous.setting, knob) for knob in SPECS[name].uses}
-            self.setting = self._in_force = replace(self.setting, careful=True, **knobs)
+            self.setting = self._in_force = replace(self.setting, **knobs)
             self._turn_running()
             self._backends = availability(self.setting)
         self._state.knobs_changed(self.knobs, error)
         return True
+
+    def without_workers(self, error: NoWorkers) -> None:
+        """Let `torchvision` compute in this process until the next epoch, as no workers can be started."""
+        with self._lock:
+            failed = self._engines[TORCHVISION]
+            inline = InlineEngine(self.setting.keyed, self.setting.wrapped)
+            self._engines[TORCHVISION] = PooledEngine(inline, failed.setting)
+            self._without_workers = True
+        failed.release()
+        log.warning("torchvision goes on without workers", exc_info=error)
+        self._state.last(f"torchvision computes in the process of the training, without workers: {error}.")
+
+    def try_workers(self) -> None:
+        """At the start of an epoch: let `torchvision` try again to start workers where it has none."""
+        with self._lock:
+            if not self._without_workers:
+                return
+            self._without_workers = False
+            inline = self._engines.pop(TORCHVISION)
+        self._state.last("")
+        inline.release()
 
     def reap(self) -> None:
         """Give back replaced engines that have nothing more to deliver; on a thread, as it can take a moment."""

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
+import numpy as np
+
 from ...steps.step_meter import Meter, StepClock
+from ..data.fetched import is_fault
 from ..dataset_changes import DatasetChanges
 from ..engines.engine import Delivery
+from ..engines.fork_server import NoWorkers
 from ..engines.synthetic import KEPT, SyntheticEngine
 from ..engines.synthetic import NAME as SYNTHETIC
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..plan import Cursor, EpochRecord
 from .engine_pool import EnginePool
+from .guard import Guard, is_ours
 from .pooled_engine import EngineRun
+from .preparation import Preparation
 from .switch import SwitchState
+
+log = logging.getLogger(__name__)
 
 
 class EpochLoader(Protocol):
     """What an iteration needs of its `SwitchableLoader`."""
 
     turn: threading.RLock
+    guard: Guard
     meter: Meter
     pool: EnginePool
     switch_state: SwitchState
+    preparation: Preparation
     changes: DatasetChanges
 
     def __len__(self) -> int: ...
@@ -46,6 +59,8 @@ class EpochIterator:
         self._clock = StepClock(loader.meter)
         self._lead = 0.0  # s that `begin` took: counts as waiting for the first batch
         self._finished = False
+        self._plain: Iterator[Any] | None = None  # after a fault: what goes on in place of the engines
+        self._handed = 0  # number of the next batch for the loop
 
     def __del__(self) -> None:
         """An iterator that never delivered costs neither an epoch nor a draw: some frameworks make one for a look."""
@@ -73,36 +88,114 @@ class EpochIterator:
     def __next__(self) -> Any:
         asked = time.monotonic()
         with self._loader.turn:
-            self._clock.ask(asked - self._lead)
-            self._lead = 0.0
             try:
-                delivery = self._next_delivered()
-            except BaseException:  # whatever ends the step, an interrupt too
-                self._clock.stop()
+                if self._plain is not None:
+                    return self._next_plain(asked)
+                delivery = self._next_delivery(asked)
+            except StopIteration:
                 raise
-            self._keep_for_synthetic(delivery)
-            self._clock.got(len(delivery.indices), epoch=self._record.number, batch=delivery.number)
+            except Exception as error:
+                if not is_ours(error):
+                    self._loader.guard.unharmed(self._clock.stop)
+                    raise
+                self.go_on_plainly(error)
+                return self._next_plain(asked)
+            except BaseException:  # an interrupt, too, ends the step
+                self._loader.guard.unharmed(self._clock.stop)
+                raise
+            self._answered(delivery)
+            if delivery.error is not None:
+                self._loader.guard.unharmed(self._clock.stop)
+                raise delivery.error
             return delivery.batch
 
-    def _next_delivered(self) -> Delivery:
+    def _next_delivery(self, asked: float) -> Delivery:
         """The next batch for the loop, or the exception that answers it.
 
         Batches of which every sample was skipped are recorded and passed over.
         """
-        record = self._record
+        unharmed = self._loader.guard.unharmed
+        unharmed(self._clock.ask, asked - self._lead)
+        self._lead = 0.0
         while True:
             self._cursor.ask()
             delivery = self._receive()
-            record.note(delivery.fallbacks)
+            if delivery.error is not None and is_fault(delivery.error):
+                delivery = self._computed_plainly(delivery, delivery.error)
+            unharmed(self._enter, delivery)
             if delivery.error is not None:
-                record.raised(delivery.number)
-                raise delivery.error
-            record.delivered(
-                delivery.number, delivery.indices, delivery.decoders, delivery.skipped, replaced=delivery.replaced
-            )
-            if len(delivery.indices) > 0 or not delivery.skipped:
-                self._cursor.fill()
                 return delivery
+            if len(delivery.indices) > 0 or not delivery.skipped:
+                unharmed(self._keep_for_synthetic, delivery)
+                unharmed(self._clock.got, len(delivery.indices), epoch=self._record.number, batch=delivery.number)
+                return delivery
+            self._answered(delivery)
+
+    def _answered(self, delivery: Delivery) -> None:
+        self._cursor.undelivered.answered(delivery.number)
+        self._handed = delivery.number + 1
+
+    def _computed_plainly(self, delivery: Delivery, error: BaseException) -> Delivery:
+        """A batch that an engine did not compute because of a fault in this package, as the DataLoader computes it."""
+        log.error("a fault in kernel_monitor; the data set alone computes the batch", exc_info=error)
+        self._state.fault(error, "the data set alone has computed that batch")
+        keys = self._cursor.undelivered.keys(delivery.number)
+        try:
+            batch = self._loader.guard.compute(self._pool.setting.keyed.source.dataset, keys)
+        except Exception as theirs:  # noqa: BLE001 - raised in the loop, as from the DataLoader
+            return replace(delivery, error=theirs)
+        return replace(delivery, batch=batch, error=None, decoders=[TORCHVISION] * len(delivery.indices))
+
+    def _enter(self, delivery: Delivery) -> None:
+        """Record a delivery."""
+        record = self._record
+        record.note(delivery.fallbacks)
+        if delivery.error is not None:
+            record.raised(delivery.number)
+            return
+        record.delivered(
+            delivery.number, delivery.indices, delivery.decoders, delivery.skipped, replaced=delivery.replaced
+        )
+        if len(delivery.indices) > 0 or not delivery.skipped:
+            self._cursor.fill()
+
+    def go_on_plainly(self, error: Exception) -> None:
+        """After a fault of this package: what the loop has not got yet comes from the wrapped DataLoader."""
+        dataset = self._pool.setting.keyed.source.dataset
+        self._plain = self._loader.guard.plainly(error, self._rest(), dataset=dataset)
+        self._loader.guard.unharmed(self._drop_runs)
+
+    def _rest(self) -> Iterator[Any]:
+        for number, keys in self._cursor.undelivered.rest():
+            self._loader.guard.unharmed(self._cursor.enter, number, keys)
+            yield keys
+
+    def _drop_runs(self) -> None:
+        for run in self._runs:
+            run.closed = True
+            run.undelivered()
+        self._runs.clear()
+
+    def _next_plain(self, asked: float) -> Any:
+        """The next batch from the wrapped DataLoader; recorded as far as the plan knows it."""
+        unharmed = self._loader.guard.unharmed
+        unharmed(self._clock.ask, asked)
+        try:
+            batch = next(self._plain)  # type: ignore[arg-type]
+        except BaseException as ended:
+            unharmed(self._clock.stop)
+            if isinstance(ended, StopIteration):
+                unharmed(self._record.finish)
+            raise
+        number, self._handed = self._handed, self._handed + 1
+        unharmed(self._enter_plain, number)
+        return batch
+
+    def _enter_plain(self, number: int) -> None:
+        indices = np.frombuffer(self._record.batch(number), dtype=np.int64)
+        self._record.delivered(number, indices, [TORCHVISION] * len(indices))
+        self._state.delivered(TORCHVISION, self._record.number, number)
+        self._clock.got(len(indices), epoch=self._record.number, batch=number)
 
     def _receive(self) -> Delivery:
         """The next delivery of the plan, from whichever engine has it."""
@@ -135,11 +228,13 @@ class EpochIterator:
             self._keep_for_synthetic(None)
             if self._cursor.failure is not None:
                 raise self._cursor.failure
+        self._loader.guard.unharmed(self._clock.stop)
         raise StopIteration
 
     def _boundary(self) -> None:
         """Between two batches: close the outgoing engine's run, start the incoming engine's."""
         state, pool = self._state, self._pool
+        self._loader.preparation.at_boundary()
         self._loader.changes.at_boundary()
         pooled = pool[state.active]
         if self._runs and self._runs[-1].pooled is not pooled:
@@ -167,6 +262,9 @@ class EpochIterator:
             if self._pool.roll_back(broken, error):
                 return
             name = broken.engine.name
+            if name == TORCHVISION and isinstance(error, NoWorkers):
+                self._pool.without_workers(error)
+                return
             if name == TORCHVISION:
                 raise error
             self._state.fall_back(name, error, TORCHVISION)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import MonitorError
+from ...errors import Refused
 from ..engines.engine import Delivery, Engine
 from ..engines.setting import Setting
 from ..plan import Cursor, Slot
@@ -46,12 +46,12 @@ class PooledEngine:
                 engine belongs to the process from which this one was forked.
         """
         if os.getpid() != self._process:
-            raise MonitorError("this loader belongs to the parent process; wrap a DataLoader of this process's own")
+            raise Refused("this loader belongs to the parent process; wrap a DataLoader of this process's own")
         try:
             self._ownership.notify()
         except RuntimeError:
             return self._lock
-        raise MonitorError("the loader is asked for a batch from within its own data set, sampler or collate")
+        raise Refused("the loader is asked for a batch from within its own data set, sampler or collate")
 
     @property
     def run(self) -> EngineRun | None:

@@ -1,4 +1,4 @@
-"""Gets the engine of a requested switch ready: at once, in the background, or once the workers have been forked."""
+"""Gets the engine of a requested switch ready: at once, in the background, or once DALI may start its threads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import _thread
 import logging
 import threading
 
+from ..engines import worker_start
+from ..engines.fork_server import NoWorkers
 from ..engines.synthetic import NAME as SYNTHETIC
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..engines.torch_engine import WorkersEngine
-from ..engines.worker_start import forks
+from ..remote.nodes import NAME as RAY
 from .engine_pool import EnginePool
 from .switch import Click, SwitchState
 
@@ -19,8 +21,10 @@ log = logging.getLogger(__name__)
 class Preparation:
     """The preparation of one loader's engines.
 
-    Workers that are to be forked must exist before DALI's threads do; so a switch to DALI that is asked for before the
-    first iteration is deferred until that has forked them.
+    What is to be forked from this process must be before DALI's threads exist: the workers, and the fork server, from
+    which later workers come. Only the thread of the training loop forks. So a switch to DALI that is asked for before
+    the first iteration is deferred until that has forked the workers; and one that another thread asks for, while
+    there is no fork server, until the loop's next batch boundary, or its next epoch.
     """
 
     def __init__(self, pool: EnginePool, state: SwitchState) -> None:
@@ -43,7 +47,26 @@ class Preparation:
                 if not self._workers_forked and isinstance(first, WorkersEngine) and first.forks:
                     self.deferred = click
                     return
+                if not self._may_start(target) and threading.current_thread() is not threading.main_thread():
+                    self.deferred = click
+                    return
+            if not self._may_start(target):
+                worker_start.before_dali()
             self._prepare_in_background(click)
+
+    def at_boundary(self) -> None:
+        """On the loop's thread, between two batches: let DALI start where only the fork server was missing."""
+        if self.deferred is None:
+            return
+        with self._lock:
+            click = self._take_deferred()
+        if click is not None:
+            worker_start.before_dali()
+            self._prepare_in_background(click)
+
+    @staticmethod
+    def _may_start(target: str) -> bool:
+        return target in (TORCHVISION, SYNTHETIC, RAY) or worker_start.ready_for_dali()
 
     def before_epoch(self) -> None:
         """On the loop's thread, before an epoch's engine starts: fork workers, then prepare the deferred engine."""
@@ -52,15 +75,15 @@ class Preparation:
         click = self._take_deferred()
         if click is not None:
             self.start_workers()  # the request may have come after the first time
+            if not self._may_start(click.target):
+                worker_start.before_dali()
             self._prepare(click)
 
     def epoch_started(self) -> None:
-        """The workers have been forked: nothing needs to be deferred any more."""
+        """The workers have been forked: only the fork server may still be missing."""
         with self._lock:
             self._workers_forked = True
-            click = self._take_deferred()
-        if click is not None:
-            self._prepare_in_background(click)
+        self.at_boundary()
 
     def start_workers(self) -> None:
         """Fork the workers of `torchvision` if another engine is about to start threads."""
@@ -70,13 +93,16 @@ class Preparation:
                 engine = pooled.engine
                 if not isinstance(engine, WorkersEngine):
                     return
-                if engine.started or (forks(pooled.setting.wrapped) and not engine.forks):
-                    return  # those that are not forked start when they are wanted
+                if engine.started or worker_start.dali_runs():
+                    return  # those that are not forked from this process start when they are wanted
                 if state.active != TORCHVISION or state.preparing is not None:
                     engine.ensure()
         except Exception as error:  # of an engine with new knobs: the engine before goes on, if there is one
-            if not self._pool.roll_back(pooled, error):
+            if self._pool.roll_back(pooled, error):
+                return
+            if not isinstance(error, NoWorkers):
                 raise
+            self._pool.without_workers(error)
 
     def _take_deferred(self) -> Click | None:
         click, self.deferred = self.deferred, None

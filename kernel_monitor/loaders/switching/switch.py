@@ -57,7 +57,9 @@ class SwitchState:
         self.backend = backend  # in use: of the batch delivered last
         self.preparing: Click | None = None  # the request whose engine is not ready yet
         self.status = backend  # the sentence of the page's status region
+        self.lasting = ""  # a sentence that is shown beside it, see `last`
         self.record: EpochRecord | None = None  # of the iteration that began last
+        self.faults: deque[str] = deque(maxlen=CLICKS_KEPT)  # sentences, of the outermost guard
         self._loader = loader  # its id
         self._files = files  # paths of some of the data set's files, whose folders no message is to name
         self._lock = threading.Lock()
@@ -68,6 +70,11 @@ class SwitchState:
         self._asked: dict[str, float] = {}  # backend → when it was asked for last, s (monotonic)
         self._batches = 0  # delivered so far
         self._when_ready = (0, 0)  # batches delivered and in flight when the last requested engine became ready
+
+    @property
+    def sentence(self) -> str:
+        """The status, with what is to be shown beside it."""
+        return f"{self.status}. {self.lasting}" if self.lasting else self.status
 
     @property
     def wanted(self) -> str | None:
@@ -147,6 +154,20 @@ class SwitchState:
             if self._pending is not None and self._pending.target == target:
                 self._end("failed", message=message)
         emit("switch-failed", self._loader, target=target, message=message)
+
+    def fault(self, error: BaseException, consequence: str) -> None:
+        """Something of this package failed beside the engines; the sentence stays until the status changes."""
+        message = self._cause(error)
+        with self._lock:
+            self.status = f"kernel_monitor failed ({type(error).__name__}: {message}); {consequence}"
+            self.faults.append(self.status)
+        emit("fault", self._loader, message=self.status)
+
+    def last(self, sentence: str) -> None:
+        """Show a sentence beside the status, whatever that becomes; "" takes it away."""
+        self.lasting = sentence
+        if sentence:
+            emit("fault", self._loader, message=sentence)
 
     def add_notice(self, sentence: str) -> None:
         """Add a sentence to the status, until the status changes."""

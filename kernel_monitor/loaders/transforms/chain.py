@@ -15,6 +15,7 @@ from torch.nn.modules import module as torch_module
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
+from ..attributes import attributes
 from .image_by_name import members
 from .ops.erase import Erase
 from .ops.operation import Cursor, Gate, Injection, Step
@@ -43,7 +44,7 @@ def plain(transform: Any) -> bool:
 
     What is no `nn.Module` is plain.
     """
-    if not isinstance(transform, nn.Module):
+    if not issubclass(type(transform), nn.Module):
         return True
     own = vars(transform)
     overridden = any(getattr(type(transform), name) is not getattr(nn.Module, name) for name in _CALLS)
@@ -86,7 +87,7 @@ def held(transform: Any) -> tuple[Any, ...]:
     method did would be lost. Seen as it is now: another object in the same attribute is seen at the next look.
     """
     kind = type(transform)
-    method = getattr(kind, "forward" if isinstance(transform, nn.Module) else "__call__", None)
+    method = getattr(kind, "forward" if issubclass(kind, nn.Module) else "__call__", None)
     if type(method) is not FunctionType:
         return ()
     code = method.__code__
@@ -115,10 +116,10 @@ def _stored(transform: Any, name: str) -> tuple[Any, ...]:
     kind: Any = type(transform)
     if kind.__getattribute__ is not object.__getattribute__ or hasattr(getattr(kind, name, None), "__get__"):
         return ()
-    own = getattr(transform, "__dict__", {})
+    own = attributes(transform)
     if name in own:
         found = own[name]
-    elif isinstance(transform, nn.Module) and kind.__getattr__ is nn.Module.__getattr__ and name in own["_modules"]:
+    elif issubclass(kind, nn.Module) and kind.__getattr__ is nn.Module.__getattr__ and name in own["_modules"]:
         found = own["_modules"][name]
     else:
         return ()

@@ -6,6 +6,7 @@ generators of torch, Python and numpy, which are seeded for it from the sample's
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,22 +15,35 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
+from ...text import cause
 from .catalogue import find
 from .chain import APPLY, CHOICE, branches, flatten, gates_of, numbered
 from .draws import UInt64s, uniforms
 from .ops.operation import Cursor, Gate, Injection, Seeded
+
+log = logging.getLogger(__name__)
 
 
 class Injected:
     """A transform whose result is a function of the sample's key and the image alone.
 
     Usage: `begin(keys)` for a batch, then `run(image, row)` for each of its samples.
+
+    Attributes:
+        failure: why the transform could not be taken apart; None where it was. It then runs as it is, seeded.
     """
 
     def __init__(self, transform: Any) -> None:
+        self.failure: str | None = None
         self._cursor = Cursor()
         self._injections: list[Injection] = []
-        self._chain = [self._copy(operation, step) for operation, step in numbered(flatten(transform))]
+        try:
+            self._chain = [self._copy(operation, step) for operation, step in numbered(flatten(transform))]
+        except Exception as error:  # whatever the user's own classes raise
+            log.info("%s cannot be examined", type(transform).__name__, exc_info=True)
+            self.failure = cause(error)
+            self._injections = [Seeded(0, transform, self._cursor)]
+            self._chain = [*self._injections]
 
     def begin(self, keys: UInt64s) -> None:
         """Draw the numbers of n samples, uint64[n]."""

@@ -20,7 +20,7 @@ from ..conftest import augmented
 from . import archives
 from .case import Case
 from .folder import fixed, label_of, photos
-from .reasons import NO_IMAGE
+from .reasons import IN_MEMORY, NO_IMAGE
 
 SIDE = 48  # pixels, of the arrays
 
@@ -161,8 +161,8 @@ CASES = (
     Case("bytes in RAM", lambda folder: archives.BytesInRam(photos(folder), augmented()), "offered", random=True),
     Case("one tensor of all bytes", lambda folder: archives.TensorsOfBytes(photos(folder)), "offered"),
     Case("base64 in JSON lines", lambda folder: archives.Base64Lines(write_lines(folder), fixed()), "offered"),
-    Case("arrays in RAM", _arrays, "grey", NO_IMAGE),
-    Case("memory-mapped array", _memmap, "grey", NO_IMAGE),
+    Case("arrays in RAM", _arrays, "grey", IN_MEMORY),
+    Case("memory-mapped array", _memmap, "grey", IN_MEMORY),
     Case("16-bit slices as .npy", _slices, "grey", NO_IMAGE),
     Case("HDF5, opened at the first sample", _hdf5, "offered", needs="h5py", note=HANDLE),
     Case("LMDB, opened at the first sample", _lmdb, "offered", needs="lmdb", note=HANDLE),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 # What it reads.
 NO_IMAGE = "opens no image file"
+IN_MEMORY = "takes its samples decoded from memory"
 UNKNOWN_OPENER = "by a function that is known"  # of the same sentence, where it does open one
 TWO_IMAGES = "opens more than one image"
 OPENED_TWICE = "opens its file twice"
@@ -19,7 +20,8 @@ CMYK = "4 components"  # in those of jpeg.py
 # What it does with the image.
 NOT_RGB = "is not made RGB"  # as L, RGBA or YCbCr, BGR as cv2 gives it, or in the file's own mode
 PIXELS = "works on the pixels itself"  # reads or changes them before a transform, or instead of one
-TWO_TRANSFORMS = "more than one transform"  # one after the other, or one twice
+TWO_TRANSFORMS = "more than one transform"  # one after the other
+TWICE = "calls its transform twice"
 DIFFERENT = "different transforms"  # in the words of file_source.py: one sample has this, another has that
 NEW_TRANSFORM = "makes its transform anew"
 JOINT = "transforms image and target together"

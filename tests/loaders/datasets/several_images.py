@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from ..conftest import augmented
 from .case import Case, as_list
 from .folder import fixed, label_of, photos
-from .reasons import DECODES_ONLY, JOINT, PIXELS, TWO_IMAGES, TWO_TRANSFORMS, either
+from .reasons import DECODES_ONLY, JOINT, PIXELS, TWICE, TWO_IMAGES, TWO_TRANSFORMS, either
 
 
 class Base(Dataset[Any]):
@@ -205,7 +205,7 @@ CASES = (
     ),
     Case("detection with boxes", lambda folder: Boxes(folder, JOINTLY), "grey", JOINT, collate=as_list),
     Case("clip of four frames", Clip, "grey", TWO_IMAGES),
-    Case("two views by hand", lambda folder: TwoViews(folder, augmented()), "grey", TWO_TRANSFORMS, random=True),
+    Case("two views by hand", lambda folder: TwoViews(folder, augmented()), "grey", TWICE, random=True),
     Case(
         "two views by a transform",
         lambda folder: OneView(folder, TWO_CROPS),

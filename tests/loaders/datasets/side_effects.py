@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from ..conftest import augmented
 from .case import Case
 from .folder import fixed, label_of, photos
-from .reasons import CHANGES, KEEPS, NO_IMAGE, WRITES, either
+from .reasons import CHANGES, IN_MEMORY, KEEPS, WRITES, either
 
 
 class Base(Dataset[Any]):
@@ -203,7 +203,7 @@ CASES = (
         note="The stand-in stays in the function's cache, where the user's own code would meet it: it must still be "
         "the image then.",
     ),
-    Case("opened at the start", Preloaded, "grey", NO_IMAGE),
+    Case("opened at the start", Preloaded, "grey", IN_MEMORY),
     Case("counter", Counting, "grey", CHANGES),
     Case("counter of the class", CountingInTheClass, "grey", CHANGES),
     Case("remembers the last path", Remembering, "grey", CHANGES),

@@ -97,5 +97,6 @@ export function wrongText({ lost, doubled }: LoaderState): string {
 }
 
 function skipText({ index, path, reason }: Skip): string {
-  return `${NUMBER.format(index)}: ${path} (${reason})`;
+  const which = index < 0 ? '' : `${NUMBER.format(index)}: `; // A key that is no index stands before the path.
+  return `${which}${path} (${reason})`;
 }

@@ -514,6 +514,8 @@ export interface LoaderState {
 }
 /**
  * A sample left out because its file cannot be read; `path` is the file's name only.
+ *
+ * `index` is -1 where the sampler gave a key that is no index: that stands before the name.
  */
 export interface Skip {
   readonly index: number;

@@ -1,0 +1,230 @@
+"""What each field of a rank's frame may be: one table of types, ranges and lengths.
+
+A rank of another machine can send anything, and what it sends reaches the charts, the page and the recording of a
+process that trains. So a frame is taken as a whole or refused as a whole, and what is taken has exactly these types:
+JSON's `true` is no number, NaN and infinity are none, and nothing is nested deeper than the table. Fields that the
+table does not name are dropped: another version's ranks may have more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from ..text import shown
+
+Check = Callable[[Any], Any]
+"""Returns the value as it is kept; a ValueError says what it is not."""
+
+MOST_STEPS = 1000  # in a frame; of more, the newest are sent
+MOST_CORES = 2048  # of a machine, and
+MOST_GPUS = 64  # GPUs, that a frame may have
+MOST_LOADERS = 8  # that a frame reports
+EPOCHS = 4  # newest epochs of a loader whose indices are sent
+HANDLED = 32  # commands that a rank remembers
+SENTENCE = 500  # letters of a sentence
+NAME = 200  # letters of a name or an id
+KEY = 300  # letters of what tells hosts and jobs apart
+MOST_RANKS = 10**7  # that a job may say it has
+SECONDS = 1e12  # of a clock
+LONGEST_S = 1e7  # of a step
+LEAST_S = -0.1  # of a part of a step: times of the GPU are rounded
+
+
+def number(least: float, most: float) -> Check:
+    def check(value: Any) -> float:
+        if type(value) not in (int, float) or not least <= value <= most:  # NaN is in no range
+            raise ValueError(f"is no number from {least:g} to {most:g}")
+        return float(value)
+
+    return check
+
+
+def whole(least: int = 0, most: int = 1 << 40) -> Check:
+    def check(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"is no whole number from {least} to {most}")
+        return value
+
+    return check
+
+
+def text(most: int) -> Check:
+    """Text with at most so many letters, whose control characters become visible."""
+
+    def check(value: Any) -> str:
+        if type(value) is not str or len(value) > most:
+            raise ValueError(f"is no text of at most {most} letters")
+        return shown(value)
+
+    return check
+
+
+def flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("is neither true nor false")
+    return value
+
+
+def maybe(check: Check) -> Check:
+    """What `check` takes, or null."""
+    return lambda value: None if value is None else check(value)
+
+
+def many(check: Check, most: int) -> Check:
+    """A list of at most so many."""
+
+    def checked(value: Any) -> list[Any]:
+        if type(value) is not list or len(value) > most:
+            raise ValueError(f"is no list of at most {most}")
+        return [check(entry) for entry in value]
+
+    return checked
+
+
+def row(*checks: Check) -> Check:
+    """A list of exactly these."""
+
+    def checked(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) != len(checks):
+            raise ValueError(f"is no list of {len(checks)}")
+        return tuple(check(entry) for check, entry in zip(checks, value, strict=True))
+
+    return checked
+
+
+def table(key: Check, value: Check, most: int) -> Check:
+    """A JSON object of at most so many keys of one kind."""
+
+    def checked(found: Any) -> dict[Any, Any]:
+        if type(found) is not dict or len(found) > most:
+            raise ValueError(f"is no object of at most {most} fields")
+        return {key(name): value(entry) for name, entry in found.items()}
+
+    return checked
+
+
+def fields(checks: Mapping[str, Check], **missing: Any) -> Check:
+    """A JSON object with these fields. `missing`: what those count as that may be left out."""
+
+    def checked(found: Any) -> dict[str, Any]:
+        if type(found) is not dict:
+            raise ValueError("is no object")
+        kept: dict[str, Any] = {}
+        for name, check in checks.items():
+            try:
+                kept[name] = missing[name] if name in missing and name not in found else check(found[name])
+            except KeyError:
+                raise ValueError(f"{name} is missing") from None
+            except ValueError as error:
+                raise ValueError(f"{name} {error}" if str(error).startswith("is ") else f"{name}: {error}") from None
+        return kept
+
+    return checked
+
+
+def matching(pattern: str, most: int, kept: Callable[[str], Any] = str) -> Check:
+    """A text of this form."""
+    form, check = re.compile(pattern, re.ASCII), text(most)
+
+    def checked(value: Any) -> Any:
+        if form.fullmatch(check(value)) is None:
+            raise ValueError(f"has a name that is none: {value!r:.60}")
+        return kept(value)
+
+    return checked
+
+
+IDENTITY = fields({
+    "host": text(KEY),
+    "name": text(NAME),
+    "pid": whole(0, (1 << 31) - 1),
+    "start": number(0, SECONDS),
+    "parent": whole(0, (1 << 31) - 1),
+    "rank": maybe(whole(0, MOST_RANKS)),
+    "world": maybe(whole(0, MOST_RANKS)),
+    "job": text(KEY),
+})  # fmt: skip
+ENGINE = fields({
+    "name": text(NAME),
+    "available": flag,
+    "reason": maybe(text(SENTENCE)),
+    "confirm": maybe(text(SENTENCE)),
+    "note": maybe(text(SENTENCE)),
+})  # fmt: skip
+KNOB = maybe(whole(0, 1 << 20))
+LOADER_FIELDS = {
+    "name": text(NAME),
+    "backend": text(NAME),
+    "wanted": maybe(text(NAME)),
+    "status": text(SENTENCE),
+    "backends": many(ENGINE, 16),
+    "knobs": fields({"workers": KNOB, "prefetch": KNOB, "threads": KNOB}),
+    "epoch": whole(),
+    "batch": whole(),
+    "batches": maybe(whole()),
+    "samples": whole(),
+    "planned": maybe(whole()),
+    "lost": whole(),
+    "doubled": whole(),
+    "skipped": whole(),
+    "replaced": whole(),
+    "decoded": table(text(NAME), whole(), 16),
+}
+"""What a frame has of a `LoaderState`, beside the loader's id."""
+LOADER = fields({"id": text(NAME), **LOADER_FIELDS})
+CHUNK = row(text(NAME), *[whole()] * 6, flag, flag, *[whole()] * 4)  # `rank_loaders.Chunk`
+MACHINE = fields({
+    "cores": many(whole(0, (1 << 16) - 1), MOST_CORES),
+    "gpus": many(text(NAME), MOST_GPUS),
+    "uuids": many(text(NAME), MOST_GPUS),
+    "values": table(
+        matching(r"cpu/\d{1,5}/busy|network/(received|sent)|memory|gpu/\d{1,2}/(utilisation|clock|memory_used)", 40),
+        number(0, 1e18),
+        MOST_CORES + 3 * MOST_GPUS + 3,
+    ),
+})  # fmt: skip
+FRAME = fields({
+    "identity": IDENTITY,
+    "sent": number(0, SECONDS),
+    "cpu": maybe(number(0, 1e9)),
+    "images": maybe(number(0, 1e12)),
+    "dropped": whole(),
+    "left_out": whole(),
+    "offset": maybe(number(-SECONDS, SECONDS)),
+    "bound": maybe(number(0, SECONDS)),
+    "bye": maybe(text(SENTENCE)),
+    "steps": whole(0, MOST_STEPS),
+    "device": maybe(text(NAME)),
+    "machine": maybe(MACHINE),
+    "loaders": many(LOADER, MOST_LOADERS),
+    "chunks": many(CHUNK, MOST_LOADERS * EPOCHS),
+    "handled": table(matching(r"\d{1,12}", 12, int), maybe(text(SENTENCE)), HANDLED),
+}, device=None, machine=None)  # fmt: skip
+"""The head of a frame, beside its version."""
+
+
+def step(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A step as it was unpacked from its bytes: when it ended (s), counts, durations (s; NaN: not measured), flags."""
+    end, *_, _flags = found
+    if not 0 <= end <= SECONDS:
+        raise ValueError("steps: the end of one is no time")
+    for duration in found[4:10]:
+        if not (LEAST_S <= duration <= LONGEST_S or math.isnan(duration)):
+            raise ValueError("steps: a duration of one is none")
+    return found
+
+
+def parsed(head: bytes) -> Any:
+    """JSON without NaN and infinity. A ValueError for anything else."""
+    try:
+        return json.loads(head, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
