@@ -34,7 +34,7 @@ from torch.utils.data import Dataset
 from ..data.fetched import Fetched
 from ..dry_run.openers import REPLACED
 from . import fork_server
-from .trial_pickler import Shortened, is_mapped, pickled
+from .trial_pickler import TRIED, Shortened, is_mapped, pickled
 
 _OF_PROCESS = (
     (random._inst, random, "_inst"),
@@ -129,6 +129,13 @@ class _Finder(Shortened, ValuePickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.found: dict[int, Any] = {}
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) in (list, dict) and len(value) > TRIED:
+            first = itertools.islice(value.values() if type(value) is dict else value, TRIED)
+            self.found |= {id(inner): inner for inner in unpicklable(list(first))}
+            return "the beginning"
+        return super().persistent_id(value)
 
     def reducer_override(self, value: Any) -> Any:
         try:

@@ -43,8 +43,11 @@ def before_dali() -> None:
     from .by_value import unpicklable
 
     sent = [what_is_sent(keyed, wrapped) for keyed, wrapped in _living()]
-    with forking:
-        fork_server.start(unpicklable(sent))
+    try:
+        with forking:
+            fork_server.start(unpicklable(sent))
+    except OSError:  # no memory, or too many processes
+        log.warning("the fork server cannot be made; workers cannot be started anew once DALI runs", exc_info=True)
 
 
 def ready_for_dali() -> bool:
