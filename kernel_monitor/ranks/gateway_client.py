@@ -37,6 +37,7 @@ class GatewayClient:
     def __init__(self, address: str, kernel: str, files: SessionFiles) -> None:
         """Listen at `address`; `kernel`: the address to which messages are passed on. A JoinError where it cannot."""
         self._kernel = kernel
+        self._socket = files.folder / "tcp"
         self._files = files
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0.0
@@ -101,6 +102,7 @@ class GatewayClient:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            self._socket.unlink(missing_ok=True)  # libzmq leaves the name
 
     def forget_in_child(self) -> None:
         """Close the copies of the pipes that a forked child has; the process is the parent's."""
@@ -145,7 +147,7 @@ class GatewayClient:
         told = {
             "address": address,
             "kernel": self._kernel,
-            "socket": str(self._files.folder / "tcp"),
+            "socket": str(self._socket),
             "name": self.name.decode(),
             "keys": {name: key.decode() for name, key in keys._asdict().items()},
             "parent": os.getpid(),

@@ -154,11 +154,10 @@ class Gateway:
             if admission in ready:
                 self._listener.admit()
             self._to_ranks()
-            self._to_kernel()
             now = time.monotonic()
-            if now - looked >= LOOK_S:
+            if now - looked >= LOOK_S and self._report():  # before the messages of ranks, which may fill the connection
                 looked = now
-                self._report()
+            self._to_kernel()
 
     def _to_kernel(self) -> None:
         for _ in range(BATCH):
@@ -183,12 +182,16 @@ class Gateway:
             with suppress(zmq.ZMQError):  # it has gone, or does not read
                 self._listener.router.send_multipart([who, message], zmq.NOBLOCK)
 
-    def _report(self) -> None:
+    def _report(self) -> bool:
+        """Tell the kernel what there is; returns whether there was room for it."""
         if not self._relay.thread.is_alive():
             raise RuntimeError("it accepts no connections any more")
         state = {"connections": self._relay.open, "most": self._relay.most, "refused": self._refused}
-        with suppress(zmq.Again):
+        try:
             self._kernel.send(wrapped(b"", json.dumps(state).encode()), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
 
 
 def _resolved(address: str) -> str:
