@@ -44,7 +44,7 @@ def _fingerprint(value: Any, depth: int = 4) -> bytes:
         return digest
     # What cannot be described is then known by its id, and all else that the object holds as ever: a copy of the object
     # is no change.
-    parts = list(attributes(value).items())
+    parts: list[tuple[Any, Any]] = list(attributes(value).items())
     if type(value) in (list, tuple, dict) and len(value) < LONG:
         parts = list(value.items() if type(value) is dict else enumerate(value))
     if not parts or depth == 0:
