@@ -248,6 +248,8 @@ class RankServer:
         import zmq
 
         listener = self._listener = self._listener or self._listen()
+        if listener.router.closed:  # which a poller does not notice
+            raise zmq.ZMQError(zmq.ENOTSOCK)
         poller = zmq.Poller()
         for source in (listener.router, listener.admission, self._woken):
             poller.register(source, zmq.POLLIN)

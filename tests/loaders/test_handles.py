@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import pickle
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 import lmdb
 import pytest
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from kernel_monitor.loaders import switchable
+from kernel_monitor.loaders.data.dataset_copy import snapshot
+from kernel_monitor.loaders.data.file_source import FileSource
 from kernel_monitor.loaders.dry_run.view import View
 
 from .conftest import augmented, make_folder, settle
@@ -94,6 +97,46 @@ def test_an_examination_leaves_nothing_open(kind: Any, environment: str) -> None
     assert [batch[1].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert loader.backend == "dali-cpu"
     assert not loader.fallbacks()
+    loader.release()
+
+
+def test_what_dali_opens_is_not_open_where_workers_are_given_the_data_set(environment: str) -> None:
+    """Nor where the next state of the data set is read, which would be refused."""
+    users = Lazy(environment, augmented())
+    source = FileSource(users)
+    users.environment = None
+    shown = users
+    for _ in range(3):
+        users.transform = augmented()
+        shown = snapshot(users)
+        source.show(shown)
+        assert source.obstacle is None
+        assert source.read(source.locate(0)).reason is None
+        assert shown.environment is None
+        pickle.dumps(source)
+    source.rejoin()  # as in a worker
+    assert source.read(source.locate(0)).reason is None
+    assert shown.environment is not None
+
+
+def set_level(_worker: int) -> None:
+    info: Any = get_worker_info()
+    info.dataset.level = 5
+
+
+class Levels(Lazy):
+    level = 0
+
+    def __getitem__(self, index: int) -> Any:
+        return (*super().__getitem__(index), self.level)
+
+
+def test_a_worker_reads_what_its_own_function_has_changed(environment: str) -> None:
+    loader = switchable(
+        DataLoader(Levels(environment, augmented()), batch_size=4, num_workers=1, worker_init_fn=set_level)
+    )
+    assert loader.backends["dali-cpu"].available
+    assert [batch[2].tolist() for batch in loader] == [[5] * 4] * 3
     loader.release()
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from .conftest import ROOT
 from .test_transport import Client, frame, until
 
 IDLE = 2000  # connections
+ANSWERED_S = 60.0  # how long a report may take
 FEWEST_ROWS = 10 / 3  # a second: a third of what is wanted, as machines under test are busy
 MOST_GROWN = 100 << 20  # bytes
 DEEP: Any = 0
@@ -170,18 +172,21 @@ class Training:
             env=environment,
             text=True,
         )
-        assert self._process.stdout is not None
-        self.join = session_files.read(self._process.stdout.readline().strip())
+        self.join = session_files.read(self._line())
         self.address = self.join.addresses[1]
         self.place = ("127.0.0.1", int(self.address.rpartition(":")[2]))
 
     def report(self) -> dict[str, Any]:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        found: dict[str, Any] = json.loads(self._line())
         return found
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        assert select.select([self._process.stdout], [], [], ANSWERED_S)[0], "the training says nothing"
+        return self._process.stdout.readline().strip()
 
     def gateways(self) -> list[psutil.Process]:
         found = []

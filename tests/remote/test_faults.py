@@ -95,6 +95,13 @@ def test_a_worker_that_does_not_answer_is_not_waited_for(quick: RunningCluster, 
     assert time.monotonic() - began < 30
 
 
+def test_a_slow_batch_is_waited_for_in_a_cluster_that_is_there(quick: RunningCluster, make: Make) -> None:
+    """It takes longer than a cluster that is gone is waited for."""
+    loader = on_ray(make, dataset=Slow(8, 1.0))
+    whole(loader, list(loader))
+    assert loader.decoded() == {"ray": 8}, loader.state()["status"]
+
+
 def test_the_driver_process_is_killed(cluster: RunningCluster, kept: Kept, make: Make) -> None:
     kept.close()  # what other tests share has workers, too
     loader = on_ray(make, shuffle=True)
@@ -106,7 +113,7 @@ def test_the_driver_process_is_killed(cluster: RunningCluster, kept: Kept, make:
             os.kill(loader.pool["ray"].engine._driver.pid, signal.SIGKILL)  # type: ignore[attr-defined]
     whole(loader, batches)
     assert loader.backend == "torchvision"
-    assert "driver process ended" in loader.state()["status"]
+    assert "ray failed: Ray's driver process ended: killed by SIGKILL; torchvision goes on" in loader.state()["status"]
     until(lambda: not cluster.workers())  # they end with it
 
 

@@ -1,14 +1,60 @@
-"""The last test of the folder, as the cluster does not survive it: its head goes."""
+"""The last tests of the folder, as no cluster survives them: its head goes, or all of it."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
 
+import psutil
 import pytest
 import torch
 
+from kernel_monitor.integrations import ray_cluster
+
 from .conftest import Make, RunningCluster, until
 from .test_faults import Slow, on_ray, whole
+
+LONGEST = 5.0  # s that a loop may wait for a cluster that is gone
+
+
+def is_gcs(process: psutil.Process) -> bool:
+    return process.name() == "gcs_server"
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("goes", "cause"),
+    [
+        (lambda process: True, "the cluster's head does not answer"),
+        (lambda process: not is_gcs(process), "Ray on this machine does not answer"),
+    ],
+    ids=["everything", "all but the head"],
+)
+def test_a_cluster_that_is_gone_is_not_waited_for(
+    make: Make, monkeypatch: pytest.MonkeyPatch, goes: Callable[[psutil.Process], bool], cause: str
+) -> None:
+    """Ray itself waits for 60 s, or 15; sometimes it is the first to notice."""
+    cluster = RunningCluster(nodes=0, head=2)
+    try:
+        monkeypatch.setenv(ray_cluster.VARIABLE, cluster.address)
+        torch.manual_seed(2)
+        loader = on_ray(make, dataset=Slow(400, 0.01), shuffle=True)
+        batches, waits, asked = [], [], time.monotonic()
+        for number, batch in enumerate(loader):
+            waits.append(time.monotonic() - asked)
+            batches.append(batch)
+            if number == 5:
+                assert loader.backend == "ray"
+                for process in filter(goes, cluster.processes()):
+                    process.kill()
+            asked = time.monotonic()
+        whole(loader, batches)
+        assert max(waits[6:]) < LONGEST
+        assert loader.backend == "torchvision"
+        assert re.search(f"ray failed: ({cause}|Ray's driver process ended: .)", loader.state()["status"])
+    finally:
+        cluster.stop()
 
 
 def test_the_head_goes(cluster: RunningCluster, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +67,7 @@ def test_the_head_goes(cluster: RunningCluster, make: Make, monkeypatch: pytest.
         batches.append(batch)
         if number == 2:
             assert loader.backend == "ray"
-            next(process for process in cluster.processes() if process.name() == "gcs_server").kill()
+            next(filter(is_gcs, cluster.processes())).kill()
         if number == 10:  # the workers go on without a head, until the driver process ends
             driver = loader.pool["ray"].engine._driver  # type: ignore[attr-defined]
             until(lambda: driver._process.poll() is not None)  # noqa: B023

@@ -70,7 +70,7 @@ class FileSource:
         self, dataset: Any, *, dry_run: bool = True, seeded: bool = True, keys: Sequence[Any] | None = None
     ) -> None:
         check(dataset)
-        self.dataset = dataset
+        self.dataset = self._users = dataset
         self.dry_run = dry_run
         self.seeded = seeded
         self.gives_batches = gives_batches(dataset)
@@ -87,7 +87,7 @@ class FileSource:
         return len(self.dataset)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_first": []}
+        return {**self.__dict__, "_first": [], "_users": None}
 
     def show(self, dataset: Any) -> None:
         """Take the data set in another state from now on; to be called by the user's thread, see `ask`."""
@@ -215,6 +215,11 @@ class FileSource:
         self._owns.append(own)
         return own
 
+    def rejoin(self) -> None:
+        """In a worker: read the data set itself, which `worker_init_fn` may have changed."""
+        for own in self._owns:
+            own.look(apart=False)
+
     def renew(self) -> None:
         """Ask again what has got another transform; to be called by the user's thread, see `ask`."""
         if any(not own.current for own in self._owns):
@@ -222,8 +227,7 @@ class FileSource:
 
     def failing(self) -> str | None:
         """Why dry runs are given up, a sentence: too many samples could not be read; None where that is not so."""
-        given_up = [own for own in self._owns if own.give_up()]
-        return self.obstacle if given_up else None
+        return self.obstacle if [own for own in self._owns if own.give_up()] else None
 
     def ask(self) -> None:
         """If the user's own code locates the samples, call it for the first ones, and remember them.
@@ -274,11 +278,13 @@ class FileSource:
         asked = _keys_of_parts(self.dataset, self._keys)
         for part in _unknown_parts(self.dataset):
             earlier = before[len(self._owns)] if len(self._owns) < len(before) else None
-            known = earlier is not None and earlier.dataset is part and earlier.current
-            own = earlier if known and earlier is not None else OwnDataset(part)
-            self._owns.append(own)
-            if known:
+            if earlier is not None and earlier.dataset is part and earlier.current:
+                self._owns.append(earlier)
                 continue
+            if earlier is not None:
+                earlier.look(apart=False)  # lets go of its copy
+            own = OwnDataset(part, apart=self.dataset is not self._users)
+            self._owns.append(own)
             if hasattr(part, "__getitems__"):
                 own.refusal = "has a __getitems__ of its own"
             elif not self.seeded:

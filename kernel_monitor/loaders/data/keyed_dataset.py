@@ -335,9 +335,11 @@ class KeyedInit:
     def __call__(self, worker: int) -> None:
         info: Any = get_worker_info()
         # The info refuses plain assignment. What fetches has the keyed data set already, by another reference.
-        object.__setattr__(info, "dataset", info.dataset.source.dataset)
+        source = info.dataset.source
+        object.__setattr__(info, "dataset", source.dataset)
         if self.init is not None:
             self.init(worker)
+        source.rejoin()
 
 
 def _pack(indices: list[int]) -> bytes:

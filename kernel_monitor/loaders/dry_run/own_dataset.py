@@ -100,6 +100,7 @@ class OwnDataset:
     Args:
         dataset: the user's.
         functions: whether functions of the user's count as transforms, too.
+        apart: see `look`.
 
     Attributes:
         learnt: what is known of it; None where its samples cannot be read by dry runs.
@@ -107,14 +108,14 @@ class OwnDataset:
         path: of the file that was opened last by the user's own code; None where that is not known.
     """
 
-    def __init__(self, dataset: Any, *, functions: bool = False) -> None:
+    def __init__(self, dataset: Any, *, functions: bool = False, apart: bool = False) -> None:
         openers.install()
         self.dataset = dataset
         self.learnt: Learnt | None = None
         self.refusal: str | None = "was not called yet"
         self.path: str | None = None
         self._functions = functions
-        self._view = View(dataset, functions=functions)
+        self.look(apart=apart)
         self._forms: set[Any] = set()  # of samples that were the same both ways
         self._opened_any = False  # whether the sample computed last opened an image
         self._read = self._unread = 0  # samples since it was learnt
@@ -125,7 +126,12 @@ class OwnDataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         openers.install()
-        self._view = View(self.dataset, functions=self._functions)
+        self.look(apart=False)
+
+    def look(self, *, apart: bool) -> None:
+        """Look at the data set anew; `apart`: at a copy, so that what reading opens is not open in the data set."""
+        self._apart = apart
+        self._view = View(copied(self.dataset) if apart else self.dataset, functions=self._functions)
 
     @property
     def current(self) -> bool:
@@ -273,7 +279,7 @@ class OwnDataset:
             self._try(PROVEN, keys, functions=True)
             self.refusal = first if self.learnt is None else None
         self._functions = self.learnt is not None and self.learnt.functions
-        self._view = View(self.dataset, functions=self._functions)
+        self.look(apart=self._apart)
 
     def _try(self, samples: int, keys: Sequence[Any] | None, *, functions: bool) -> None:
         copy = copied(self.dataset)
@@ -289,11 +295,11 @@ class OwnDataset:
         helpers = [kept for name, kept in attributes(copy).items() if theirs.get(name) is kept and view.is_users(kept)]
         with Watch(view.dataset, [*view.shared, *map(attributes, helpers)]) as watch:
             refusal = trial._refusal(watch, spread(range(len(copy)) if keys is None else keys, samples))
-        # The copy may keep a method of its own, and would not let go of what it has opened.
-        attributes(copy).clear()
         self.refusal = watch.reason or refusal
         if self.refusal == NO_IMAGE and not watch.opened and keeps_images(self.dataset):
             self.refusal = IN_MEMORY
+        # The copy may keep a method of its own, and would not let go of what it has opened.
+        attributes(copy).clear()
         self.learnt = None if self.refusal is not None else trial.learnt
         self.path = trial.path
         self._forms = self._forms | trial._forms

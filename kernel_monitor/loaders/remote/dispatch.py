@@ -45,6 +45,12 @@ class Dispatch:
         self._bytes = 0.0  # of a batch, moving mean
         self._tasks: set[asyncio.Task[None]] = set()
         self.again = 0  # slots that were issued more than once
+        self.answered = 0  # slots, those of earlier runs too
+
+    @property
+    def awaited(self) -> bool:
+        """Whether any slot has no answer yet; for any thread."""
+        return bool(self._tasks)
 
     def begin(self, run: int) -> None:
         """From now on slots are of this run; those of others that wait are dropped."""
@@ -150,6 +156,7 @@ class Dispatch:
                 call.add_done_callback(lambda late: late.cancelled() or late.exception())
 
     def _note(self, seconds: float, answer: list[Any]) -> None:
+        self.answered += 1
         self._times.append(seconds)
         size = float(sum(part.nbytes for part in answer[1:]))
         self._bytes = size if not self._bytes else 0.9 * self._bytes + 0.1 * size

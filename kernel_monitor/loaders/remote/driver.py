@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from types import ModuleType
@@ -64,8 +65,16 @@ def leave() -> None:
     os._exit(0)
 
 
+def end(channel: Channel, why: str) -> None:
+    """Tell the kernel that the cluster is gone, and end at once: there is nothing to take leave of."""
+    with suppress(OSError):
+        channel.send(("gone", why))
+    os._exit(1)
+
+
 async def serve(channel: Channel, parent: int) -> None:
     """Join, answer commands, look after the nodes; returns when the kernel closes."""
+    from kernel_monitor.loaders.remote.cluster_watch import ClusterWatch
     from kernel_monitor.loaders.remote.dispatch import Dispatch
     from kernel_monitor.loaders.remote.node_files import Work
     from kernel_monitor.loaders.remote.node_watch import NodeWatch
@@ -91,6 +100,7 @@ async def serve(channel: Channel, parent: int) -> None:
         channel.send(("refused", lines[0] if lines else type(error).__name__))
         return
     channel.send(("ready", pool.shown()))
+    ClusterWatch(ray, dispatch, partial(end, channel)).start()
     watch = asyncio.create_task(_watch(channel, pool, NodeWatch(ray, place), parent))
     while True:
         command = await commands.get()

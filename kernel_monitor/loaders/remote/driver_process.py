@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ ENDS_WITHIN = 10.0  # s, for the process after its pipe was closed; then it is k
 STARTS_WITHIN = 300.0  # s, until the first worker answers: on a slow disk torch alone takes a minute to import
 
 LOG_PREFIX = re.compile(r"^\[[^\]]*\] \S+: ")  # of Ray's own lines: time, process, file
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+LOG_BYTES = 1 << 16  # that are searched for the last words
 
 
 class Answer(NamedTuple):
@@ -196,6 +199,9 @@ class DriverProcess:
             if kind == "loads":
                 self._rows.loaded(told[0], self.nodes)
                 continue
+            if kind == "gone":
+                self._ended = told[0]
+                continue
             if kind == "passed":
                 self.passed_on.told(*told)
                 continue
@@ -220,11 +226,19 @@ class DriverProcess:
         """The last line that it printed."""
         try:
             size = os.fstat(self._log.fileno()).st_size
-            text = os.pread(self._log.fileno(), 4096, max(0, size - 4096)).decode(errors="replace")
+            text = os.pread(self._log.fileno(), LOG_BYTES, max(0, size - LOG_BYTES)).decode(errors="replace")
         except (OSError, ValueError):
             return "closed"
-        lines = [line for line in text.splitlines() if line.strip()]
-        return LOG_PREFIX.sub("", lines[-1].strip()) if lines else "without a word"
+        # Indented lines are of other processes' logs, which Ray quotes.
+        lines = [line for line in COLOURS.sub("", text).splitlines() if line.strip() and not line.startswith(" ")]
+        if lines:
+            return LOG_PREFIX.sub("", lines[-1].strip())
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return "Ray ended it, as it does when it has lost its cluster"
 
     def close(self) -> None:
         """End the process, and with it the workers and a Ray of our own; takes about a second."""
