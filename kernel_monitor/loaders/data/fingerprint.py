@@ -125,7 +125,8 @@ class _Describer(pickle.Pickler):
             reduced = value.__reduce_ex__(5)
         except RecursionError:
             raise
-        except Exception:  # noqa: BLE001 - whatever the user's own classes raise
+        except Exception:  # whatever the user's own classes raise
+            log.debug("an object is known by its attributes only", exc_info=True)
             # By its attributes; where it has none, an open file or a lock, by which object it is.
             kept = attributes(value)
             reduced = (_known_by, (type(value),), kept) if kept else ""
