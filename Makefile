@@ -146,6 +146,10 @@ test-long: setup browser
 	  $(PY) -m pytest tests/record/test_unknown_origin.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'hand-written data sets: 1,000 swaps beside threads that open images'
 	@SWAPS=$${SWAPS:-1000} $(PY) -m pytest tests/loaders/test_own_schedules.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'failure injection: an exception at each call inside the package'
+	@INJECT=long $(PY) -m pytest tests/loaders/test_failure_injection.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'interrupts: 200 at random moments of a cell that switches'
+	@INTERRUPTS=$${INTERRUPTS:-200} $(PY) -m pytest tests/kernel/test_interrupts.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'thirty clicks in a busy cell'
 	@CLICKS=$${CLICKS:-30} $(PY) -m pytest tests/browser/test_swap.py --quiet
 

@@ -300,6 +300,7 @@ class Undelivered:
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
         self._kept: deque[tuple[int, Any]] = deque()  # number and keys
+        self._newest: Any = None  # what the sampler gave last, until it is kept
         self._drawn = 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -307,13 +308,19 @@ class Undelivered:
 
     def __next__(self) -> Any:
         try:
-            batch = own_batch(next(self._batches))
+            self._newest = next(self._batches) if self._newest is None else self._newest
         except StopIteration:
             raise
         except Exception as error:
             mark_plain(error)
             raise
+        try:
+            batch = own_batch(self._newest)
+        except TypeError as error:  # it is no batch
+            mark_plain(error)
+            raise
         self._kept.append((self._drawn, batch))
+        self._newest = None
         self._drawn += 1
         return batch
 
@@ -330,6 +337,9 @@ class Undelivered:
         """What the loop has not got yet, numbers and keys in the sampler's order; nothing is kept of it any more."""
         while self._kept:
             yield self._kept.popleft()
+        if self._newest is not None:
+            yield self._drawn, self._newest
+            self._drawn += 1
         yield from enumerate(self._batches, self._drawn)
 
 

@@ -124,6 +124,8 @@ class Tracer:
         place = caller.f_code.co_filename
         if not place.startswith(PACKAGE) or caller.f_code.co_qualname == "SwitchableLoader.__iter__":
             return  # the loop itself: there is nothing of ours yet that could catch it
+        if code.co_qualname in ("_check", "_known", "given"):
+            return  # the arguments of `switchable` are checked: there is no loader yet
         call = Call(
             f"{Path(place).name}:{caller.f_lineno}", f"{code.co_filename[len(PACKAGE) + 1 :]}:{code.co_qualname}"
         )

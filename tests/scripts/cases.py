@@ -13,7 +13,7 @@ AT_ONCE = ("between", "late")
 """When nothing waits for the engine, so that it may be taken back before it delivers."""
 CONTEXTS = ("fork", "spawn", "forkserver")
 PER_KIND = 2  # scripts of a sample: of each data set
-SLOW = {True: 2, False: 1}  # scripts of a sample with workers that import torch: once, or in each epoch
+SLOW = {True: 2, False: 1}  # scripts of a sample with workers that import torch, not MONAI: once, or in each epoch
 
 
 @dataclass(frozen=True, order=True)
@@ -69,8 +69,8 @@ def sample(seed: int) -> list[Case]:
     cases = every(seed)
     chosen: list[Case] = []
     for kept, count in SLOW.items():
-        slow = [case for case in cases if case.setting.guarded and case.setting.persistent is kept]
-        chosen += choice.sample(slow, count)
+        slow = [case for case in cases if case.setting.guarded and case.setting.kind not in FRAMEWORKS]
+        chosen += choice.sample([case for case in slow if case.setting.persistent is kept], count)
     for kind in KINDS:
         quick = [case for case in cases if case.setting.kind == kind and not case.setting.guarded]
         chosen += choice.sample(quick, PER_KIND)

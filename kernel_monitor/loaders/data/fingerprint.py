@@ -44,7 +44,7 @@ def _fingerprint(value: Any, depth: int = 4) -> bytes:
         return digest
     # What cannot be described is then known by its id, and all else that the object holds as ever: a copy of the object
     # is no change.
-    parts = list(attributes(value).items())
+    parts: list[tuple[Any, Any]] = list(attributes(value).items())
     if type(value) in (list, tuple, dict) and len(value) < LONG:
         parts = list(value.items() if type(value) is dict else enumerate(value))
     if not parts or depth == 0:
@@ -125,7 +125,8 @@ class _Describer(pickle.Pickler):
             reduced = value.__reduce_ex__(5)
         except RecursionError:
             raise
-        except Exception:  # noqa: BLE001 - whatever the user's own classes raise
+        except Exception:  # whatever the user's own classes raise
+            log.debug("an object is known by its attributes only", exc_info=True)
             # By its attributes; where it has none, an open file or a lock, by which object it is.
             kept = attributes(value)
             reduced = (_known_by, (type(value),), kept) if kept else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import logging
 import multiprocessing
 import threading
 import weakref
@@ -15,6 +16,8 @@ from ..data.keyed_dataset import KeyedDataset
 from . import fork_server
 from .fork_server import NoWorkers
 from .trial_pickler import Trial, pickled
+
+log = logging.getLogger(__name__)
 
 MOST_COPIED = 1 << 30  # bytes, for each worker
 NO_WORKERS = "no new workers can be started once DALI runs in this process"
@@ -132,7 +135,8 @@ def _goes_plainly(sent: Any) -> bool:
     """Whether multiprocessing can send something by itself, with nothing of the script or of the notebook in it."""
     try:
         data = pickled(Trial, sent)
-    except Exception:  # noqa: BLE001 - of a lambda, a closure; whatever the user's own classes raise
+    except Exception:  # of a lambda, a closure; whatever the user's own classes raise
+        log.debug("the data set is sent by value", exc_info=True)
         return False
     # Classes and functions of the script may refer to globals that have changed since the server was made.
     return b"__main__" not in data

@@ -92,6 +92,7 @@ class EpochIterator:
                 if self._plain is not None:
                     return self._next_plain(asked)
                 delivery = self._next_delivery(asked)
+                self._answered(delivery)
             except StopIteration:
                 raise
             except Exception as error:
@@ -103,7 +104,6 @@ class EpochIterator:
             except BaseException:  # an interrupt, too, ends the step
                 self._loader.guard.unharmed(self._clock.stop)
                 raise
-            self._answered(delivery)
             if delivery.error is not None:
                 self._loader.guard.unharmed(self._clock.stop)
                 raise delivery.error
