@@ -28,7 +28,7 @@ from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine
 from .knobs import Knobs, checked
 from .loader_view import LoaderView
-from .order_generators import Defaults, samplers
+from .order_generators import Defaults
 from .orders import Orders
 from .parity import Parity, compare
 from .plan import EpochRecord, EpochRecords
@@ -275,10 +275,13 @@ class SwitchableLoader(EpochRecords):
     def set_epoch(self, epoch: int) -> None:
         """Number the next epoch, as DistributedSampler.set_epoch does, and pass the number to samplers that take it."""
         self._settle()
-        self._orders.next_epoch = epoch
-        for _, sampler in list(samplers(self._wrapped))[:2]:
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
+        self._orders.set_epoch(epoch)
+
+    def order_as(self, make: accelerate.Prepare) -> None:
+        """Follow the order of a framework that prepares DataLoaders; see `integrations.accelerate`."""
+        with self.turn:
+            self._settle()
+            self._orders.order_as(make)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the newest iteration has come to, by the convention of torchdata's StatefulDataLoader.
@@ -369,6 +372,8 @@ class SwitchableLoader(EpochRecords):
         """Look for a process group, among whose ranks the samples are shared out, and for frameworks to serve."""
         accelerate.serve((SwitchableLoader, LoaderView), LoaderView)
         # Under way, an epoch keeps its sampler.
-        notice = self._sharding.settle() if begins or self.newest is None else None
-        if notice is not None:
+        notices = [self._sharding.settle() if begins or self.newest is None else None]
+        if begins:
+            notices.append(self._orders.number_next())
+        for notice in filter(None, notices):
             self.switch_state.add_notice(notice)

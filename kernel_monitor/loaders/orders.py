@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +20,15 @@ from torch.utils.data import (
 )
 
 from ..errors import Refused
+from ..integrations import accelerate
 from ..integrations.distributed import set_sampler_epoch, shares_out
+from . import order_generators
 from .data.keyed_dataset import KeyedDataset
 from .engines.torch_engine import PREFETCH
 from .plan import Cursor, EpochRecord
 from .resume import Origin, Resumption, draw, save
+
+log = logging.getLogger(__name__)
 
 LISTED = 32  # keys
 _AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -53,6 +59,8 @@ class Orders:
         self._newest: tuple[EpochRecord, Origin] | None = None
         self._loaded: Resumption | None = None  # the next epoch to begin goes on from it
         self._before: _Before | None = None  # the newest epoch
+        self._prepared: accelerate.Prepared | None = None
+        self._is_early = accelerate.MODULE not in sys.modules  # made before accelerate was imported
 
     @property
     def seed(self) -> int:
@@ -63,6 +71,33 @@ class Orders:
     def resumes(self) -> bool:
         """Whether the next epoch goes on from a state in its middle."""
         return self._loaded is not None and self._loaded.begun
+
+    def order_as(self, make: accelerate.Prepare) -> None:
+        """Have the samplers replaced and the epochs numbered by a framework; the first one counts."""
+        if self._prepared is None:
+            self._prepared = make(self._loader)
+
+    def number_next(self) -> str | None:
+        """Before an epoch begins, and the data set is looked at: let a framework number it.
+
+        Returns a sentence where the loader may have been prepared without our knowledge.
+        """
+        if self._prepared is not None:
+            self._prepared.number()
+        elif self._is_early and accelerate.is_late(self._loader):
+            self._is_early = False
+            log.warning("%s", accelerate.LATE)
+            return accelerate.LATE
+        return None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Number the next epoch, here and in the samplers that take a number."""
+        self.next_epoch = epoch
+        if self._prepared is not None:
+            self._prepared.set_epoch(epoch)
+        for _, sampler in list(order_generators.samplers(self._loader))[:2]:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
 
     def begin(self, skipped: int = 0) -> tuple[Cursor, torch.Generator | None]:
         """Begin an epoch whose first `skipped` batches are drawn and not taken.
@@ -91,7 +126,9 @@ class Orders:
         seed = self.seed if drawn is None else drawn
         record = EpochRecord(number, *_lengths(self._loader), length=len(self._keyed))
         record.shared = shares_out(self._loader)
-        cursor = Cursor(order.batches, record, len(self._keyed), seed, lookahead(self._loader))
+        prepared = self._prepared
+        ahead = None if prepared is not None and prepared.draws_at_once else lookahead(self._loader)
+        cursor = Cursor(order.batches, record, len(self._keyed), seed, ahead)
         if loaded is not None:
             loaded.replay(cursor)
         if skipped:
@@ -100,6 +137,8 @@ class Orders:
         self._before = _Before(self._newest, self.next_epoch, loaded, self._seed, self._seed_given, record.answered)
         self._seed = seed
         self._loaded, self._newest, self.next_epoch = None, (record, order.origin), number + 1
+        if prepared is not None:
+            prepared.begun(record, counts=not skipped)
         return cursor, order.seeding
 
     def begun(self) -> None:
@@ -132,6 +171,8 @@ class Orders:
         if self._newest is not None and not self._newest[0].finished:
             record, origin, begun = *self._newest, True
         else:
+            if self._prepared is not None:
+                self._prepared.number()
             origin = Origin.now(self._loader, kept=self._keeps_workers)
             record, begun = EpochRecord(self.next_epoch, None, None), False
         return save(self._loader, record, origin, self.seed, seed_given=self._seed_given, begun=begun)
@@ -142,6 +183,8 @@ class Orders:
             self._loaded = None
             return
         loaded = Resumption(state, self._loader)
+        if self._prepared is not None:
+            self._prepared.set_epoch(next(iter(loaded.origin.epochs.values()), loaded.epoch))
         loaded.origin.set_epochs(self._loader)
         set_sampler_epoch(self._loader, loaded.epoch, anew=True)
         self._loaded, self.next_epoch = loaded, loaded.epoch
