@@ -65,7 +65,12 @@ class Watch:
     def __init__(self, model: torch.nn.Module) -> None:
         self._key = id(model)
         self._process = os.getpid()
-        self._model = weakref.ref(model, lambda _: self.stop())
+
+        def gone(_: object, python_ends: Callable[[], bool] = sys.is_finalizing) -> None:
+            if not python_ends():  # a model of a script lives until then, when this module's globals are gone
+                self.stop()
+
+        self._model = weakref.ref(model, gone)
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._handles = [
             model.register_forward_pre_hook(_ForwardBegins(), prepend=True),

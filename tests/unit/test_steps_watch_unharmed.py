@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,3 +247,15 @@ def test_importing_the_steps_imports_neither_torch_nor_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_script_that_watches_ends_without_a_word(tmp_path: Path) -> None:
+    """Its model lives until Python ends, when the globals of our modules are gone."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nfrom kernel_monitor import monitor\n"
+        "model = torch.nn.Linear(2, 2)\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "monitor.watch(model, optimizer)\nmodel(torch.ones(1, 2)).sum().backward()\noptimizer.step()\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
