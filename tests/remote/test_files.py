@@ -157,7 +157,7 @@ def test_a_data_set_whose_files_cannot_be_sent(joined: RunningCluster, make: Mak
     assert left_out.id == joined.nodes[1]
     assert left_out.reason == (
         "it does not see the data set's files; share the folder: they cannot be sent to nodes, as Opaque works on the "
-        "pixels itself"
+        "pixels itself (__rsub__)"
     )
 
 

@@ -220,10 +220,10 @@ def test_the_workers_of_a_live_loader_are_known(tmp_path: Path) -> None:
     transform = transforms.Compose([transforms.RandomResizedCrop(16), transforms.ToTensor()])
     loader = switchable(DataLoader(ImageFolder(str(tmp_path), transform), batch_size=2, num_workers=2))
     assert loader.worker_pids == []
-    before = {child.pid for child in psutil.Process().children()}
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
     iterator = iter(loader)
     next(iterator)
-    new = {child.pid for child in psutil.Process().children()} - before
+    new = {child.pid for child in psutil.Process().children(recursive=True)} - before
     assert len(loader.worker_pids) == 2
     assert set(loader.worker_pids) <= new
     for _ in iterator:

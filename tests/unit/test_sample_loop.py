@@ -72,10 +72,12 @@ def test_the_workers_that_are_named_are_workers() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         try:
             with running(0.1) as taken:
-                wait_for(lambda: taken.frames[-1][2]["process/others/count"] == 1)
+                # Other tests may have left the fork server and multiprocessing's tracker in this process.
+                wait_for(lambda: taken.frames[-1][2]["process/others/count"] >= 1)
+                others = taken.frames[-1][2]["process/others/count"]
                 taken.client.send({"do": "roles", "workers": [child.pid]})
                 wait_for(lambda: taken.frames[-1][2]["process/workers/count"] == 1)
-                assert taken.frames[-1][2]["process/others/count"] == 0
+                assert taken.frames[-1][2]["process/others/count"] == others - 1
         finally:
             child.kill()
 
