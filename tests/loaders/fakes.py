@@ -16,7 +16,7 @@ from kernel_monitor.loaders import SwitchableLoader
 from kernel_monitor.loaders.engines.backends import SPECS, Spec
 from kernel_monitor.loaders.engines.engine import Delivery, Engine, Pull
 from kernel_monitor.loaders.engines.setting import Setting
-from kernel_monitor.loaders.plan import Skipped, Slot
+from kernel_monitor.loaders.plan import Skipped, Slot, mark_plain
 
 from .schedule import Config, PlannedFailure
 
@@ -93,7 +93,9 @@ class FakeStage:
         """Raise if this call is to fail."""
         if f"fail {call}" in self.failing:
             self.failing.discard(f"fail {call}")
-            raise PlannedFailure(call)
+            failure = PlannedFailure(call)
+            mark_plain(failure)  # as from torch's own loader
+            raise failure
 
 
 def click(what: str, loader: SwitchableLoader) -> None:

@@ -147,6 +147,9 @@ def test_no_folder_whatever_its_name_is_in_a_state_or_an_event(
         unlisten = listen(events.append)
         try:
             train(root, loaders)
+            deadline = time.monotonic() + 30  # the status is set a moment before the event
+            while "no table in" not in json.dumps(events) and time.monotonic() < deadline:
+                time.sleep(0.01)
         finally:
             unlisten()
         texts = [json.dumps([one.state() for one in loaders[-3:]], ensure_ascii=False), json.dumps(events)]

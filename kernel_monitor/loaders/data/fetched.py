@@ -12,7 +12,7 @@ from torch._utils import ExceptionWrapper
 from ...errors import MonitorError, SampleError
 from ...text import shown
 from ..dry_run.structure import Place
-from ..plan import Skipped, shown_key
+from ..plan import Skipped, is_plain, shown_key
 
 UNREADABLE = (OSError, SyntaxError)  # what opening an image file raises; Pillow has both
 _PACKAGE = str(Path(__file__).parents[2])
@@ -24,6 +24,8 @@ def is_fault(error: BaseException) -> bool:
     A file that cannot be read is no fault. What a library in C raises counts as one where our code calls it; so what
     is taken for a fault is tried once more without this package, and raised if it comes again.
     """
+    if is_plain(error):
+        return False
     if vars(error).get("_is_fault"):  # it comes from a worker, without its traceback
         return True
     last = error.__traceback__

@@ -9,6 +9,7 @@ from typing import Any
 
 from PIL import Image
 
+from ..plan import mark_plain
 from .layouts import Opener, open_as_stored, open_gray
 
 MODES = {open_as_stored: "in the file's own mode", open_gray: "in grey"}
@@ -57,5 +58,7 @@ def data_of(given: Any) -> bytes | None:
 def path_of(given: Any) -> str:
     """The path that a data set gave; TypeError if it gave none."""
     if not isinstance(given, str | os.PathLike):
-        raise TypeError(f"a data set gave {type(given).__name__} for an image file; it must give a path or bytes")
+        error = TypeError(f"a data set gave {type(given).__name__} for an image file; it must give a path or bytes")
+        mark_plain(error)  # of the user's, not a fault of ours
+        raise error
     return os.fsdecode(given)

@@ -22,6 +22,7 @@ import signal
 import socket
 import stat
 import threading
+import warnings
 import weakref
 from collections.abc import Iterable
 from multiprocessing import context, popen_forkserver, process, reduction, resource_tracker, util
@@ -212,6 +213,7 @@ def _surroundings(process_obj: Any) -> dict[str, Any]:
         "environ": dict(os.environ),
         "folder": os.getcwd(),  # noqa: PTH109 - a string
         "collects": gc.isenabled(),
+        "filters": [entry for entry in warnings.filters if entry[2].__module__ != "__main__"],
     }
 
 
@@ -309,6 +311,8 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any]) -> 
                 os.environ.clear()
                 os.environ.update(around["environ"])
                 os.chdir(around["folder"])
+                warnings.resetwarnings()
+                warnings.filters[:] = around["filters"]  # type: ignore[index]
                 made = reduction.pickle.load(file)  # type: ignore[attr-defined]
             finally:
                 del current._inheriting

@@ -114,11 +114,10 @@ class Preparation:
             while pooled is not self._pool[click.target]:  # a knob turned meanwhile has replaced the engine
                 pooled = self._pool[click.target]
                 pooled.prepare()
+            self._state.ready(click)
         except Exception as error:  # whatever the engine's packages raise: the outgoing engine goes on
             log.warning("%s cannot be used", click.target, exc_info=True)
             self._state.failed(click, error)
-            return
-        self._state.ready(click)
 
     def _prepare_in_background(self, click: Click) -> None:
         thread = threading.Thread(target=self._prepare, args=(click,), name=f"prepare {click.target}", daemon=True)
