@@ -192,6 +192,7 @@ def test_a_worker_that_is_killed_while_they_are_ended_raises_nothing(
     assert deliver(loader)[1].tolist() == labels(loader)
 
 
+@pytest.mark.usefixtures("without_dali")
 @pytest.mark.parametrize("backend", ["torchvision", "dali-cpu"])
 def test_release_and_garbage_collection_leave_nothing(folder: Path, backend: str) -> None:
     def build() -> Any:
@@ -223,6 +224,7 @@ def test_release_and_garbage_collection_leave_nothing(folder: Path, backend: str
     assert threads() <= baseline_threads
 
 
+@pytest.mark.usefixtures("without_dali")  # else DALI may be ready before any worker is wanted
 @pytest.mark.parametrize("backend", ["torchvision", "dali-cpu"])
 def test_an_iteration_that_was_left_goes_without_a_collector(folder: Path, backend: str) -> None:
     loader = switchable(DataLoader(ImageFolder(folder, augmented()), batch_size=8, num_workers=2))
@@ -242,6 +244,7 @@ def test_an_iteration_that_was_left_goes_without_a_collector(folder: Path, backe
         gc.enable()
 
 
+@pytest.mark.usefixtures("without_dali")
 def test_release_in_the_middle_loses_nothing(make: Make) -> None:
     loader = make(shuffle=True)
     loader.switch("dali-cpu")
