@@ -28,16 +28,21 @@ class DatasetChanges:
         self._pool = pool
         self._state = state
         self._seen: list[Any] = []  # of the data set, between two batches
+        self._held: list[Any] = []  # the values of its attributes then
 
     def at_boundary(self) -> None:
-        """Between two batches: where torch would see a change of the transform at once, let DALI see it as well."""
+        """Between two batches: where torch would see a change of the data set at once, let other engines see it."""
         if self._state.active == TORCHVISION or isinstance(self._pool[TORCHVISION].engine, WorkersEngine):
             return
         seen = self._source.glance()
-        if not same(seen, self._seen):
+        changed = not same(seen, self._seen)
+        if changed:
             self._seen = seen
             self._source.renew()
             self._translate()
+        held = self._source.held()
+        if changed or not same(held, self._held):
+            self._held = held
             self._pool.data_changed()
 
     def at_epoch(self) -> None:

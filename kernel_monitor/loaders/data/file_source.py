@@ -108,6 +108,10 @@ class FileSource:
             self._failed(error)
             return []
 
+    def held(self) -> list[Any]:
+        """What the data sets that DALI reads by their own code hold in their attributes; compared as `glance` is."""
+        return [value for own in self._owns if own.learnt is not None for value in attributes(own.dataset).values()]
+
     def _glanced(self) -> list[Any]:
         seen: list[Any] = []
         known: set[int] = set()

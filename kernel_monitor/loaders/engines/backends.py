@@ -54,6 +54,7 @@ class Spec:
     build: Callable[[Setting], Engine]  # makes the engine
     uses: frozenset[str]  # the knobs (fields of `Knobs`) that it is built with
     confirm: Callable[[], str | None] = lambda: None  # what to ask a person before switching to it
+    replays: bool = False  # whether it hands out batches of before, whatever the data set has become
     turn: Callable[[Any, Setting], None] | None = (
         None  # changes the knobs of the running engine; None: a new one is made
     )
@@ -216,8 +217,15 @@ SPECS: dict[str, Spec] = {
         Spec(NAME, lambda _: None, _torchvision, frozenset({"workers", "prefetch"})),
         Spec("dali-cpu", _no_dali_cpu, lambda setting: _dali("dali-cpu", setting), _DALI_KNOBS),
         Spec("dali-gpu", _no_gpu, lambda setting: _dali("dali-gpu", setting), _DALI_KNOBS),
-        Spec(SYNTHETIC, lambda _: None, lambda setting: SyntheticEngine(setting.device), frozenset(), lambda: CONFIRM),
-        Spec(RAY, _no_ray, _ray, frozenset({"workers", "prefetch"}), ray_cluster.question, _turn_ray),
+        Spec(
+            SYNTHETIC,
+            lambda _: None,
+            lambda setting: SyntheticEngine(setting.device),
+            frozenset(),
+            lambda: CONFIRM,
+            replays=True,
+        ),
+        Spec(RAY, _no_ray, _ray, frozenset({"workers", "prefetch"}), ray_cluster.question, turn=_turn_ray),
     )
 }
 

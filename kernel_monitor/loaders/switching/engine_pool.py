@@ -75,10 +75,10 @@ class EnginePool:
         return None if pooled is None else getattr(pooled.engine, "limits", None)
 
     def data_changed(self) -> None:
-        """In the middle of an epoch, and to be seen at once: what `ray` computed meanwhile is computed again."""
-        pooled = self._engines.get(RAY)
-        if pooled is not None:
-            pooled.revoke()
+        """In the middle of an epoch, and to be seen at once: what engines have computed ahead is computed again."""
+        for name, pooled in list(self._engines.items()):
+            if name != TORCHVISION and not SPECS[name].replays:
+                pooled.revoke()
 
     @property
     def knobs(self) -> Knobs:
