@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+FORK_SERVER = "km-fork-server"  # name of the process from which workers are forked once DALI runs; 15 bytes at most
 _SAME_S = 0.5  # two processes of one number begin further apart than this
 
 

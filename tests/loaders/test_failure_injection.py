@@ -260,4 +260,4 @@ def test_a_fault_at_any_call_ends_no_loop(
         module = call.callee.partition(":")[0]
         if "kernel_monitor failed" in ran.shown and not any(module.startswith(listed) for listed in LISTED):
             wrong.append(f"{call} ({number}): only the outermost guard caught it")
-    assert not wrong, f"INJECT_SEED={SEED}\n" + "\n".join(wrong)
+    assert not wrong, "\n".join(wrong) + f"\nINJECT_SEED={SEED}"

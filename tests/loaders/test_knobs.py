@@ -31,7 +31,7 @@ def workers() -> set[int]:
     for child in psutil.Process().children(recursive=True):
         try:
             command = " ".join([child.name(), *child.cmdline()])
-            servers = ("resource_tracker", fork_server.NAME)
+            servers = ("resource_tracker", fork_server.FORK_SERVER)
             if child.status() != psutil.STATUS_ZOMBIE and not any(name in command for name in servers):
                 found.add(child.pid)
         except psutil.NoSuchProcess:

@@ -22,8 +22,9 @@ from torchvision.transforms import v2
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import listen, live, switchable
-from kernel_monitor.loaders.engines import fork_server, torch_engine
+from kernel_monitor.loaders.engines import torch_engine
 from kernel_monitor.loaders.loader import _end
+from kernel_monitor.os_process import FORK_SERVER
 
 from .conftest import Make, augmented, dali_begins, deliver, settle, violent
 
@@ -33,7 +34,7 @@ def children() -> set[int]:
     found = set()
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            servers = ("resource_tracker", "forkserver", fork_server.NAME)
+            servers = ("resource_tracker", "forkserver", FORK_SERVER)
             if not any(name in " ".join([child.name(), *child.cmdline()]) for name in servers):
                 found.add(child.pid)
     return found

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.metrics import GROUPS, METRICS, matching
+from kernel_monitor.os_process import FORK_SERVER
 from kernel_monitor.sample.host.processes import ROLES, ProcessTree, ProcSource, PsutilSource, Source, Usage
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -92,6 +93,7 @@ def test_the_roles(proc: Fake) -> None:
     proc.put(202, KERNEL, name="pt_data_worker", command="python\0spawn\0")
     proc.put(203, KERNEL, command="python\0named\0")
     proc.put(204, KERNEL, name=") S 1 (", command="sh\0")
+    proc.put(205, KERNEL, name=FORK_SERVER, command="python\0-m\0kernel\0")  # forked, but no worker
     proc.put(50, 204)  # a child of a child, with a lower number
     proc.put(300, 1, name="pt_data_worker", command="python\0-m\0kernel\0")  # somebody else's
     tree = proc.tree()
@@ -101,10 +103,10 @@ def test_the_roles(proc: Fake) -> None:
         "kernel": 1,
         "workers": 3,
         "sampler": 1,
-        "others": 2,
+        "others": 3,
     }
     assert found["process/kernel/memory"] == 1000 * PAGE
-    assert tree.pids == {KERNEL, own, 201, 202, 203, 204, 50}
+    assert tree.pids == {KERNEL, own, 201, 202, 203, 204, 205, 50}
     tree.set_workers([])
     assert read(tree, 2.0)["process/workers/count"] == 2
 

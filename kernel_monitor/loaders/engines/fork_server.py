@@ -30,8 +30,8 @@ from multiprocessing.forkserver import read_signed, write_signed
 from typing import Any, ClassVar
 
 from ...errors import MonitorError
+from ...os_process import FORK_SERVER
 
-NAME = "km-fork-server"  # of the process, 15 bytes at most
 MOST_FDS = 64  # descriptors that one worker is given; a DataLoader's need about ten
 PATIENCE_S = 30.0  # in which the server has forked a worker; else the loop goes on without
 POLL_S = 1.0  # after which the server looks whether its parent has gone, where the kernel does not tell it
@@ -334,7 +334,7 @@ def _introduce(*, ends_with_thread: bool) -> None:
 
     with contextlib.suppress(OSError, AttributeError):
         prctl = ctypes.CDLL(None).prctl
-        prctl(15, NAME.encode())  # PR_SET_NAME
+        prctl(15, FORK_SERVER.encode())  # PR_SET_NAME
         if ends_with_thread:  # the signal comes when the forking thread ends: of no use for another one than the main
             prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

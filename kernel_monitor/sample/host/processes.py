@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import psutil
 
+from ...os_process import FORK_SERVER
 from .. import procfs
 from ..probe import NAN, Probe
 from ..procfs import LINUX
@@ -246,7 +247,8 @@ class ProcessTree(Probe):
             return "kernel"
         if pid == self._own:
             return "sampler"
-        if pid in self._named or member.usage.name == _WORKER or member.forked:
+        forked = member.forked and member.usage.name != FORK_SERVER  # a copy of the kernel, too, but it loads nothing
+        if pid in self._named or member.usage.name == _WORKER or forked:
             return "workers"
         return "others"
 
