@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import select
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from multiprocessing.connection import wait
 from typing import Any
 
 from ..os_process import child_environment
@@ -120,7 +120,7 @@ class GatewayClient:
                 f"Ranks cannot join: {address} (no process that listens can be started: {error})."
             ) from None
         out = process.stdout
-        if out is None or not select.select([out], [], [], START_S)[0]:
+        if out is None or not wait([out.fileno()], START_S):
             self.stop()
             raise JoinError(f"Ranks cannot join: {address} (nothing listens there after {START_S:g} s).")
         said = _said(out.readline())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import sys
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from random import randint
@@ -201,6 +203,33 @@ def test_arrays_of_which_each_worker_would_get_a_copy_are_limited(monkeypatch: p
     dali_begins()
     with pytest.raises(MonitorError, match=r"each would get a copy of 0\.0 GB of NumPy arrays; a torch.Tensor or"):
         loader.set(workers=2)
+
+
+@pytest.mark.usefixtures("without_dali")
+@pytest.mark.parametrize("filtered", ["ignore", "error"])
+def test_workers_have_the_surroundings_of_the_process(
+    filtered: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Warns(Dataset[Any]):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            try:
+                warnings.warn("one of the user's", UserWarning, stacklevel=1)
+            except UserWarning:
+                return os.environ.get("OF_A_CELL"), Path.cwd().name, True
+            return os.environ.get("OF_A_CELL"), Path.cwd().name, False
+
+    loader = loader_of(Warns())
+    dali_begins()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OF_A_CELL", "yes")  # all of these changed since the fork server was made
+    with warnings.catch_warnings():
+        warnings.simplefilter(filtered)
+        found = unforked(loader)
+    assert {sample for batch in found for sample in batch} == {("yes", tmp_path.name, filtered == "error")}
+    loader.release()
 
 
 def test_without_cloudpickle_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,7 +21,7 @@ from torchvision.datasets.folder import pil_loader
 from kernel_monitor.loaders import switchable
 from kernel_monitor.loaders.engines import fork_server
 
-from .conftest import draw_photo, settle
+from .conftest import dali_begins, draw_photo, settle
 
 BATCH = 16  # samples; 243 make 16 batches
 ENGINES = ["torchvision", "dali-cpu"]
@@ -250,3 +252,24 @@ def test_without_workers_across_a_switch_in_the_middle(data: ImageFolder) -> Non
     assert progressive(loader, data, between) == expected
     assert len(loader.history) == 6
     loader.release()
+
+
+@pytest.mark.usefixtures("without_dali")
+def test_a_process_with_many_open_files_gets_workers(folder: Path) -> None:
+    """`select` takes no descriptor above 1,023."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] != resource.RLIM_INFINITY and limits[1] < 1400:
+        pytest.skip("this machine's hard limit of descriptors is below 1,400")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 1400), limits[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        dali_begins()
+        loader = switchable(DataLoader(ImageFolder(folder, fixed(48)), BATCH, num_workers=1))
+        assert sizes(loader) == {48}
+        assert len(loader.worker_pids) == 1
+        assert "without workers" not in loader.state()["status"]
+        loader.release()
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

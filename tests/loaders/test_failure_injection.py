@@ -50,6 +50,7 @@ LISTED = {
     "loaders/orders.py": "the same",
     "loaders/resume.py": "the same",
     "loaders/order_generators.py": "the same",
+    "loaders/attributes.py": "reads the attributes of samplers and data sets for these",
     "loaders/random_streams.py": "the generators that keep a sample's numbers apart from the training's",
     "loaders/dataset_changes.py": "what the engines are shown of the data set at the start of an epoch",
     "loaders/data": "the same: it is examined there",

@@ -17,7 +17,6 @@ import fcntl
 import gc
 import io
 import os
-import select
 import signal
 import socket
 import stat
@@ -26,6 +25,7 @@ import warnings
 import weakref
 from collections.abc import Iterable
 from multiprocessing import context, popen_forkserver, process, reduction, resource_tracker, util
+from multiprocessing.connection import wait  # select() takes no descriptor above 1,023
 from multiprocessing.forkserver import read_signed, write_signed
 from typing import Any, ClassVar
 
@@ -109,15 +109,19 @@ class ForkServer:
             raise NoWorkers.ended() from error
         os.close(data_r)
         os.close(status_w)
+        started = False
         try:
-            if not select.select([status_r], [], [], PATIENCE_S)[0]:
-                raise TimeoutError
-            pid = read_signed(status_r)
             with os.fdopen(data_w, "wb") as file:
+                if not wait([status_r], PATIENCE_S):
+                    raise TimeoutError
+                pid = read_signed(status_r)
                 file.write(data)
+            started = True
         except (OSError, EOFError) as error:  # TimeoutError is an OSError
-            os.close(status_r)
             raise NoWorkers("a worker could not be forked, or ended before it had been sent the data set") from error
+        finally:
+            if not started:
+                os.close(status_r)
         return pid, status_r
 
     def close(self) -> None:
@@ -251,7 +255,7 @@ def _accept(requests: socket.socket, parent: int, handlers: dict[int, Any]) -> N
     signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
     statuses: dict[int, int] = {}  # of each living worker, the pipe for its exit status
     while os.getppid() == parent:
-        ready, _, _ = select.select([requests.fileno(), wake_r], [], [], POLL_S)
+        ready = wait([requests.fileno(), wake_r], POLL_S)
         if wake_r in ready:
             os.read(wake_r, 4096)
             _reap(statuses)
@@ -306,7 +310,10 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any]) -> 
         with os.fdopen(data, "rb") as file:
             current._inheriting = True
             try:
-                around = reduction.pickle.load(file)  # type: ignore[attr-defined]
+                try:
+                    around = reduction.pickle.load(file)  # type: ignore[attr-defined]
+                except EOFError:  # nobody wants this worker any more
+                    os._exit(code)
                 current.name, current.authkey = around["name"], around["authkey"]
                 os.environ.clear()
                 os.environ.update(around["environ"])
