@@ -19,6 +19,7 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import Knobs, SwitchableLoader, listen, switchable
 from kernel_monitor.loaders.engines import fork_server, torch_engine, worker_start
+from kernel_monitor.os_process import FORK_SERVER
 
 from .conftest import Make, augmented, dali_begins, deliver, settle
 
@@ -31,7 +32,7 @@ def workers() -> set[int]:
     for child in psutil.Process().children(recursive=True):
         try:
             command = " ".join([child.name(), *child.cmdline()])
-            servers = ("resource_tracker", fork_server.FORK_SERVER)
+            servers = ("resource_tracker", FORK_SERVER)
             if child.status() != psutil.STATUS_ZOMBIE and not any(name in command for name in servers):
                 found.add(child.pid)
         except psutil.NoSuchProcess:
