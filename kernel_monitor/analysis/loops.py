@@ -79,6 +79,11 @@ def of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
     return found
 
 
+def aside(steps: StepTable) -> frozenset[str]:
+    """Ids of the loaders whose loops stand beside another one, by all steps that were kept."""
+    return beside(of_steps(steps, -math.inf, math.inf))
+
+
 def trained(segments: Sequence[Segment]) -> list[Segment]:
     """The segments of loops that stand beside no other."""
     aside = beside(of_segments(segments))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import MonitorError
 from ..store import Snapshot
-from .changes import changes
+from .changes import changes, headline
 from .cost import costs, feeding, node_price, number
 from .decision import Decision
 from .epoch_counts import epoch_counts
@@ -19,7 +19,7 @@ from .frames import Frames
 from .gains import Pair, pairs, tried
 from .job_cost import job_costs
 from .job_figures import in_words, job_figures
-from .loops import in_use, representative, standing, withheld
+from .loops import aside, in_use, representative, standing, withheld
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
 from .rules import evaluate, warnings
 from .segments import segments
@@ -129,6 +129,7 @@ def analyse(
         ),
         verdicts=tuple(with_advice),
         changes=compared,
+        headline=attempt("The switch that says most", lambda: headline(parts, compared, aside(snapshot.steps)), None),
         findings=tuple(sorted(findings, key=lambda finding: ORDER[finding.state])),
         costs=()
         if per_hour is None

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..analysis.gains import Pair, pair
-from ..analysis.live_segment import live_verdict
+from ..analysis.gains import Pair, pairs
+from ..analysis.live_segment import CHANGES, live_verdict
 from ..analysis.results import Advice, Verdict, plain
-from ..analysis.switches import LONGEST_S, asked, first
 from ..protocol.analysis_states import GainState, Kind, VerdictState
 from ..store import Store
 from .loop_warnings import LoopWarnings
 from .offers import Offers, under_way
 
 PERIOD_S = 2.0  # between two verdicts while a page is watching
+STALE = 0.02  # of the time since the newest change: so old may be what is known of switches
 LOOKED_AT_S = 75.0  # length of the past that is analysed, so that the cost does not grow with the session
 CHARTS = ("cpu", "gpu", "images", "wait", "processes")  # whose series a verdict needs
 
@@ -47,7 +47,9 @@ class CurrentVerdict:
         self._due = 0.0
         self._last_error = ""
         self._last_event = 0  # the newest event that `predict` has seen
-        self._switched: dict[int, Pair | None] = {}  # by event id, of switches whose minute afterwards is over
+        self._switched: tuple[Pair, ...] = ()  # what switches measured, at `_switched_at` (session s), of events
+        self._switched_at = self._switched_due = 0.0
+        self._switched_of: list[int] = []  # their ids
 
     def refresh(
         self, now: float, states: Sequence[State], tasks: State | None = None, strip: State | None = None
@@ -140,18 +142,16 @@ class CurrentVerdict:
                 fields = {key: event[key] for key in ("loader", "source", "target")}
                 add_event("prediction", event["time"], **fields, gains=gains)
 
-    def _pairs(self, now: float, events: Sequence[Mapping[str, Any]]) -> list[Pair]:
-        """What was measured before and after each switch; computed again until the time compared is over."""
-        done = [event for event in events if event["kind"] == "switch"]
-        fresh = [event for event in done if event["id"] not in self._switched]
-        found: dict[int, Pair | None] = {}
-        if fresh:
-            steps = self._store.steps.table(min(asked(dict(event)) for event in fresh) - LONGEST_S)
-            found = {event["id"]: pair(steps, events, event) for event in fresh}
-            settled = [event for event in fresh if now > first(dict(event)) + LONGEST_S]
-            self._switched |= {event["id"]: found[event["id"]] for event in settled}
-        both = {**self._switched, **found}
-        return [measured for event in done if (measured := both[event["id"]]) is not None]
+    def _pairs(self, now: float, events: Sequence[Mapping[str, Any]]) -> tuple[Pair, ...]:
+        """What was measured before and after each switch; the longer ago the newest is, the more rarely computed."""
+        cuts = [event for event in events if event["kind"] in CHANGES]
+        ids = [event["id"] for event in cuts]
+        if not any(event["kind"] == "switch" for event in cuts):
+            return ()
+        if ids != self._switched_of or not self._switched_at <= now < self._switched_due:
+            self._switched, self._switched_of, self._switched_at = pairs(self._store.steps.table(), cuts), ids, now
+            self._switched_due = now + STALE * max(0.0, now - float(cuts[-1]["time"]))
+        return self._switched
 
     def _failed(self, error: Exception, states: Sequence[State]) -> VerdictState | None:
         """An undetermined verdict with the error as its reason; a repeated error is logged once."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .._version import __version__
 from ..analysis import strip as switch_strip
 from ..analysis.machine_limits import allowed_cores
-from ..analysis.switches import LONGEST_S, asked, first, switches
+from ..analysis.switches import first, switches
 from ..protocol import message_types
 from ..protocol.analysis_states import Findings
 from ..protocol.message_types import Figures, Frame, Glance, MachineFigures
@@ -29,8 +29,8 @@ from .settings import Settings
 
 GLANCE_PERIOD_S = 1.0
 STRIP_PERIOD_S = 1.0
+STRIP_SHARE = 0.02  # of the time since the last switch, which may pass before the strip is computed again
 STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
-SETTLED_S = 60.0  # for this long after its first batch an engine may deliver batches that it had prefetched
 
 
 class Publisher:
@@ -168,18 +168,17 @@ class Publisher:
         publish(message_types.FRAME, content, [encode_values(values)])
 
     def _refresh_strip(self, row: Row) -> None:
-        if row.time < self._strip_due:
+        if row.time < self._strip_due and self._store.last_event == self._strip_of:
             return
-        self._strip_due = row.time + STRIP_PERIOD_S
+        self._strip_of = self._store.last_event
         events = self._store.events()
         done = switches(events)
-        # A minute on each side is compared (analysis.switches); after that the text cannot change.
-        if not done or (self._strip_of == len(done) and row.time > first(done[-1]) + LONGEST_S + SETTLED_S):
-            return
-        self._strip_of = len(done)
-        since = asked(done[-1]) - LONGEST_S - SETTLED_S
-        rows, steps = self._store.rows(self._store.seq_before(since), STRIP_CHARTS), self._store.steps.table(since)
-        self.strip = switch_strip(rows, events, row.states, steps)
+        # The longer the sides that are compared, the less a second more can change.
+        since = row.time - first(done[-1]) if done else 0.0
+        self._strip_due = row.time + max(STRIP_PERIOD_S, STRIP_SHARE * since)
+        if done:
+            steps = self._store.steps.table()
+            self.strip = switch_strip(self._store.rows(charts=STRIP_CHARTS), events, row.states, steps)
 
 
 def machine_figures(rows: Rows, *, loaders: Sequence[str]) -> MachineFigures:

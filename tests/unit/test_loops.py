@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kernel_monitor.analysis import measure, strip
+from kernel_monitor.analysis import strip
+from kernel_monitor.analysis.frames import Frames
 from kernel_monitor.analysis.live_segment import live_verdict
 from kernel_monitor.analysis.loops import Loop, beside, of_segments, of_steps
 from kernel_monitor.analysis.session_analysis import analyse
@@ -119,7 +120,8 @@ def test_two_loaders_of_one_loop_do_not_pause_for_each_other(step: Callable[[int
     runs = [Run(0, 60, step=step, wait=0.1, loader=TRAIN), Run(0.2, 60, step=step, wait=0.1, loader=VAL)]
     snapshot = build(60, runs=runs, loaders=NAMES)
     for loader in NAMES:
-        assert measure(snapshot, loader, 0, 60).seconds == pytest.approx(59, abs=1)
+        frames = Frames(snapshot)
+        assert frames.window[frames.of(loader)].sum() == pytest.approx(59, abs=1)
 
 
 def taken(kernel: float, while_evaluating: float, evaluation: float = 4.0) -> object:

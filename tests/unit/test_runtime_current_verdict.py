@@ -75,7 +75,7 @@ def test_a_switch_of_minutes_ago_is_not_forgotten(monkeypatch: pytest.MonkeyPatc
     said = one.judge(200.0, states)
     assert said is not None
     assert said["advice"].startswith("dali-cpu would not be faster here: steps 60 % longer when it was in use.")
-    monkeypatch.setattr(judging, "pair", lambda *_args: pytest.fail("it was looked at before"))
+    monkeypatch.setattr(judging, "pairs", lambda *_args: pytest.fail("it was looked at before"))
     assert one.judge(200.0, states) == said
 
 
