@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 FEW = 9.95  # below it, one decimal is shown
+LEAST = 0.05  # below it, 0 is shown
 ALIKE = 0.05  # two rates this close to each other are called alike
 
 
@@ -12,7 +13,7 @@ def figure(value: float) -> str:
     """`1,280`, `27` or `5.3`: of images/s, of ms, of %, of s; `–` where it is not known."""
     if not math.isfinite(value):
         return "–"
-    return f"{value:,.0f}" if abs(value) >= FEW or value == 0 else f"{value:.1f}"
+    return f"{value:,.0f}" if abs(value) >= FEW or abs(value) < LEAST else f"{value:.1f}"
 
 
 def rounded(value: float) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..analysis.gains import Pair, pairs
 from ..analysis.live_segment import CHANGES, live_verdict
+from ..analysis.loops import LoopTimes
 from ..analysis.results import Advice, Verdict, plain
 from ..protocol.analysis_states import GainState, Kind, VerdictState
 from ..store import Store
@@ -39,12 +40,14 @@ class CurrentVerdict:
         calibrate: Callable[[str], object],
         past: Callable[[], Mapping[str, Sequence[State]]] = dict,
     ) -> None:
-        self.verdict: VerdictState | None = None
+        self.verdict: VerdictState | None = None  # of the loop under way, or of the one that ended last (`over`)
         self.offers = Offers()
+        self._loops = LoopTimes()
         self._warnings = LoopWarnings(store, past)
         self._store = store
         self._calibrate = calibrate
         self._due = 0.0
+        self._judged_to = -1.0  # when the newest step ended that `verdict` knows of
         self._last_error = ""
         self._last_event = 0  # the newest event that `predict` has seen
         self._switched: tuple[Pair, ...] = ()  # what switches measured, at `_switched_at` (session s), of events
@@ -71,18 +74,30 @@ class CurrentVerdict:
                 self._calibrate_if_bound(found)
             backs = () if strip is None else ((strip["loader"], strip.get("back")),)
             self.offers.judge(now, found, states, busy=bool(busy), backs=backs)
-            self.verdict = self._warned(found, now, states)
+            newest = self._store.steps.newest
+            if found is None and self.verdict is not None and self.verdict["over"] and self._judged_to == newest:
+                return  # it was judged with its last steps
+            self._judged_to = newest
+            self.verdict = self._warned(self._ended(now, states) if found is None else found, now, states)
         except Exception as error:  # noqa: BLE001 - frames and the recording must go on
             self.verdict = self._failed(error, states)
 
     def kind(self, now: float) -> Kind | None:
-        """The kind of the newest verdict; None if there is none or it is out of date."""
-        return None if self.verdict is None or now > self._due + PERIOD_S else self.verdict["kind"]
+        """The kind of the newest verdict; None if there is none, it is out of date, or its loop is over."""
+        known = self.verdict
+        return None if known is None or known["over"] or now > self._due + PERIOD_S else known["kind"]
+
+    @property
+    def main(self) -> str | None:
+        """The id of the loader whose loop trains, as last looked at; None before the first step."""
+        return self._loops.main()
 
     def judge(self, now: float, states: Sequence[State], *, loader: str | None = None) -> VerdictState | None:
-        """The verdict at a session time on a loader (its id; by default the one that delivered last), or None."""
+        """The verdict at a session time on a loader (its id; by default the loop under way, else the last), or None."""
         found = self._judge(now, states, loader=loader)
         self._calibrate_if_bound(found)
+        if found is None and loader is None:
+            found = self._ended(now, states)
         return self._warned(found, now, states)
 
     def _warned(self, found: dict[str, Any] | None, now: float, states: Sequence[State]) -> VerdictState | None:
@@ -108,8 +123,28 @@ class CurrentVerdict:
             kept = int(np.searchsorted(rows.time, now, side="right"))
             rows = replace(rows, seq=rows.seq[:kept], time=rows.time[:kept], values=rows.values[:kept])
             steps = replace(steps, rows=steps.rows[: int(np.searchsorted(steps.rows["end"], now, side="right"))])
+        self._loops.add(store.steps.table(self._loops.since))
+        return live_verdict(
+            rows,
+            steps,
+            events,
+            states,
+            last=self.verdict,
+            loader=loader,
+            switched=self._pairs(now, events),
+            aside=self._loops.aside(),
+        )
+
+    def _ended(self, now: float, states: Sequence[State]) -> dict[str, Any] | None:
+        """The verdict on the loop that ended last, by all its steps since the last change; None if there was none."""
+        store, loader = self._store, self._loops.main()
+        if loader is None:
+            return None
+        events, steps = store.events(), store.steps.table()
         switched = self._pairs(now, events)
-        return live_verdict(rows, steps, events, states, last=self.verdict, loader=loader, switched=switched)
+        aside = self._loops.aside()
+        rows = store.rows(charts=CHARTS)
+        return live_verdict(rows, steps, events, states, loader=loader, switched=switched, aside=aside, over=True)
 
     def gains(self, now: float, state: State, *, before: int | None = None) -> list[GainState]:
         """The predicted gains of changes of one loader, as `analysis.results.Gain` in JSON; see `_judge`."""
@@ -163,4 +198,4 @@ class CurrentVerdict:
             return None
         sentence = f"No verdict can be reached: {cause}"
         verdict = Verdict("undetermined", None, sentence, (Advice("Please report this error."),))
-        return cast("VerdictState", {**plain(verdict), "loader": states[-1]["id"]})
+        return cast("VerdictState", {**plain(verdict), "loader": states[-1]["id"], "over": False})

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from .._version import __version__
 from ..analysis import strip as switch_strip
+from ..analysis.frames import IDLE_S
 from ..analysis.machine_limits import allowed_cores
 from ..analysis.switches import first, switches
 from ..protocol import message_types
@@ -51,7 +52,8 @@ class Publisher:
         self._tasks = tasks
         self._publish: Publish | None = None
         self._strip_due = 0.0
-        self._strip_of = 0
+        self._strip_of = 0  # the newest event that it knows of
+        self._strip_to = -1.0  # when the newest step ended that it knows of
         self._glance_due = 0.0
         self._sent_event = 0
         self._sent: dict[str, Any] = {"offers": []}
@@ -87,11 +89,12 @@ class Publisher:
         }
 
     def findings(self) -> Findings:
-        """`verdict` as last computed, open `offers`, what is said of `ranks`, `diagnosing` and `profiling`."""
+        """`verdict` and `main` loader as last computed, open `offers`, what is said of `ranks`, and tasks."""
         return {
             "verdict": self.current.verdict,
             "offers": self.current.offers.standing,
             "ranks": self._session.ranks.sentences(),
+            "main": self.current.main,
             **self._tasks(),
         }
 
@@ -133,7 +136,9 @@ class Publisher:
         session, store = self._session, self._store
         last = max(1, round(GLANCE_PERIOD_S / self._settings().interval))
         now = session.session_time(time.monotonic())
-        loaders = [loader.id for loader in session.tracker.loaders()]
+        loaders, main = [loader.id for loader in session.tracker.loaders()], self.current.main
+        if main in {source.id for source in session.tracker.sources()}:
+            loaders = [str(main)]
         return {
             **machine_figures(store.rows(store.last_seq - last), loaders=loaders),
             "kind": None if now is None else self.current.kind(now),
@@ -168,9 +173,11 @@ class Publisher:
         publish(message_types.FRAME, content, [encode_values(values)])
 
     def _refresh_strip(self, row: Row) -> None:
-        if row.time < self._strip_due and self._store.last_event == self._strip_of:
+        ended = self._store.steps.newest
+        paused = ended > self._strip_to and row.time > ended + IDLE_S  # the last steps count, too
+        if row.time < self._strip_due and self._store.last_event == self._strip_of and not paused:
             return
-        self._strip_of = self._store.last_event
+        self._strip_of, self._strip_to = self._store.last_event, ended
         events = self._store.events()
         done = switches(events)
         # The longer the sides that are compared, the less a second more can change.

@@ -171,5 +171,5 @@ def test_while_it_evaluates_the_gain_asked_for_is_that_of_the_training() -> None
     assert gain["low"] < 1 - 112.5 / 195 < gain["high"]
     newest = live_verdict(rows_of(snapshot), snapshot.steps, (), states)
     assert newest is not None
-    assert newest["loader"] == VAL
+    assert newest["loader"] == TRAIN, "the evaluation under way is beside it"
     assert live_verdict(rows_of(snapshot), snapshot.steps, (), states, loader="loader-9") is None
