@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from kernel_monitor.analysis import analyse, strip
 from kernel_monitor.analysis.switch_comparison import SwitchComparison, comparison
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.store import Snapshot
-from tests.unit.sessions import Run, build, switch
+from tests.unit.sessions import Run, build, rows_of, switch
 
 TORCH, DALI = "torchvision", "dali-cpu"
 
@@ -115,3 +116,52 @@ def test_nothing_was_measured() -> None:
     found = Monitor().comparison()
     assert isinstance(found, SwitchComparison)
     assert str(found) == "Nothing was measured: %monitor in a cell before the training starts the monitor."
+
+
+def test_the_training_is_said_and_not_the_short_loop_that_switched_last() -> None:
+    """As at the quickstart's end: the main loader's swap, then a short loop over a data set of one's own."""
+    runs = [
+        Run(0, 40, step=0.3, wait=0.21),
+        Run(40, 80, step=0.2, wait=0.06),
+        Run(81, 84, step=0.1, loader="loader-2"),
+        Run(84, 86, step=0.1, loader="loader-2"),
+    ]
+    events = [switch(40, TORCH, DALI, asked=39.999), switch(84, TORCH, DALI, asked=83.999, loader="loader-2")]
+    snapshot = build(87, runs=runs, events=events, loaders={"loader-1": "train", "loader-2": "own"})
+    text = said(snapshot)
+    first = "train: dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160 images/s (1.50 × faster)"
+    assert text.startswith(first)
+    assert " own: dali-cpu took over from torchvision" in text
+    counts = "(928 images in 2.9 s before, 512 images in 1.6 s after)"
+    assert text.endswith(f"but too little was measured to compare {counts}: each side takes 10 steps and 2 s.")
+    shown = strip(snapshot, snapshot.events, snapshot.loaders)
+    assert shown is not None
+    assert (shown["loader"], shown["text"]) == ("loader-2", "own: torchvision → dali-cpu: measuring…")
+    later = strip(rows_of(build(110, runs=runs, events=events)), snapshot.events, snapshot.loaders, snapshot.steps)
+    assert later is not None
+    assert later["loader"] == "loader-1"
+    assert later["text"].startswith("train: 107 → 160 images/s while it loops, 1.50 × faster (")
+    assert analyse(snapshot).headline == comparison_of(snapshot)
+    # Asked for, the short loop is said.
+    assert said(snapshot, "own").startswith("own: dali-cpu took over")
+
+
+def comparison_of(snapshot: Snapshot) -> Any:
+    found = analyse(snapshot)
+    (made,) = [one for one in found.changes if one.after == "train/2"]
+    return made
+
+
+def test_a_validation_that_was_switched_last_does_not_stand_for_the_training() -> None:
+    runs, events = [], []
+    for epoch, (train, val) in enumerate(((0.3, 0.1), (0.2, 0.1), (0.2, 0.05), (0.2, 0.05))):
+        at = 40.0 * epoch
+        runs += [Run(at, at + 30, step=train, wait=train / 2), Run(at + 30, at + 40, step=val, loader="loader-2")]
+    events = [switch(40.1, TORCH, DALI, asked=40.0), switch(110.1, TORCH, DALI, asked=110.0, loader="loader-2")]
+    snapshot = build(160, runs=runs, events=events)
+    assert said(snapshot).startswith("train: dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160")
+
+
+def test_replayed_batches_stand_for_nothing_where_a_real_engine_was_measured() -> None:
+    found = said(session((TORCH, 12, 0.3, 0.21), (DALI, 12, 0.2, 0.06), ("synthetic", 60, 0.1, 0.001)))
+    assert found.startswith("dali-cpu took over from torchvision")
