@@ -37,6 +37,7 @@ export class FakeSource implements MonitorSource {
   analysis: AnalysisState | null = null;
   stats = {} as StreamStats;
   canStart = false;
+  busy = false;
   readonly connectionChanged = new Emitter<words.Connection>();
   readonly opened = new Emitter<Schema>();
   readonly arrived = new Emitter<Rows>();

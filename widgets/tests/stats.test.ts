@@ -89,7 +89,8 @@ describe('the figures that matter', () => {
     };
     expect(shown(mig, 30, () => 1).numbers.GPU).toBe('none: Not Supported');
     const none = { ...makeSchema(NAMES), gpus: [], gpu_reason: 'no driver' };
-    expect(shown(none, 30, () => 1).numbers.GPU).toBe('none: no driver');
+    const tiles = [...shown(none, 30, () => 1).el.children] as HTMLElement[];
+    expect(tiles.map(tile => tile.hidden)).toEqual([false, false, false, true]);
     const names = [...NAMES, 'gpu/0/utilisation', 'gpu/1/utilisation'];
     const two = { ...makeSchema(names), gpus: [gpu, { ...gpu, index: 1 }] };
     expect(shown(two, 30, (_, column) => column * 10).numbers['2 GPUs']).toBe('55 %');

@@ -195,6 +195,8 @@ export class StatsView {
     this.tiles.forEach(tile => {
       const { label } = tile.kind;
       const isGpu = label === 'GPU';
+      // Without a GPU there is no tile: the charts have one line that says why.
+      tile.el.hidden = isGpu && gpus === 0 && schema.gpus.length === 0;
       tile.update(
         this.readings,
         label === 'CPU'
@@ -251,9 +253,9 @@ function figure(value: number, unit: string): string {
 }
 
 /** Why no GPU reports its utilisation. */
-function whyNone({ gpus, gpu_reason: reason }: Schema): string {
+function whyNone({ gpus }: Schema): string {
   const metric = gpus.map(({ reasons }) => reasons.utilisation).find(words => words !== undefined);
-  return metric ?? reason ?? 'not known yet';
+  return metric ?? 'not known yet';
 }
 
 /** `2 cores` */
