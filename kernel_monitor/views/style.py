@@ -108,7 +108,7 @@ def heading(name: str, title: str, note: str | None = None) -> Pane:
     if note:
         words.append(Span(children=[f" · {note}" if title else note], style={"opacity": "0.75"}))
     style = {
-        "padding": f"5px {RIGHT}px 0 {LEFT}px",
+        "padding": f"5px {RIGHT if title else 0}px 0 {LEFT}px",
         "font": f"{'12' if title else '10.5'}px/1.35 {FONT}",
         "color": "inherit",
         "overflow-wrap": "anywhere",
