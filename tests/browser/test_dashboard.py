@@ -173,6 +173,8 @@ def test_two_loaders_with_hostile_names(lab: Lab, images: Path) -> None:
     lab.run_cell(0)
     lab.wait_running(CELL)
     groups = lab.dashboard().get_by_role("radiogroup")
+    expect(groups).to_have_count(1)
+    lab.dashboard().get_by_role("button", name=name).click()
     expect(groups).to_have_count(2)
     lab.dashboard().get_by_role("radiogroup", name=name).get_by_role("radio", name="dali-cpu", exact=True).click()
     expect(lab.dashboard()).to_contain_text(name)

@@ -5,7 +5,7 @@ import { Controls } from '../src/page/controls.js';
 import { decode } from '../src/stream/message_check.js';
 import type { LoaderState } from '../src/stream/page_messages.js';
 import { golden } from './fakes.js';
-import { FakeSource } from './fakesource.js';
+import { FakeSource, training } from './fakesource.js';
 
 const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 const strip = decode('SubscribeReply', golden('reply-subscribe').content).strip;
@@ -407,15 +407,8 @@ describe('the strip', () => {
 
 describe('several loaders', () => {
   const [first] = new FakeSource().loaders;
-  const own = { ...first!, epoch: 4, samples: 10, planned: 1000 };
-  const other = {
-    ...own,
-    id: 'v',
-    name: 'val',
-    epoch: 0,
-    backend: 'dali-cpu',
-    status: 'val rests'
-  };
+  const own = first!;
+  const other = { ...own, id: 'v', name: 'val', backend: 'dali-cpu', status: 'val rests' };
   const fold = (): HTMLButtonElement[] => [
     ...document.querySelectorAll<HTMLButtonElement>('.km-fold:not([hidden])')
   ];
@@ -424,9 +417,12 @@ describe('several loaders', () => {
       .filter(group => group.closest('[hidden]') === null)
       .map(el => document.getElementById(el.getAttribute('aria-labelledby')!)!.textContent);
   const two = (change: Partial<LoaderState> = {}): void =>
-    mount(one => (one.loaders = [{ ...other, ...change }, own]));
+    mount(one => {
+      one.loaders = [{ ...other, ...change }, own];
+      one.analysis = training(own.id);
+    });
 
-  it('are one large one, which has delivered most, and a line for each other', () => {
+  it('are one large one, whose loop trains, and a line for each other', () => {
     two();
     expect(groups()).toEqual(['Loader train <b>']);
     expect(fold().map(el => el.textContent)).toEqual(['val · dali-cpu']);
@@ -465,16 +461,19 @@ describe('several loaders', () => {
     fold()[0]!.click();
     radio('torchvision').focus();
     const before = [...document.querySelectorAll('.km-loader')];
-    source.loaders = [{ ...other, epoch: 9 }, own];
-    controls.update();
-    source.loaders = [other, own];
-    controls.update();
+    for (const id of [other.id, own.id]) {
+      source.analysis = training(id);
+      controls.update();
+    }
     expect([...document.querySelectorAll('.km-loader')]).toEqual(before);
     expect(document.activeElement!.closest('[hidden]')).toBeNull();
   });
 
   it('count one that has ended last', () => {
-    mount(one => (one.loaders = [{ ...own, ended: true }, other]));
+    mount(one => {
+      one.loaders = [{ ...own, ended: true }, other];
+      one.analysis = training(own.id);
+    });
     expect(groups()).toEqual(['Loader val']);
     expect(fold().map(el => el.textContent)).toEqual([`${own.name} · ended`]);
   });

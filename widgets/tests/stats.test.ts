@@ -1,10 +1,11 @@
 import { describe, expect, it } from 'vitest';
 
 import { running } from '../src/stream/connection.js';
+import type { AnalysisState } from '../src/analysis/analysis.js';
 import { StatsView } from '../src/charts/stats.js';
 import type { LoaderState, Schema } from '../src/stream/page_messages.js';
 import { makeRows, makeSchema, range } from './fakes.js';
-import { FakeSource } from './fakesource.js';
+import { FakeSource, training } from './fakesource.js';
 
 const state = new FakeSource().loaders[0]!;
 const NAMES = ['cpu/0/busy', 'cpu/1/busy', 'loader/l/images', 'loader/l/wait', 'loader/l/step'];
@@ -12,6 +13,7 @@ const LIVE = {
   recorded: null,
   connection: running(0.1),
   loaders: [] as readonly LoaderState[],
+  analysis: null as AnalysisState | null,
   busy: true
 };
 
@@ -76,12 +78,13 @@ describe('the figures that matter', () => {
       name.replace('/t/', '/v/')
     ]);
     const loaders = [
-      { ...state, id: 'v', name: 'val' },
-      { ...state, id: 't', name: 'train', epoch: 9 }
+      { ...state, id: 't', name: 'train' },
+      { ...state, id: 'v', name: 'val' }
     ];
     const values = [640, 80, 10, 90, 40, 100];
     const { numbers, titles } = shown(makeSchema(names), 100, (_, column) => values[column]!, {
-      loaders
+      loaders,
+      analysis: training('t')
     });
     expect(numbers).toMatchObject({ 'images/s, train': '640', 'waiting for data, train': '25 %' });
     expect(titles[0]).toMatch(/^train: images per second of the wall clock, mean of the last 2 s/);

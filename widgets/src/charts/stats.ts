@@ -221,7 +221,7 @@ export class StatsView {
   }
 
   /** Show what there is now, at most twice a second; nothing of a session of the past. */
-  update({ recorded, connection, loaders, busy }: Shown): void {
+  update({ recorded, connection, loaders, analysis, busy }: Shown): void {
     const now = performance.now();
     const { schema } = this.readings;
     this.el.hidden =
@@ -234,7 +234,8 @@ export class StatsView {
     this.shownAt = now;
     const cores = coresOf(schema).length;
     const gpus = columnsOf(schema, GPUS).length;
-    const main = loaders.find(({ id }) => id === mainLoader(loaders));
+    const id = mainLoader(loaders, analysis);
+    const main = loaders.find(loader => loader.id === id);
     const loops = this.readings.placesOf(main?.id ?? null);
     const span = this.readings.span(loops, busy);
     const name = loaders.length > 1 ? (main?.name ?? '') : '';
@@ -260,7 +261,7 @@ export class StatsView {
   }
 }
 
-type Shown = Pick<MonitorSource, 'recorded' | 'connection' | 'loaders' | 'busy'>;
+type Shown = Pick<MonitorSource, 'recorded' | 'connection' | 'loaders' | 'analysis' | 'busy'>;
 
 /** One number with its trend. */
 class Tile {

@@ -1,21 +1,17 @@
-/** Which of several loaders is shown large: the one that trains. */
+/** Which of several loaders is shown large: that of the loop that trains. */
 
+import type { AnalysisState } from '../analysis/analysis.js';
 import type { LoaderState } from '../stream/page_messages.js';
 
-/** The id of the loader that has delivered most, of those that are still there; null where there is none. */
-export function mainLoader(loaders: readonly LoaderState[]): string | null {
-  let main: LoaderState | null = null;
-  for (const loader of loaders) {
-    const isBetter: boolean =
-      main === null ||
-      (main.ended === true && loader.ended !== true) ||
-      (main.ended === loader.ended && delivered(loader) > delivered(main));
-    main = isBetter ? loader : main;
-  }
+/** Its id: the kernel's choice; before a loop has run, of the loaders that are still there the first. */
+export function mainLoader(
+  loaders: readonly LoaderState[],
+  analysis: AnalysisState | null
+): string | null {
+  const judged = analysis?.verdict?.loader ?? [...(analysis?.verdicts.keys() ?? [])].at(-1);
+  const main =
+    loaders.find(({ id, ended }) => id === judged && ended !== true) ??
+    loaders.find(({ ended }) => ended !== true) ??
+    loaders.at(-1);
   return main?.id ?? null;
-}
-
-/** Samples over all its epochs. */
-function delivered({ epoch, planned, samples }: LoaderState): number {
-  return epoch * (planned ?? samples) + samples;
 }

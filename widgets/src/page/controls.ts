@@ -285,7 +285,7 @@ export class Controls {
       }
     }
     const isOnly = loaders.length === 1;
-    const main = mainLoader(loaders);
+    const main = mainLoader(loaders, this.source.analysis);
     for (const state of loaders) {
       const control = this.byId.get(state.id) ?? this.addLoader(state);
       control.placeActions(isOnly ? this.actions : null);
