@@ -71,8 +71,9 @@ def curves(
 ) -> figure:
     """A figure of lines of one unit from 0 up to `end`, or as high as what is visible, without data.
 
-    Its source is called `<name>-lines`. With `means` the values are dots, and the lines their means of two seconds,
-    from the source `<name>-means`.
+    Its source is called `<name>-lines`. With `means` the lines are means of two seconds, from the source
+    `<name>-means`, and durations are dots besides. A rate has no dots: a row holds whole batches, so its own values lie
+    on a few levels, which say nothing of the loop and look like faulty data.
     """
     y_range = Range1d(start=0, end=end) if end is not None else DataRange1d(start=0, range_padding=0.12, default_span=1)
     p = new_figure(page, name, height, y_range)
@@ -84,6 +85,7 @@ def curves(
     p.yaxis.ticker = BasicTicker(desired_num_ticks=4 if height >= HEIGHT else 3, num_minor_ticks=0)
     columns = {f"y{k}": line.series for k, line in enumerate(lines)}
     columns |= {f"z{k}": line.also[0] for k, line in enumerate(lines) if line.also}
+    with_dots = means and unit == "ms"
     raw = _source(f"{name}-lines", {"kind": "lines", "columns": columns}, columns)
     source = raw
     if means:
@@ -91,7 +93,7 @@ def curves(
     drawn: list[GlyphRenderer[Any]] = []
     dots: list[GlyphRenderer[Any]] = []
     for k, line in enumerate(lines):
-        if means:
+        if with_dots:
             dot = Scatter(x="time", y=f"y{k}", size=2.5, fill_color=line.color, fill_alpha=0.16, line_color=None)
             dots.append(p.add_glyph(raw, dot))
         dash: str | list[int] = {"dashed": [6, 3], "dotted": [2, 3]}.get(line.dash, "solid")
@@ -121,7 +123,7 @@ def curves(
 
 
 def key(name: str, entries: Sequence[Entry]) -> Pane:
-    """A legend. As DOM, so that long names of users wrap and are cut short."""
+    """A legend. As DOM, so that long names of users wrap."""
     line = {
         "display": "flex",
         "flex-wrap": "wrap",
@@ -131,7 +133,7 @@ def key(name: str, entries: Sequence[Entry]) -> Pane:
         "color": "inherit",
     }
     entry = {"display": "flex", "gap": "4px", "align-items": "center", "min-width": "0", "max-width": "100%"}
-    text = {"min-width": "0", "overflow": "hidden", "text-overflow": "ellipsis", "white-space": "nowrap"}
+    text = {"min-width": "0", "overflow-wrap": "anywhere"}
     shown: list[Any] = []
     for words, color, stroke in entries:
         swatch = Div(style={"flex": "none", "width": "18px", "border-top": f"2px {stroke} {color}"})

@@ -6,12 +6,9 @@ so that a GPU that differs from the others stands out. Lines have one colour per
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bokeh.models import Range1d
-from bokeh.models.annotations import BoxAnnotation, Label
 from bokeh.models.ui import UIElement
 from bokeh.plotting import figure
 
@@ -20,7 +17,7 @@ from ..store.charts import chart_series
 from ..store.schema import Gpu
 from .curves import LOW, Curve, Entry, chart, curve_color
 from .heatmap import Group, Row, heatmap, row_height
-from .style import FONT, GRID, NEUTRAL, Page, add_marks, heading, missing, new_figure
+from .style import NEUTRAL, Page, heading, missing
 
 
 @dataclass(frozen=True)
@@ -40,6 +37,8 @@ ENGINES = (
     Metric("jpeg", "JPEG engine", "JPEG"),
     Metric("ofa", "optical flow", "flow"),
 )
+NO_NVML = {"NVML Shared Library Not Found": "NVML not found"}
+"""What NVML says in more words than a line has room for."""
 COUNTERS = (
     Metric("sm_active", "SM active", "SM"),
     Metric("sm_occupancy", "SM occupancy", "occup."),
@@ -51,7 +50,7 @@ COUNTERS = (
 def gpu(schema: Schema, page: Page) -> list[UIElement]:
     """Utilisation, memory (of its total) and power (of its limit) of each GPU and memory of its MIG instances, in %.
 
-    Without GPUs, NVML's reason; nothing before the first hello.
+    Without GPUs, one line with NVML's reason; nothing before the first hello.
     """
     if schema.gpus:
         mig = [_mig(schema, name) for name in chart_series(schema, "gpu") if "/mig/" in name]
@@ -60,7 +59,7 @@ def gpu(schema: Schema, page: Page) -> list[UIElement]:
         title = heading("gpu", "GPU, % of maximum", f"{times}{', '.join(names)}")
         return [title, _rows(schema, page, "gpu", LOAD, mig, keep=True)]
     if schema.gpu_reason:
-        return [heading("gpu", "GPU"), _reason(schema.gpu_reason, page)]
+        return [heading("gpu", "", f"No NVIDIA GPU: {NO_NVML.get(schema.gpu_reason, schema.gpu_reason)}")]
     return []
 
 
@@ -150,42 +149,6 @@ def _mig(schema: Schema, series: str) -> Row:
     names = {(str(gpu.index), str(mig["index"])): f" ({mig['name']})" for gpu in schema.gpus for mig in gpu.mig}
     name = f"GPU {index} MIG {instance}{names.get((index, instance), '')}"
     return Row(series, f"{name} {words}", f"MIG {index}:{instance}")
-
-
-def _reason(reason: str, page: Page) -> figure:
-    # A label on a canvas does not wrap by itself; 22 characters fit beside the axis of a 260 px sidebar.
-    lines = textwrap.wrap(f"No GPU: {reason}", 22) or ["No GPU"]
-    p = new_figure(page, "gpu", 14 * len(lines) + 8, Range1d(start=0, end=1))
-    p.yaxis.ticker = []
-    p.ygrid.grid_line_color = None
-    p.add_layout(
-        BoxAnnotation(
-            fill_color=GRID,
-            fill_alpha=0.16,
-            line_color=None,
-            hatch_pattern="right_diagonal_line",
-            hatch_color=GRID,
-            hatch_alpha=0.12,
-            hatch_scale=8,
-        )
-    )
-    p.add_layout(
-        Label(
-            x=8,
-            y=0.5,
-            x_units="screen",
-            text="\n".join(lines),
-            text_baseline="middle",
-            text_font=FONT,
-            text_font_size="11.5px",
-            text_color=NEUTRAL,
-            text_line_height=1.15,
-            tags=["ink"],
-            name="gpu-reason",
-        )
-    )
-    add_marks(page, p)
-    return p
 
 
 def _curves(schema: Schema, part: str, unit: str, word: str = "", dash: str = "solid") -> list[Curve]:

@@ -65,6 +65,11 @@ def row_height(count: int) -> int:
     return 2
 
 
+def tall_row(count: int) -> int:
+    """Pixels of a row that also has its share of the room of a GPU's rows, where there is no GPU."""
+    return min(36, row_height(count) + 64 // count)
+
+
 def heatmap(
     page: Page,
     name: str,

@@ -11,7 +11,7 @@ from ..analysis.machine_limits import allowed_cores, limits_note, memory_note
 from ..store import Schema
 from ..store.charts import PROCESS_ROLES
 from .curves import LOW, Curve, chart, curve_color
-from .heatmap import Group, Row, heatmap
+from .heatmap import Group, Row, heatmap, tall_row
 from .style import Page, heading, missing
 
 OTHER = 1 << 16  # number of the group of cores that the topology lacks
@@ -35,7 +35,7 @@ def cpu(schema: Schema, page: Page) -> list[UIElement]:
         rows.append(Row(f"cpu/{core}/busy", label, short, hatched=core not in allowed))
     return [
         heading("cpu", "CPU busy, % per core", limits_note(schema)),
-        heatmap(page, "cpu", rows, levels=levels),
+        heatmap(page, "cpu", rows, levels=levels, pixels=None if schema.gpus else tall_row(len(rows))),
     ]
 
 

@@ -100,16 +100,16 @@ class Page:
 
 
 def heading(name: str, title: str, note: str | None = None) -> Pane:
-    """The heading of a chart: its title with the unit, and a note.
+    """The heading of a chart: its title with the unit, and a note; without a title the note alone, a quiet line.
 
     As DOM: it wraps in a narrow sidebar, is read by assistive technology, and is not painted again with every frame.
     """
-    words: list[Any] = [Span(children=[title], style={"font-weight": "600"})]
+    words: list[Any] = [Span(children=[title], style={"font-weight": "600"})] if title else []
     if note:
-        words.append(Span(children=[f" · {note}"], style={"opacity": "0.75"}))
+        words.append(Span(children=[f" · {note}" if title else note], style={"opacity": "0.75"}))
     style = {
-        "padding": f"5px {RIGHT}px 0 {LEFT}px",
-        "font": f"12px/1.35 {FONT}",
+        "padding": f"5px {RIGHT if title else 0}px 0 {LEFT}px",
+        "font": f"{'12' if title else '10.5'}px/1.35 {FONT}",
         "color": "inherit",
         "overflow-wrap": "anywhere",
     }

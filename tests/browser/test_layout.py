@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
+from kernel_monitor.views.heatmap import tall_row
+
 from .accessibility import serious
 from .lab import CELL, SIDEBAR, Lab, Server
 from .test_dashboard import LOADER, SHOW
@@ -39,8 +41,44 @@ PLACES = """([where, frame]) => {
     const cpu = el.monitor.document.get_model_by_name('cpu');
     const [begin, end] = place(figures[0]);
     rows.heatmap = [begin + cpu.outer_height - cpu.inner_height, end];
-    return { ...rows, sideways: document.documentElement.scrollWidth > innerWidth };
+    const all = figures.map(place);
+    return { ...rows, figures: all, sideways: document.documentElement.scrollWidth > innerWidth };
 }"""
+# Words that are cut, or beyond the edge, and that no title has.
+CUT = """(where) => {
+    const el = document.querySelector(where);
+    const edge = el.getBoundingClientRect().right;
+    const cut = [];
+    const look = (root) => {
+        for (const part of root.querySelectorAll('*')) {
+            if (part.shadowRoot) look(part.shadowRoot);
+            const box = part.getBoundingClientRect();
+            const words = part.textContent.trim();
+            if (words === '' || box.width <= 1 || box.height <= 1 || !part.checkVisibility()) continue;
+            const style = getComputedStyle(part);
+            const hides = style.overflowX !== 'visible' || style.overflowY !== 'visible';
+            const over = part.scrollWidth > part.clientWidth + 1 || part.scrollHeight > part.clientHeight + 1;
+            const isCut = (hides && over && style.display !== 'inline') || box.right > edge + 1;
+            if (isCut && !part.closest('[title]:not([title=""])')) {
+                cut.push(`${part.className || part.tagName}: ${words.slice(0, 80)}`);
+            }
+        }
+    };
+    look(el);
+    return cut;
+}"""
+TWO = """
+val = switchable(DataLoader(ImageFolder({root!r}, transform), batch_size=16, num_workers=1), name="val")
+"""
+TURNS = """
+import time
+while True:
+    for turn in (loader, val):
+        for k, (images, labels) in enumerate(turn):
+            time.sleep(0.02)
+            if turn is val and k > 5:
+                break
+"""
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +157,45 @@ def test_in_a_narrow_sidebar_the_heatmap_begins_within_360_pixels(running: Lab) 
     assert _places(running, SIDEBAR, ".km-sidebar")["heatmap"][0] <= 360
 
 
+@pytest.mark.parametrize("pixels", [260, 210])
+def test_nothing_is_cut_without_a_tooltip(running: Lab, pixels: int) -> None:
+    running.open_sidebar()
+    running.wait_running(SIDEBAR)
+    dashboard = running.dashboard(SIDEBAR)
+    dashboard.get_by_role("radio", name="dali-cpu", exact=True).click()
+    strip = dashboard.locator(".km-strip")
+    expect(strip).to_contain_text(re.compile(r"\d → [\d,.]+ images/s"), timeout=60_000)
+    dashboard.evaluate("(el, width) => { el.style.width = `${width}px`; }", pixels)
+    try:
+        running.page.wait_for_timeout(700)
+        assert running.page.evaluate(CUT, SIDEBAR) == []
+        # What is left out of a line is in its title.
+        assert "ms" in str(dashboard.locator(".km-verdict-line").get_attribute("title"))
+        assert "data wait" in str(strip.locator("summary").get_attribute("title"))
+        expect(strip.locator("summary")).not_to_contain_text("data wait", use_inner_text=True)
+        expect(dashboard.locator(".km-verdict-line")).to_contain_text(re.compile(r"\d %"), use_inner_text=True)
+        for opened in (dashboard.locator(".km-verdict summary"), strip.locator("summary")):
+            opened.click()
+            assert running.page.evaluate(CUT, SIDEBAR) == []
+            opened.click()
+    finally:
+        dashboard.evaluate("(el) => { el.style.width = ''; }")
+
+
+def test_without_a_gpu_there_is_one_line_and_a_larger_heatmap(running: Lab) -> None:
+    schema = "monitor.source.schema"
+    if running.monitor(CELL, f"{schema}.gpus.length"):
+        pytest.skip("this machine has a GPU")
+    dashboard = running.dashboard(CELL)
+    line = dashboard.get_by_text("No NVIDIA GPU: ")
+    expect(line).to_have_count(1)
+    assert line.bounding_box()["height"] < 30  # type: ignore[index]
+    expect(dashboard.locator(".km-stat:visible")).to_have_count(3)
+    cores = running.monitor(CELL, f"{schema}.cpus.length")
+    pixels = running.monitor(CELL, "monitor.document.get_model_by_name('cpu').inner_height")
+    assert pixels >= cores * tall_row(cores)
+
+
 @pytest.mark.parametrize("how", ["zoom", "contrast", "reduced", "dark"])
 def test_it_stays_readable(running: Lab, how: str) -> None:
     """200 % of size, colours of the system's own, less motion, the dark theme: nothing is cut or too faint."""
@@ -152,3 +229,60 @@ def test_it_stays_readable(running: Lab, how: str) -> None:
         page.emulate_media(forced_colors="none", reduced_motion="no-preference")
         page.set_viewport_size({"width": 1280, "height": 800})
         running.command("apputils:change-theme", {"theme": "JupyterLab Light"})
+
+
+def test_of_two_loaders_one_is_large_and_the_charts_are_on_the_first_screen(
+    browser: Browser, lab_server: Server, images: Path
+) -> None:
+    lab = Lab(browser, lab_server, tools=False)
+    root = str(images)
+    try:
+        cells = (LOADER.format(root=root) + TWO.format(root=root), SHOW, TURNS)
+        lab.open(lab_server.notebook("two-loaders.ipynb", *cells))
+        lab.run_cell(0)
+        lab.wait_for_idle()
+        sidebar = lab.open_sidebar()
+        lab.run_cell(1)
+        lab.wait_running(SIDEBAR)
+        lab.run_cell(2)
+        line = sidebar.get_by_role("button", name=re.compile(r"^val · torchvision"))
+        expect(line).to_have_text(re.compile(r"images/s$"), timeout=60_000)
+        expect(sidebar.locator(".km-verdict:visible")).not_to_contain_text("No verdict yet", timeout=60_000)
+        expect(sidebar.get_by_role("radiogroup")).to_have_count(1)
+        expect(sidebar.locator(".km-stat-label").first).to_have_text("images/s, loader-1")
+        figures = lab.page.evaluate(PLACES, [SIDEBAR, ".km-sidebar"])["figures"]
+        height = sidebar.bounding_box()["height"]  # type: ignore[index]
+        # The cores and the images per second, with an offer above them, too.
+        assert all(bottom <= height for _, bottom in figures[:2]), (figures, height)
+        assert serious(lab.page, SIDEBAR) == []
+        line.focus()
+        line.press("Enter")
+        expect(line).to_have_attribute("aria-expanded", "true")
+        expect(sidebar.get_by_role("radiogroup", name="Loader val")).to_be_visible()
+        line.press("Space")
+        expect(line).to_have_attribute("aria-expanded", "false")
+        expect(sidebar.get_by_role("radiogroup")).to_have_count(1)
+        assert lab.errors == []
+    finally:
+        lab.close()
+        lab_server.end_kernels()
+
+
+def test_while_a_cell_runs_without_a_loader_it_says_so_and_advises_after_it(lab: Lab, tmp_path: Path) -> None:
+    over = tmp_path / "over"
+    wait = f"import os, time\nwhile not os.path.exists({str(over)!r}): time.sleep(0.1)"
+    lab.open(lab.server.notebook("no-loader.ipynb", "%load_ext kernel_monitor\n%monitor start", wait))
+    lab.run_cell(0)
+    lab.wait_for_idle()
+    lab.run_cell(1)
+    sidebar = lab.open_sidebar()
+    lab.wait_running(SIDEBAR)
+    runs = sidebar.get_by_text("A cell is running; no DataLoader has been wrapped yet.")
+    snippet = sidebar.get_by_text("from kernel_monitor import switchable")
+    expect(runs).to_be_visible()
+    expect(snippet).to_be_hidden()
+    over.touch()
+    lab.wait_for_idle()
+    expect(snippet).to_be_visible()
+    expect(runs).to_be_hidden()
+    assert "switchable\nloader = switchable(" in snippet.inner_text()

@@ -21,6 +21,7 @@ from bokeh.models import (
     LinearColorMapper,
     Plot,
     Range1d,
+    Scatter,
     VSpan,
     VStrip,
 )
@@ -30,7 +31,7 @@ from bokeh.models.text import PlainText
 from kernel_monitor.store import LoaderInfo, Schema
 from kernel_monitor.views import document, layout
 from kernel_monitor.views.__main__ import main
-from kernel_monitor.views.heatmap import row_height
+from kernel_monitor.views.heatmap import row_height, tall_row
 from tests.unit.test_diagnose import session
 
 HOSTILE = "</script><img src=x onerror=alert(1)> $$x^2$$ \\[y\\] @{y0}"
@@ -105,7 +106,6 @@ def test_the_sources_are_the_documented_ones() -> None:
     # The lowest row first: utilisation stands on top.
     assert found["gpu-tiles"]["rows"] == ["gpu/0/power", "gpu/0/memory", "gpu/0/utilisation"]
     assert found["gpu-tiles"]["labels"] == ["GPU 0 power", "GPU 0 memory", "GPU 0 busy"]
-    assert found["images-lines"] == {"kind": "lines", "columns": {"y0": "loader/loader-1/images"}}
     assert found["images-means"] == {"kind": "means", "columns": {"y0": "loader/loader-1/images"}, "seconds": 2.0}
     steps = {"y0": "loader/loader-1/wait", "y1": "loader/loader-1/step"}
     assert found["wait-lines"] == {"kind": "lines", "columns": steps}
@@ -156,7 +156,9 @@ def test_only_the_curves_scale_a_chart() -> None:
     for name in ("images", "wait"):
         (figure,) = [one for one in plots(schema()) if one.name == name]
         sources = {one.data_source.name for one in figure.y_range.renderers}
-        assert sources == {f"{name}-lines", f"{name}-means"}
+        assert sources == {"wait-lines", "wait-means"} if name == "wait" else {"images-means"}
+        # A row holds whole batches: of a rate, its own values would be dots on two lines.
+        assert bool(every(figure, Scatter)) == (name == "wait")
 
 
 def test_missing_is_transparent_and_the_scale_is_0_to_100() -> None:
@@ -166,17 +168,28 @@ def test_missing_is_transparent_and_the_scale_is_0_to_100() -> None:
     assert (mapper.palette[0], mapper.palette[-1]) == ("#440154", "#FDE724")
 
 
-def test_without_a_gpu_the_row_gives_nvmls_own_words() -> None:
-    item = document(schema(gpu_reason="Driver Not Loaded"))
-    (label,) = [one for one in models(item, "Label") if one["attributes"]["name"] == "gpu-reason"]
-    assert label["attributes"]["text"].replace("\n", " ") == "No GPU: Driver Not Loaded"
-    assert "gpu-tiles" not in json.dumps(item)
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("Driver Not Loaded", "Driver Not Loaded"), ("NVML Shared Library Not Found", "NVML not found")],
+)
+def test_without_a_gpu_one_line_says_why_and_the_cores_have_its_room(reason: str, said: str) -> None:
+    without = schema(gpu_reason=reason)
+    assert "".join(words(layout(without), "gpu-title")) == f"No NVIDIA GPU: {said}"
+    assert [one.name for one in plots(without)] == ["cpu", "images", "wait"]
+    with_gpu, alone = (plots(of)[0].height for of in (schema(gpus=1), without))
+    assert alone >= with_gpu + 20
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4, 8, 16, 32, 64, 128, 256])
+def test_rows_without_a_gpu_take_no_more_than_a_gpu_would(cores: int) -> None:
+    assert tall_row(cores) <= 36
+    assert cores * (tall_row(cores) - row_height(cores)) <= 64
 
 
 def test_before_the_first_hello_and_without_loaders_there_is_nothing_to_draw() -> None:
     nothing = schema(cpus=(), gpu_reason=None, loaders=())
     assert plots(nothing) == []
-    assert [one.name for one in plots(schema(loaders=()))] == ["cpu", "gpu"]
+    assert [one.name for one in plots(schema(loaders=()))] == ["cpu"]
 
 
 def test_nothing_needs_eval() -> None:
@@ -205,9 +218,9 @@ def test_words_of_others_are_plain_text() -> None:
 
 @pytest.mark.parametrize("cores", [1, 2, 4, 8, 16, 32, 64, 128, 256])
 def test_the_rows_are_readable_and_the_chart_fits_a_screen(cores: int) -> None:
-    height = cores * row_height(cores)
+    height = cores * tall_row(cores)
     assert height <= 520
-    assert row_height(cores) >= 2
+    assert tall_row(cores) >= row_height(cores) >= 2
     ticks = plots(schema(cores=cores))[0].left[0].ticker.ticks
     assert ticks[0] == 0.5
     assert len(ticks) == cores or height / len(ticks) >= 20

@@ -164,7 +164,7 @@ def test_what_a_machine_lacks_is_one_line_with_the_reason_and_no_figure() -> Non
         cores=4, gpus=0, charts=CHART_IDS, without=("pressure/", "process/", "disk/", "network/"), reasons=reasons
     )
     charts = layout(of)
-    assert [one.name for one in every_figure(charts)] == ["cpu", "gpu", "images", "wait", "memory", "memory-amount"]
+    assert [one.name for one in every_figure(charts)] == ["cpu", "images", "wait", "memory", "memory-amount"]
     assert words(charts, "pressure-title")[1] == " · this kernel has no /proc/pressure"
     assert words(charts, "processes-title")[1] == " · may not be read"
     assert words(charts, "io-title")[1] == " · not measured by this sampler"

@@ -5,7 +5,7 @@ import { Controls } from '../src/page/controls.js';
 import { decode } from '../src/stream/message_check.js';
 import type { LoaderState } from '../src/stream/page_messages.js';
 import { golden } from './fakes.js';
-import { FakeSource } from './fakesource.js';
+import { FakeSource, training } from './fakesource.js';
 
 const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 const strip = decode('SubscribeReply', golden('reply-subscribe').content).strip;
@@ -310,14 +310,40 @@ describe('status and buttons', () => {
     ]);
   });
 
-  it('invite where there is no loader', () => {
-    mount(one => (one.loaders = []));
-    expect(status()).toBe('Measuring every 0.1 s.');
-    const invitation = document.querySelector<HTMLElement>('.km-invitation')!;
-    expect(invitation.hidden).toBe(false);
-    expect(invitation.textContent).toContain(
-      'loader = switchable(loader)  # from kernel_monitor import switchable'
-    );
+  it('say without a loader what runs, and how to wrap one only where nothing is about to', () => {
+    vi.useFakeTimers();
+    try {
+      mount(one => {
+        one.loaders = [];
+        one.busy = true;
+      });
+      const part = (name: string): HTMLElement => document.querySelector(`.km-invitation${name}`)!;
+      const after = (ms: number): boolean[] => {
+        vi.advanceTimersByTime(ms);
+        controls.update();
+        return ['', ' > span', ' .km-advice'].map(name => !part(name).hidden);
+      };
+      expect(status()).toBe('Measuring every 0.1 s.');
+      expect(after(0)).toEqual([true, true, false]);
+      expect(part(' > span').textContent).toBe(
+        'A cell is running; no DataLoader has been wrapped yet.'
+      );
+      // A cell that runs for long may iterate one that is not wrapped.
+      expect(after(61_000)).toEqual([true, true, true]);
+      // Between two cells.
+      source.busy = false;
+      expect(after(0)[0]).toBe(false);
+      expect(after(6000)).toEqual([true, false, true]);
+      expect(part(' code').textContent).toBe(
+        'from kernel_monitor import switchable\nloader = switchable(loader)'
+      );
+      source.busy = true;
+      expect(after(0)).toEqual([true, true, false]);
+      source.loaders = [state];
+      expect(after(0)[0]).toBe(false);
+    } finally {
+      vi.useRealTimers();
+    }
   });
 
   it('work once at a time and show how they failed', async () => {
@@ -377,5 +403,79 @@ describe('the strip', () => {
     controls.update();
     expect(el().querySelector('.km-strip-text')?.textContent).toBe('measuring…');
     expect(el().querySelectorAll('tbody tr')).toHaveLength(0);
+  });
+});
+
+describe('several loaders', () => {
+  const [first] = new FakeSource().loaders;
+  const own = first!;
+  const other = { ...own, id: 'v', name: 'val', backend: 'dali-cpu', status: 'val rests' };
+  const fold = (): HTMLButtonElement[] => [
+    ...document.querySelectorAll<HTMLButtonElement>('.km-fold:not([hidden])')
+  ];
+  const groups = (): string[] =>
+    all('radiogroup')
+      .filter(group => group.closest('[hidden]') === null)
+      .map(el => document.getElementById(el.getAttribute('aria-labelledby')!)!.textContent);
+  const two = (change: Partial<LoaderState> = {}): void =>
+    mount(one => {
+      one.loaders = [{ ...other, ...change }, own];
+      one.analysis = training(own.id);
+    });
+
+  it('are one large one, whose loop trains, and a line for each other', () => {
+    two();
+    expect(groups()).toEqual(['Loader train <b>']);
+    expect(fold().map(el => el.textContent)).toEqual(['val · dali-cpu']);
+    expect(fold()[0]!.title).toBe('val: val rests');
+    expect(status()).not.toContain('val');
+    // The large one stands first.
+    expect(document.querySelector('.km-loader .km-fold')!.hasAttribute('hidden')).toBe(true);
+    mount();
+    expect(fold()).toEqual([]);
+  });
+
+  it('are opened by a click, and stay so', () => {
+    two();
+    const [line] = fold();
+    expect(line!.getAttribute('aria-expanded')).toBe('false');
+    const body = document.getElementById(line!.getAttribute('aria-controls')!)!;
+    line!.click();
+    controls.update();
+    expect([line!.getAttribute('aria-expanded'), body.hidden]).toEqual(['true', false]);
+    expect(groups()).toHaveLength(2);
+    expect(status()).toContain('val: val rests');
+    line!.click();
+    controls.update();
+    expect([line!.getAttribute('aria-expanded'), body.hidden]).toEqual(['false', true]);
+  });
+
+  it('are shown where something happens in them', () => {
+    for (const change of [{ wanted: 'torchvision' }, { lost: 1 }]) {
+      two(change);
+      expect(groups()).toHaveLength(2);
+    }
+  });
+
+  it('are not folded or moved under the keyboard', () => {
+    two();
+    fold()[0]!.click();
+    radio('torchvision').focus();
+    const before = [...document.querySelectorAll('.km-loader')];
+    for (const id of [other.id, own.id]) {
+      source.analysis = training(id);
+      controls.update();
+    }
+    expect([...document.querySelectorAll('.km-loader')]).toEqual(before);
+    expect(document.activeElement!.closest('[hidden]')).toBeNull();
+  });
+
+  it('count one that has ended last', () => {
+    mount(one => {
+      one.loaders = [{ ...own, ended: true }, other];
+      one.analysis = training(own.id);
+    });
+    expect(groups()).toEqual(['Loader val']);
+    expect(fold().map(el => el.textContent)).toEqual([`${own.name} · ended`]);
   });
 });

@@ -67,7 +67,15 @@ describe('what images cost', () => {
   it('keeps the room of its longest figures, so that a shorter one moves nothing', () => {
     const control = new LoaderControl(state, {} as LoaderActions);
     const found = { diagnoses: [], profiles: [] };
-    const around = { named: false, recorded: false, live: true, analysis: null, found };
+    const around = {
+      named: false,
+      beside: false,
+      rate: null,
+      recorded: false,
+      live: true,
+      analysis: null,
+      found
+    };
     const line = control.el.querySelector<HTMLElement>('.km-cost')!;
     const rooms = [695, 1005, 68].map(rate => {
       control.update(state, {

@@ -23,6 +23,21 @@ import { golden } from './fakes.js';
 
 const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 
+/** What the kernel says while the loop of this loader is the one that trains. */
+export function training(loader: string): AnalysisState {
+  const { content } = golden('analysis');
+  const { verdict } = decode('Frame', { ...golden('frame').content, ...content });
+  return {
+    verdict: { ...verdict!, loader },
+    verdicts: new Map([[loader, { ...verdict!, loader }]]),
+    offers: [],
+    diagnosing: null,
+    profiling: null,
+    ranks: [],
+    alone: null
+  };
+}
+
 export class FakeSource implements MonitorSource {
   connection: words.Connection = words.running(0.1);
   session: string | null = 's';
@@ -37,6 +52,7 @@ export class FakeSource implements MonitorSource {
   analysis: AnalysisState | null = null;
   stats = {} as StreamStats;
   canStart = false;
+  busy = false;
   readonly connectionChanged = new Emitter<words.Connection>();
   readonly opened = new Emitter<Schema>();
   readonly arrived = new Emitter<Rows>();

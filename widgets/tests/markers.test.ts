@@ -96,6 +96,35 @@ describe('labels', () => {
     expect(apart([label(40), label(41, 'synthetic', 'right')], view)).toEqual([true, true]);
   });
 
+  it('stand over their line where neither side has room, within the frame', () => {
+    const source = new FakeModel('ColumnDataSource', 'markers');
+    const glyph = new FakeModel('Text', null);
+    const labels = new FakeModel('GlyphRenderer', 'marker-labels', [], { glyph });
+    const tag = { kind: 'markers', events: ['job-switch'] } as const;
+    const markers = new Markers(source, tag, schema, [labels]);
+    const narrow = { start: ORIGIN * 1000, end: (ORIGIN + 60) * 1000, width: 150 };
+    const words = 'dali-cpu on 2 ranks';
+    for (let at = 0; at <= 60; at += 1) {
+      const event = { id: 1, kind: 'job-switch', time: at, label: words };
+      markers.flush([event], narrow);
+      const { align, offset } = source.data as { align: string[]; offset: number[] };
+      const near = (at / 60) * narrow.width + offset[0]!;
+      const room = 14 + 6 * words.length;
+      const [from, to] = align[0] === 'right' ? [near - room, near] : [near, near + room];
+      expect(from, `at ${at}`).toBeGreaterThanOrEqual(-1);
+      expect(to, `at ${at}`).toBeLessThanOrEqual(narrow.width + 1);
+    }
+  });
+
+  it('are cut to the frame', () => {
+    const source = new FakeModel('ColumnDataSource', 'markers');
+    const tag = { kind: 'markers', events: ['mark'] } as const;
+    const narrow = { start: ORIGIN * 1000, end: (ORIGIN + 60) * 1000, width: 104 };
+    const event = { id: 1, kind: 'mark', time: 1, label: 'before the learning rate falls' };
+    new Markers(source, tag, schema).flush([event], narrow);
+    expect(source.data.label).toEqual(['before the le…']);
+  });
+
   it('all have room before the charts are laid out', () => {
     const chart = new FakeModel('Figure', 'cpu');
     expect(apart([label(50), label(50)], viewOf(null, chart))).toEqual([true, true]);

@@ -30,6 +30,12 @@ export function percent(share: Figure): string {
   return share > 0 && share < 0.005 ? '<1 %' : `${WHOLE.format(share * 100)} %`;
 }
 
+/** A sentence and the counts behind it: `291 → 432 images/s` and ` (3,264 in 11 s → 3,328 in 8 s)`. */
+export function countsApart(sentence: string): [words: string, counts: string] {
+  const at = /\s\([^()]*\)\.?$/.exec(sentence)?.index ?? sentence.length;
+  return [sentence.slice(0, at), sentence.slice(at)];
+}
+
 /** With its unit, if there is a figure. */
 export function withUnit(value: Figure, unit: string): string {
   return isKnown(value) ? `${number(value)} ${unit}` : '–';

@@ -1,6 +1,7 @@
 /** What the last switch changed, as one line and, opened, as a table. */
 
-import { button, element, setText } from '../page/dom.js';
+import { button, element, setAttribute, setText } from '../page/dom.js';
+import { countsApart } from './figures.js';
 import type { Strip, StripRow } from '../stream/page_messages.js';
 
 const NUMBER = new Intl.NumberFormat('en-US', { maximumSignificantDigits: 3 });
@@ -8,6 +9,7 @@ const WHOLE = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 });
 
 export class StripView {
   readonly el = element('details', 'km-strip');
+  private readonly summary = element('summary', 'km-disclosure');
   private readonly heading = element('span', 'km-strip-heading');
   private readonly text = element('span', 'km-strip-text');
   private readonly before = element('th');
@@ -21,8 +23,7 @@ export class StripView {
 
   /** @param onBack - *switch back* was clicked: the loader's id and the backend */
   constructor(private readonly onBack: (loader: string, backend: string) => void) {
-    const summary = element('summary', 'km-disclosure');
-    summary.append(this.heading, this.text);
+    this.summary.append(this.heading, this.text);
     const table = element('table');
     const head = element('tr');
     for (const cell of [element('th'), this.before, this.after, element('th')]) {
@@ -32,7 +33,7 @@ export class StripView {
     const top = element('thead');
     top.append(head);
     table.append(top, this.body);
-    this.el.append(summary, table);
+    this.el.append(this.summary, table);
     this.el.hidden = this.back.hidden = true;
   }
 
@@ -64,9 +65,14 @@ export class StripView {
       this.text.lastElementChild!.remove();
     }
     parts.forEach((part, i) => {
-      const span = this.text.children[i] ?? this.text.appendChild(element('span'));
-      setText(span, i < parts.length - 1 ? `${part} · ` : part);
+      const span = this.text.children[i] ?? this.text.appendChild(partOf());
+      const [words, counts] = countsApart(part);
+      [words, counts, i < parts.length - 1 ? ' · ' : ''].forEach((piece, k) =>
+        setText(span.children[k]!, piece)
+      );
     });
+    // Where there is little room and it is closed, only the first figure is shown (narrow.css).
+    setAttribute(this.summary, 'title', strip.text);
     setText(this.before, strip.source);
     setText(this.after, strip.target);
     this.el.classList.toggle('km-plain', strip.rows.length === 0);
@@ -87,6 +93,13 @@ export class StripView {
       );
     });
   }
+}
+
+/** A part of the text, the counts behind it, and the dot between it and the next one. */
+function partOf(): HTMLElement {
+  const part = element('span', 'km-strip-part');
+  part.append(element('span'), element('span', 'km-counted'), element('span', 'km-strip-dot'));
+  return part;
 }
 
 function number(value: number | null): string {

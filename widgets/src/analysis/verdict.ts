@@ -4,7 +4,7 @@
 
 import type { Kind, Verdict } from './analysis.js';
 import { element, setAttribute, setText, uniqueId } from '../page/dom.js';
-import { isKnown, percent } from './figures.js';
+import { countsApart, isKnown, percent } from './figures.js';
 import { GainList } from './gains.js';
 import { remember } from '../page/open_state.js';
 
@@ -40,6 +40,8 @@ export class VerdictView {
   private readonly line = element('span', 'km-verdict-line');
   private readonly kind = element('strong');
   private readonly sentence = element('span');
+  /** What the sentence was computed from; where there is little room, only the opened line has it. */
+  private readonly counts = element('span', 'km-counted');
   private readonly shares = new SharesView();
   private readonly advice = element('p');
   private readonly gains = new GainList();
@@ -51,7 +53,7 @@ export class VerdictView {
     svg.setAttribute('viewBox', '0 0 16 16');
     svg.setAttribute('aria-hidden', 'true');
     svg.append(this.mark);
-    this.line.append(this.kind, this.sentence);
+    this.line.append(this.kind, this.sentence, this.counts);
     const summary = element('summary', 'km-disclosure');
     summary.append(svg, this.line);
     this.body.id = uniqueId('km-verdict');
@@ -77,8 +79,9 @@ export class VerdictView {
     setAttribute(this.mark, 'd', kind in MARKS ? MARKS[kind] : MARKS.undetermined);
     const [head, rest] = verdictWords(verdict);
     setText(this.kind, head);
-    setText(this.sentence, rest);
-    // Closed, it is cut to the lines that are reserved for it; the title has all of it.
+    const [words, counts] = countsApart(rest);
+    setText(this.sentence, words);
+    setText(this.counts, counts);
     setAttribute(this.line, 'title', `${head}${rest}`);
     this.shares.update(verdict?.shares ?? {});
     setText(this.advice, verdict?.advice ?? '');

@@ -18,5 +18,3 @@ export function coresOf(schema: Schema): number[] {
 }
 
 export const GPUS = /^gpu\/\d+\/utilisation$/;
-/** Of the loops of this process, and of jobs whose ranks joined it. */
-export const IMAGES = /^(loader|job)\/[^/]+\/images$/;

@@ -22,11 +22,11 @@ export interface View {
   readonly width: number;
 }
 
-/** A label's text, the time (ms) of its line, and on which side of the line it stands. */
+/** A label's text, the time (ms) of its line, and on which side of the line it stands; `over`: neither has room. */
 export interface Label {
   readonly text: string;
   readonly time: number;
-  readonly side: 'left' | 'right';
+  readonly side: 'left' | 'right' | 'over';
 }
 
 /** Pixels: of a letter at 10.5 px, of a wide one (arrows, CJK), beside a text, and between label and line. */
@@ -62,22 +62,50 @@ export class Markers {
   flush(events: readonly MonitorEvent[], view: View): void {
     const chosen = events.filter(event => this.tag.events.includes(event.kind));
     const time = chosen.map(event => milliseconds(this.schema, first(event)));
-    const label = chosen.map(event => labelOf(this.schema, event));
+    const label = chosen.map(event => fitted(labelOf(this.schema, event), view));
     const sides = time.map((at, i) => sideOf(label[i]!, at, view));
     const labels = time.map((at, i): Label => ({ text: label[i]!, time: at, side: sides[i]! }));
     const shown = apart(labels, view);
     const place = time.map((at, i) => (shown[i] ? at : NaN));
     // Text is aligned at the side of it that is next to the line.
     const align = sides.map(side => (side === 'left' ? 'right' : 'left'));
-    const offset = sides.map(side => (side === 'left' ? -OFFSET : OFFSET));
+    const offset = labels.map(one => offsetOf(one, view));
     replace(this.source, { time, label, place, align, offset });
   }
 }
 
-/** Labels stand left of their line, where the newest is visible; those without room there stand right of it. */
-function sideOf(text: string, time: number, { start, end, width }: View): Label['side'] {
-  const line = ((time - start) * width) / (end - start);
-  return line < OFFSET + textWidth(text) ? 'right' : 'left';
+/** Labels stand left of their line, where the newest is visible; else right of it, where the frame's edge cuts none. */
+function sideOf(text: string, time: number, view: View): Label['side'] {
+  const line = pixelOf(time, view);
+  const room = OFFSET + textWidth(text);
+  if (!(line < room)) {
+    return 'left';
+  }
+  return line + room > view.width ? 'over' : 'right';
+}
+
+/** Pixels from a label's line to the side of the label that is next to it; of one over the line, to its left side. */
+function offsetOf({ text, time, side }: Label, view: View): number {
+  if (side !== 'over') {
+    return side === 'left' ? -OFFSET : OFFSET;
+  }
+  const line = pixelOf(time, view);
+  const room = textWidth(text);
+  return Math.round(Math.max(0, Math.min(line - room / 2, view.width - room)) - line);
+}
+
+function pixelOf(time: number, { start, end, width }: View): number {
+  return ((time - start) * width) / (end - start);
+}
+
+/** The text, cut to the frame's width. */
+function fitted(text: string, { width }: View): string {
+  let letters = Array.from(text);
+  while (letters.length > 1 && textWidth(text) > width) {
+    letters = letters.slice(0, -1);
+    text = `${letters.join('')}…`;
+  }
+  return text;
 }
 
 export class Bands {
@@ -150,22 +178,22 @@ function replayedBands(
 }
 
 /** Which labels can be shown: of those whose line is visible the newest, and others that overlap with none of these. */
-export function apart(labels: readonly Label[], { start, end, width }: View): boolean[] {
+export function apart(labels: readonly Label[], view: View): boolean[] {
+  const { width } = view;
   if (!Number.isFinite(width)) {
     return labels.map(() => true);
   }
-  const pixels = width / (end - start);
   const shown = labels.map(() => false);
   const taken: [number, number][] = [];
   const newestFirst = labels.map((_, i) => i).sort((a, b) => labels[b]!.time - labels[a]!.time);
   for (const i of newestFirst) {
     const { text, time, side } = labels[i]!;
-    const line = (time - start) * pixels;
+    const line = pixelOf(time, view);
     if (line < 0 || line > width) {
       continue; // What stands beside a line is not cut off with it.
     }
     const room = textWidth(text);
-    const from = side === 'left' ? line - OFFSET - room : line + OFFSET;
+    const from = line + offsetOf(labels[i]!, view) - (side === 'left' ? room : 0);
     if (taken.every(([a, b]) => from + room <= a || from >= b)) {
       taken.push([from, from + room]);
       shown[i] = true;

@@ -1,19 +1,22 @@
 /** The figures that matter as numbers, each with its last minute: images/s, share of waiting, CPU and GPU. */
 
-import { columnsOf, coresOf, GPUS, IMAGES } from './columns.js';
+import { columnsOf, coresOf, GPUS } from './columns.js';
 import { element, setAttribute, setText } from '../page/dom.js';
 import { count, isKnown, number } from '../analysis/figures.js';
+import { mainLoader } from '../loader/main_loader.js';
 import type { MonitorSource } from '../stream/source.js';
 import type { Rows, Schema } from '../stream/page_messages.js';
 
 /** Seconds that a number is the mean of; as the charts' (kernel_monitor/views/curves.py). */
 const MEAN_S = 2;
-/** Where nothing was measured in these seconds: the mean of these. */
+/** Where no step ended in these seconds, while a cell runs: the mean of these. */
 const LATEST_S = 20;
 const TREND_S = 60;
 const TRENDS = 30;
 /** Numbers that change more often cannot be read. */
 const PERIOD_MS = 500;
+/** The series of a loop of this process, or of a job whose ranks joined it. */
+const LOOP = /^((?:loader|job)\/[^/]+)\/images$/;
 const SVG = 'http://www.w3.org/2000/svg';
 const [WIDTH, HEIGHT] = [60, 20];
 
@@ -23,9 +26,15 @@ interface Reading {
   /** %, mean over the cores and over the GPUs. */
   readonly cpu: number;
   readonly gpu: number;
-  /** Images per second of all loaders. */
+  /** In the order of `Columns.loops`. */
+  readonly loops: readonly Loop[];
+}
+
+/** Of one loader, or of all ranks of a job. */
+interface Loop {
+  /** Images per second. */
   readonly images: number;
-  /** ms of the steps that ended, of all loaders. */
+  /** ms of the steps that ended. */
   readonly wait: number;
   readonly step: number;
 }
@@ -34,9 +43,10 @@ interface Columns {
   readonly schema: Schema;
   readonly cpu: readonly number[];
   readonly gpu: readonly number[];
-  readonly images: readonly number[];
-  readonly wait: readonly number[];
-  readonly step: readonly number[];
+  /** Their series begin with these: `loader/loader-1`, `job/1`. */
+  readonly loops: readonly string[];
+  /** Of each one's images, wait and step; -1 for none. */
+  readonly of: readonly (readonly [number, number, number])[];
 }
 
 /** A number over some readings. */
@@ -65,7 +75,7 @@ export class Readings {
     if (this.columns?.schema !== schema) {
       this.columns = find(schema);
     }
-    const { cpu, gpu, images, wait, step } = this.columns;
+    const { cpu, gpu, of } = this.columns;
     const width = schema.series.length;
     const oldest = (time[seq.length - 1] ?? 0) - TREND_S; // a history has ten minutes
     for (let i = 0; i < seq.length; i += 1) {
@@ -75,9 +85,11 @@ export class Readings {
           time: time[i]!,
           cpu: mean(row, cpu),
           gpu: mean(row, gpu),
-          images: sum(row, images),
-          wait: sum(row, wait),
-          step: sum(row, step)
+          loops: of.map(([images, wait, step]) => ({
+            images: row[images] ?? NaN,
+            wait: row[wait] ?? NaN,
+            step: row[step] ?? NaN
+          }))
         });
       }
     }
@@ -88,20 +100,39 @@ export class Readings {
     }
   }
 
-  /** The mean of the newest readings. */
-  newest(of: (readings: readonly Reading[]) => Stat): Stat {
-    const last = this.kept.at(-1)?.time ?? 0;
-    const found = of(this.since(last - MEAN_S));
-    return found.samples > 0 ? found : of(this.since(last - LATEST_S));
+  /** Where in the readings the loop of a loader is; of all loops where that is not known. */
+  placesOf(loader: string | null): readonly number[] {
+    const { loops = [] } = this.columns ?? {};
+    const job = /^job-(\d+)\//.exec(loader ?? '')?.[1];
+    const place = loops.indexOf(job === undefined ? `loader/${loader}` : `job/${job}`);
+    return place < 0 ? loops.map((_, k) => k) : [place];
+  }
+
+  /** The mean of the newest readings, over so many seconds. */
+  newest(of: Measure, seconds: number, loops: readonly number[]): Stat {
+    return of(this.since((this.kept.at(-1)?.time ?? 0) - seconds), loops);
+  }
+
+  /** Seconds over which the figures of these loops are taken; 0: none of them runs. */
+  span(loops: readonly number[], busy: boolean): number {
+    let ended = -Infinity;
+    for (const { time, loops: all } of this.kept) {
+      ended = loops.some(k => all[k]!.step > 0) ? time : ended;
+    }
+    const ago = (this.kept.at(-1)?.time ?? 0) - ended;
+    return ago < MEAN_S ? MEAN_S : busy && ago < LATEST_S ? LATEST_S : 0;
   }
 
   /** The means of the last minute, one for each two seconds; NaN where there is none. */
-  trend(of: (readings: readonly Reading[]) => Stat): number[] {
+  trend(of: Measure, loops: readonly number[]): number[] {
     const last = this.kept.at(-1)?.time ?? 0;
     const width = TREND_S / TRENDS;
     return Array.from({ length: TRENDS }, (_, k) => {
       const end = last - (TRENDS - 1 - k) * width;
-      return of(this.kept.filter(({ time }) => time > end - width && time <= end)).value;
+      return of(
+        this.kept.filter(({ time }) => time > end - width && time <= end),
+        loops
+      ).value;
     });
   }
 
@@ -110,10 +141,15 @@ export class Readings {
   }
 }
 
+/** A number over readings; `loops`: of these. */
+type Measure = (readings: readonly Reading[], loops: readonly number[]) => Stat;
+
 /** What is shown: its label, how it is computed, its unit, and what its samples are. */
 interface Kind {
   readonly label: string;
-  readonly of: (readings: readonly Reading[]) => Stat;
+  /** Of a loop: what it is, in full. */
+  readonly what?: string;
+  readonly of: Measure;
   readonly unit: string;
   readonly samples: string;
   /** The most that there can be; the trend's own where there is no limit. */
@@ -123,15 +159,21 @@ interface Kind {
 const KINDS: readonly Kind[] = [
   {
     label: 'images/s',
-    of: readings => average(readings.map(({ images }) => images)),
+    what: 'images per second of the wall clock',
+    of: (readings, at) => average(readings.map(({ loops }) => sum(at.map(k => loops[k]!.images)))),
     unit: '',
     samples: 'samples',
     most: null
   },
   {
     label: 'waiting for data',
-    of: readings => {
-      const steps = readings.filter(({ wait, step }) => Number.isFinite(wait) && step > 0);
+    what: 'share of the steps’ time that waits for data',
+    of: (readings, at) => {
+      const all = readings.map(({ loops }) => ({
+        wait: sum(at.map(k => loops[k]!.wait)),
+        step: sum(at.map(k => loops[k]!.step))
+      }));
+      const steps = all.filter(({ wait, step }) => Number.isFinite(wait) && step > 0);
       const total = steps.reduce((all, { step }) => all + step, 0);
       const wait = steps.reduce((all, reading) => all + reading.wait, 0);
       return { value: (100 * wait) / total, samples: steps.length };
@@ -179,7 +221,7 @@ export class StatsView {
   }
 
   /** Show what there is now, at most twice a second; nothing of a session of the past. */
-  update({ recorded, connection }: Pick<MonitorSource, 'recorded' | 'connection'>): void {
+  update({ recorded, connection, loaders, analysis, busy }: Shown): void {
     const now = performance.now();
     const { schema } = this.readings;
     this.el.hidden =
@@ -192,9 +234,20 @@ export class StatsView {
     this.shownAt = now;
     const cores = coresOf(schema).length;
     const gpus = columnsOf(schema, GPUS).length;
+    const id = mainLoader(loaders, analysis);
+    const main = loaders.find(loader => loader.id === id);
+    const loops = this.readings.placesOf(main?.id ?? null);
+    const span = this.readings.span(loops, busy);
+    const name = loaders.length > 1 ? (main?.name ?? '') : '';
     this.tiles.forEach(tile => {
       const { label } = tile.kind;
       const isGpu = label === 'GPU';
+      // Without a GPU there is no tile: the charts have one line that says why.
+      tile.el.hidden = isGpu && gpus === 0 && schema.gpus.length === 0;
+      if (tile.kind.what !== undefined) {
+        tile.updateLoop(this.readings, name, loops, span);
+        return;
+      }
       tile.update(
         this.readings,
         label === 'CPU'
@@ -207,6 +260,8 @@ export class StatsView {
     });
   }
 }
+
+type Shown = Pick<MonitorSource, 'recorded' | 'connection' | 'loaders' | 'analysis' | 'busy'>;
 
 /** One number with its trend. */
 class Tile {
@@ -223,9 +278,27 @@ class Tile {
     this.el.append(this.label, this.value, svg);
   }
 
+  /**
+   * Show a figure of the main loop.
+   *
+   * @param name - of its loader, where there are several
+   * @param span - seconds that it is of; 0: no loop runs
+   */
+  updateLoop(readings: Readings, name: string, loops: readonly number[], span: number): void {
+    const { label, what = '' } = this.kind;
+    const whose = name === '' ? what : `${name}: ${what}`;
+    setText(this.label, name === '' ? label : `${label}, ${name}`);
+    if (span === 0) {
+      setText(this.value, '–');
+      setAttribute(this.el, 'title', `${whose}; no loop runs now`);
+    } else {
+      this.show(readings, span, loops, `${whose}, `);
+    }
+    setAttribute(this.line, 'd', path(readings.trend(this.kind.of, loops), this.kind.most));
+  }
+
   /** @param reason - why there is no number; empty: there is one */
   update(readings: Readings, label: string, reason: string): void {
-    const { of, unit, samples, most } = this.kind;
     setText(this.label, label);
     this.el.classList.toggle('km-none', reason !== '');
     if (reason !== '') {
@@ -234,15 +307,22 @@ class Tile {
       setAttribute(this.line, 'd', null);
       return;
     }
-    const stat = readings.newest(of);
+    this.show(readings, MEAN_S, [], '');
+    setAttribute(this.line, 'd', path(readings.trend(this.kind.of, []), this.kind.most));
+  }
+
+  private show(readings: Readings, span: number, loops: readonly number[], what: string): void {
+    const { of, unit, samples } = this.kind;
+    const stat = readings.newest(of, span, loops);
     const known = stat.samples > 0 && isKnown(stat.value);
     setText(this.value, known ? figure(stat.value, unit) : '–');
     setAttribute(
       this.el,
       'title',
-      known ? `mean of ${MEAN_S} s: ${count(stat.samples)} ${samples}` : 'nothing measured yet'
+      known
+        ? `${what}mean of the last ${span} s: ${count(stat.samples)} ${samples}`
+        : 'nothing measured yet'
     );
-    setAttribute(this.line, 'd', path(readings.trend(of), most));
   }
 }
 
@@ -251,9 +331,9 @@ function figure(value: number, unit: string): string {
 }
 
 /** Why no GPU reports its utilisation. */
-function whyNone({ gpus, gpu_reason: reason }: Schema): string {
+function whyNone({ gpus }: Schema): string {
   const metric = gpus.map(({ reasons }) => reasons.utilisation).find(words => words !== undefined);
-  return metric ?? reason ?? 'not known yet';
+  return metric ?? 'not known yet';
 }
 
 /** `2 cores` */
@@ -286,8 +366,8 @@ function average(values: readonly number[]): Stat {
   return { value: known.length > 0 ? total / known.length : NaN, samples: known.length };
 }
 
-function sum(row: Float32Array, columns: readonly number[]): number {
-  const known = columns.map(column => row[column]!).filter(Number.isFinite);
+function sum(values: readonly number[]): number {
+  const known = values.filter(Number.isFinite);
   return known.length > 0 ? known.reduce((a, b) => a + b, 0) : NaN;
 }
 
@@ -296,12 +376,17 @@ function mean(row: Float32Array, columns: readonly number[]): number {
 }
 
 function find(schema: Schema): Columns {
+  const names = schema.series.map(({ name }) => name);
+  const loops = names.flatMap(name => LOOP.exec(name)?.[1] ?? []);
   return {
     schema,
     cpu: coresOf(schema),
     gpu: columnsOf(schema, GPUS),
-    images: columnsOf(schema, IMAGES),
-    wait: columnsOf(schema, /^(loader|job)\/[^/]+\/wait$/),
-    step: columnsOf(schema, /^(loader|job)\/[^/]+\/step$/)
+    loops,
+    of: loops.map(loop => [
+      names.indexOf(`${loop}/images`),
+      names.indexOf(`${loop}/wait`),
+      names.indexOf(`${loop}/step`)
+    ])
   };
 }

@@ -1,8 +1,9 @@
 /** One loader's radios, knobs and counter: the kernel owns its state, the page only the click. */
 
 import type { AnalysisState } from '../analysis/analysis.js';
-import { CounterView, isWatched } from './counter.js';
-import { element, errorText, setAttribute, setText, uniqueId } from '../page/dom.js';
+import { CounterView, isWatched, wrongText } from './counter.js';
+import { button, element, errorText, setAttribute, setText, uniqueId } from '../page/dom.js';
+import { number } from '../analysis/figures.js';
 import { InsightControl, type Found, type InsightActions } from '../analysis/insight.js';
 import { KnobsControl } from './knobs.js';
 import { OfferView } from '../analysis/offer.js';
@@ -14,6 +15,8 @@ const SETTLE_MS = 300;
 /** A figure of what images cost, and the characters that are kept free for it: `0.0000999`. */
 const FIGURE = /\d[\d.,]*/g;
 const LONGEST = 9;
+/** What the rate in the line of a loader beside the main one is. */
+const RATE = '\nimages/s: mean over its last minute of deliveries';
 
 export interface LoaderActions {
   switchTo(loader: string, backend: string, confirmed: boolean): Promise<LoaderState>;
@@ -29,6 +32,10 @@ export interface LoaderActions {
 export interface Surroundings {
   /** There are several loaders. */
   readonly named: boolean;
+  /** Another loader is the main one: this one is a line, to be opened. */
+  readonly beside: boolean;
+  /** Images per second of its last minute of deliveries; null before its second batch. */
+  readonly rate: number | null;
   /** It is a recording's, where every loader is of the past. */
   readonly recorded: boolean;
   /** The kernel accepts requests now. */
@@ -49,6 +56,14 @@ interface Radio {
 
 export class LoaderControl {
   readonly el = element('section', 'km-loader');
+  /** The line of a loader beside the main one; a click opens the rest of it. */
+  private readonly fold = button('', 'km-fold', () => {
+    this.isOpen = !this.isOpen;
+    this.showFold();
+  });
+  private readonly foldName = element('strong');
+  private readonly foldFacts = element('span');
+  private readonly body = element('div', 'km-loader-body');
   /** What is offered, and what was found of its loop: below everything that is pressed, which it would move. */
   readonly found = element('section', 'km-found');
   private readonly foundLabel = element('span', 'km-label');
@@ -68,6 +83,11 @@ export class LoaderControl {
   /** What was clicked, until the kernel's own state shows it. */
   private asked: string | null = null;
   private clicks = 0;
+  /** A person has opened it, while it is beside the main one. */
+  private isOpen = false;
+  private isBeside = false;
+  /** It must be seen: something is asked for or has gone wrong. */
+  private isNeeded = false;
 
   constructor(
     state: LoaderState,
@@ -99,7 +119,11 @@ export class LoaderControl {
     line.append(this.label, this.insight.verdictEl, this.group);
     this.cost.append(this.costLine);
     this.facts.append(this.counter.el, this.knobs.el, this.cost);
-    this.el.append(line, this.question.el, this.reasons, this.facts);
+    this.body.id = uniqueId('km-loader-body');
+    this.fold.setAttribute('aria-controls', this.body.id);
+    this.fold.append(this.foldName, this.foldFacts);
+    this.body.append(line, this.question.el, this.reasons, this.facts);
+    this.el.append(this.fold, this.body);
     this.found.append(this.foundLabel, this.offer.el, this.insight.el);
   }
 
@@ -113,7 +137,8 @@ export class LoaderControl {
     const isJobs = (state.ranks ?? 0) > 0;
     const name = named || watched || isJobs ? `${what} ${state.name}` : what;
     // Of one loader alone the radios say enough to those who see them.
-    this.label.classList.toggle('km-obvious', name === 'Loader' && state.ended !== true);
+    const isObvious = (name === 'Loader' && state.ended !== true) || around.beside;
+    this.label.classList.toggle('km-obvious', isObvious);
     setText(this.label, state.ended && !recorded ? `${name} (ended)` : name);
     setText(this.foundLabel, named ? state.name : '');
     this.group.hidden = this.reasons.hidden = isOver || state.backends.length === 0;
@@ -151,6 +176,33 @@ export class LoaderControl {
     this.cost.hidden = cost === '';
     this.insight.update(state, analysis, found, around.live && !isOver);
     this.showOffer(around.live && !isOver ? analysis : null);
+    const isFound = [analysis?.diagnosing, analysis?.profiling].some(
+      task => task?.state === 'running' && task.loader === state.id
+    );
+    this.isBeside = around.beside;
+    this.isNeeded = isFound || state.wanted !== null || wrongText(state) !== '';
+    const rate = around.rate === null ? '' : ` · ${number(around.rate)} images/s`;
+    setText(this.foldName, state.name);
+    setText(this.foldFacts, `${isOver ? ' · ended' : ` · ${state.backend}`}${rate}`);
+    const title = `${state.name}: ${state.status}${around.rate === null ? '' : RATE}`;
+    setAttribute(this.fold, 'title', title);
+    this.showFold();
+  }
+
+  /** Only its line is shown. */
+  get isFolded(): boolean {
+    return this.isBeside && !this.isOpen && !this.isNeeded;
+  }
+
+  private showFold(): void {
+    // Who is at work in it by keyboard stays there.
+    if (this.isBeside && !this.isOpen && this.body.contains(document.activeElement)) {
+      this.isOpen = true;
+    }
+    const { isFolded } = this;
+    this.fold.hidden = !this.isBeside;
+    setAttribute(this.fold, 'aria-expanded', String(!isFolded));
+    this.body.hidden = this.found.hidden = isFolded;
   }
 
   /** Hidden as soon as an engine is requested here; the kernel notifies the other pages. */

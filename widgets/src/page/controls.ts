@@ -5,6 +5,7 @@ import type { Connection } from '../stream/connection.js';
 import { costText, Deliveries } from '../analysis/cost.js';
 import { button, CopyLine, download, element, errorText, setAttribute, setText } from './dom.js';
 import { LoaderControl } from '../loader/loader.js';
+import { mainLoader } from '../loader/main_loader.js';
 import { MarkControl } from './mark.js';
 import { RecordingView } from './recording.js';
 import { Results } from '../analysis/results.js';
@@ -14,7 +15,13 @@ import { Toolbar } from './toolbar.js';
 import { WindowChooser } from '../charts/windows.js';
 import type { LoaderState, Rows } from '../stream/page_messages.js';
 
-const WRAP = 'loader = switchable(loader)  # from kernel_monitor import switchable';
+const WRAP = 'from kernel_monitor import switchable\nloader = switchable(loader)';
+const ADVICE = 'To switch its engine here while it runs, wrap your DataLoader:';
+const RUNS = 'A cell is running; no DataLoader has been wrapped yet.';
+/** A notebook that is run as a whole rests for moments, and is about to make its loader: no advice before this. */
+const RESTS_MS = 5000;
+/** A cell that runs for so long without a known loader may have one that is not wrapped. */
+const LONG_MS = 60_000;
 
 /** Seconds of history of a kernel whose package is too old to report it. */
 const HISTORY_S = 600;
@@ -68,6 +75,10 @@ export class Controls {
   private readonly found = element('div', 'km-loaders');
   private readonly byId = new Map<string, LoaderControl>();
   private readonly invitation = element('div', 'km-invitation');
+  private readonly runs = element('span', '', RUNS);
+  private readonly advice = element('div', 'km-advice');
+  /** Whether a cell runs, and since when (ms of this page). */
+  private cell = { runs: false, since: performance.now() };
   private readonly strip = new StripView((loader, backend) => {
     void this.act(this.strip.back, async () => {
       await this.source.switchTo(loader, backend);
@@ -91,14 +102,8 @@ export class Controls {
     this.problem.hidden = true;
     const close = button('Dismiss', '', () => (this.problem.hidden = true));
     this.problem.append(this.problemText, close);
-    this.invitation.append(
-      element(
-        'span',
-        '',
-        'Wrap your DataLoader and its loader can be switched here while it runs:'
-      ),
-      new CopyLine(WRAP).el
-    );
+    this.advice.append(element('span', '', ADVICE), new CopyLine(WRAP).el);
+    this.invitation.append(this.runs, this.advice);
     this.left.append(
       element('span', '', 'Its session was recorded:'),
       hooks.openRecorded ? this.openButton : this.openLine.el
@@ -139,7 +144,6 @@ export class Controls {
   update(): void {
     const { connection, loaders, strip, recorded, settings } = this.source;
     setAttribute(this.dot, 'data-state', connection.state);
-    this.say(connection, loaders);
     this.remedy.el.hidden = connection.remedy === null;
     this.remedy.text = connection.remedy ?? '';
     this.left.hidden = connection.recorded === null;
@@ -157,9 +161,24 @@ export class Controls {
       this.windows.update(recorded.seconds + (recorded.bin_s ?? 0), true);
     }
     this.updateLoaders(live || recorded !== null ? loaders : []);
-    this.invitation.hidden = !live || loaders.length > 0;
+    this.say(connection, loaders);
+    this.invite(live && loaders.length === 0);
     const name = loaders.find(loader => loader.id === strip?.loader)?.name;
     this.strip.update(strip, loaders.length > 1 ? (name ?? '') : '', this.takesOrders);
+  }
+
+  /** Without a loader: say what is happening, and how to wrap one where nothing is about to. */
+  private invite(shown: boolean): void {
+    const { busy, connection } = this.source;
+    const now = performance.now();
+    if (busy !== this.cell.runs) {
+      this.cell = { runs: busy, since: now };
+    }
+    const isMeasuring = connection.state === 'running';
+    this.runs.hidden = !isMeasuring || !busy;
+    const wait = busy ? LONG_MS : RESTS_MS;
+    this.advice.hidden = isMeasuring && now - this.cell.since < wait;
+    this.invitation.hidden = !shown || (this.runs.hidden && this.advice.hidden);
   }
 
   /** Measured rows, as they come. */
@@ -191,7 +210,9 @@ export class Controls {
 
   /** One region shows the state: of the loaders, or why nothing is shown. */
   private say({ state, text }: Connection, loaders: readonly LoaderState[]): void {
-    const sentences = loaders.map(({ name, status }) =>
+    // A loader that is folded to its line says there what it does.
+    const told = loaders.filter(({ id }) => this.byId.get(id)?.isFolded !== true);
+    const sentences = told.map(({ name, status }) =>
       loaders.length > 1 ? `${name}: ${status}` : status
     );
     if (state !== 'running' || sentences.length === 0) {
@@ -264,17 +285,32 @@ export class Controls {
       }
     }
     const isOnly = loaders.length === 1;
+    const main = mainLoader(loaders, this.source.analysis);
     for (const state of loaders) {
       const control = this.byId.get(state.id) ?? this.addLoader(state);
       control.placeActions(isOnly ? this.actions : null);
+      const rate = this.deliveries.rate(state.id);
       control.update(state, {
         named: !isOnly,
+        beside: state.id !== main && this.source.recorded === null,
+        rate,
         recorded: this.source.recorded !== null,
         live: this.takesOrders,
         analysis: this.source.analysis,
         found: this.results.of(state.id, this.source.analysis),
-        cost: costText(this.source.settings, state, this.deliveries.rate(state.id))
+        cost: costText(this.source.settings, state, rate)
       });
+      if (state.id === main) {
+        this.lead(control);
+      }
+    }
+  }
+
+  /** Put the main loader first, unless somebody is at work by keyboard, whose place would be lost. */
+  private lead({ el, found }: LoaderControl): void {
+    if (this.loaders.firstChild !== el && !this.loaders.contains(document.activeElement)) {
+      this.loaders.prepend(el);
+      this.found.prepend(found);
     }
   }
 

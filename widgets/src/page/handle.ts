@@ -21,8 +21,6 @@ export interface MonitorHandle {
   sourceData(name: string): Columns | null;
   /** What a heatmap's source holds for the newest row that was drawn, the lowest row first; 255 is missing. */
   newestTileColumn(chart: string): number[] | null;
-  /** Every text of the charts, on one line each. */
-  texts(): string[];
 }
 
 export type DashboardElement = HTMLElement & { monitor?: MonitorHandle };
@@ -53,15 +51,6 @@ export function makeHandle(
       const tiles = find(`${chart}-tiles`);
       const drawn = view()?.feed.drawn;
       return tiles && drawn && source.schema ? column(tiles, source.schema, drawn.time) : null;
-    },
-    texts: () => {
-      const texts: string[] = [];
-      for (const { attributes } of view()?.document.all_models ?? []) {
-        if (typeof attributes.text === 'string') {
-          texts.push(attributes.text.replace(/\s+/g, ' '));
-        }
-      }
-      return texts;
     }
   };
 }

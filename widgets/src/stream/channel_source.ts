@@ -40,6 +40,10 @@ export abstract class ChannelSource {
     this.accounts.restart();
   }
 
+  get busy(): boolean {
+    return this.kernel.status === 'busy';
+  }
+
   get session(): string | null {
     return this.mirror.session;
   }

@@ -51,6 +51,8 @@ export interface MonitorSource extends ChartSource {
   readonly charts: readonly ChartChoice[];
   /** Whether and where the session is being recorded. */
   readonly recording: Recording | null;
+  /** A cell is running. */
+  readonly busy: boolean;
   /** The file that is shown; null for what runs now. */
   readonly recorded: Recorded | null;
   /** Verdicts, and how far *Diagnose* and profiling are; null before the first subscription. */
