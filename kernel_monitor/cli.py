@@ -123,7 +123,7 @@ def _parser() -> _Parser:
         "sweep",
         "measure a grid of models, loads, engines and knobs, and write one page of it",
         "Measures every cell of a grid in one process, the engines in turns, and writes a page. By default quick: "
-        "two models, the least and the most load, windows of 3 s; --full measures the whole grid. Ctrl-C stops it; the "
+        "two models, the least and the most load, windows of 3 s, some minutes; --full measures the whole grid. Ctrl-C stops it; the "
         "same command goes on from there. Exit status 1: a cell could not be measured.",
     )
     add_options(sweep)
