@@ -17,6 +17,7 @@ import numpy as np
 from .analysis import analyse
 from .analysis import strip as switch_strip
 from .analysis.results import plain
+from .analysis.verdict import past
 from .errors import MonitorError, SessionError
 from .output import check, write
 from .protocol.analysis_states import VerdictState
@@ -149,7 +150,10 @@ class RecordedSession:
         """The verdict on the session for pages: `analysis.results.Verdict` and `loader`; None without a loader."""
         analysis = analyse(self.snapshot)  # never raises for recorded data
         judged = next((segment for segment in analysis.segments if segment.key == analysis.verdict.segment), None)
-        return None if judged is None else cast("VerdictState", {**plain(analysis.verdict), "loader": judged.loader})
+        if judged is None:
+            return None
+        verdict = replace(analysis.verdict, sentence=past(analysis.verdict.sentence))
+        return cast("VerdictState", {**plain(verdict), "loader": judged.loader, "over": True})
 
     def words(self) -> str:
         """One line: date, length, how it ended, and the file."""

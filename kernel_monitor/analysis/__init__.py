@@ -11,6 +11,5 @@ from __future__ import annotations
 from .machine_limits import allowed_cores
 from .session_analysis import analyse
 from .switch_comparison import strip
-from .switches import measure
 
-__all__ = ["allowed_cores", "analyse", "measure", "strip"]
+__all__ = ["allowed_cores", "analyse", "strip"]

@@ -1,16 +1,25 @@
-"""Two segments side by side, with the gain that was predicted before the change beside the measured one."""
+"""Two segments side by side: the one comparison that the page, sentences, the report and JSON take their figures from.
+
+`changes` compares the neighbours of a session, with the gain that was predicted before a switch beside the measured
+one; `headline` chooses the switch that says most.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .number_text import amount
 from .results import Change, EpochCount, Gain, Segment, Verdict
 from .statistics import distance
+from .switches import first, switches
 
 FEWEST_STEPS = 20  # with fewer steps on a side, a caveat is added
+# with fewer steps, or a shorter time (s) in them, on a side, the two are not compared
+NEEDED_STEPS, NEEDED_S = 10, 2.0
+WELL_S = 10.0  # a switch with so much on both sides, or half as much as any other's, is measured well
 MUCH_STEAL = 5.0  # %, median over a side: from here on what other virtual machines took is a caveat
 
 
@@ -27,6 +36,7 @@ def change(
         histogram_distance=distance(before.gpu_histogram, after.gpu_histogram),
         predicted=None if predicted is None else replace(predicted, measured=saved),
         caveats=_caveats(before, after, epochs),
+        reason=_reason(before, after),
     )
 
 
@@ -56,6 +66,7 @@ def changes(
             expected = _noted(events, segment, before) or (by_key[before.key].gains if before.key in by_key else ())
             predicted = next((gain for gain in expected if gain.action == action), None)
         made = change(before, segment, predicted=predicted, epochs=epochs)
+        made = replace(made, switch=_switch(before, segment, events))
         if any(
             event.get("kind") in ("switch", "knobs")
             and event.get("loader") not in (None, segment.loader)
@@ -65,6 +76,45 @@ def changes(
             made = replace(made, caveats=(*made.caveats, "another loader was changed meanwhile"))
         found.append(made)
     return tuple(found)
+
+
+def headline(
+    segments: Sequence[Segment], changes: Sequence[Change], aside: Collection[str] = frozenset()
+) -> Change | None:
+    """The switch that says most of a session; None where none can be compared.
+
+    It is the newest that was measured well of the loader of which most was measured on both sides. A loop that trains
+    comes before those that stand beside it (`aside`, loaders' ids: `loops.beside`), real batches before replayed ones.
+    """
+    by_key = {segment.key: segment for segment in segments}
+    found = []
+    for made in changes:
+        if made.switch is not None and made.reason is None:
+            before, after = by_key[made.before], by_key[made.after]
+            rank = after.loader not in aside, not (before.synthetic or after.synthetic)
+            found.append((rank, after.name, min(before.seconds, after.seconds), made))
+    if not found:
+        return None
+    # A loader that its cell made again has the same name.
+    rank, name, most, _ = max(found, key=lambda one: one[:1] + one[2:3])
+    well = [one for one in found if one[:2] == (rank, name) and one[2] >= min(WELL_S, most / 2)]
+    return well[-1][3]
+
+
+def _switch(before: Segment, after: Segment, events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The event of the switch between two segments; None where something else divides them."""
+    if after.began_by != "switch" or before.backend == after.backend:
+        return None
+    own = [event for event in switches(events) if str(event["loader"]) == after.loader and first(event) <= after.start]
+    # An engine that was left before its first step is in no segment.
+    return {**own[-1], "source": before.backend} if own else None
+
+
+def _reason(before: Segment, after: Segment) -> str | None:
+    for side, words in ((before, "before"), (after, "after")):
+        if side.steps < NEEDED_STEPS or side.seconds < NEEDED_S or not side.rate > 0:
+            return f"too little was measured {words} the switch to compare ({amount(side.samples, side.seconds)})"
+    return None
 
 
 def _noted(events: Sequence[Mapping[str, Any]], after: Segment, before: Segment) -> Sequence[Gain]:

@@ -8,16 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..store import Schema
 from ..store.steps import StepTable
+from .counted_steps import counted
+from .frames import Floats
 from .machine_limits import usable_cores
 from .results import Gain, Segment
-from .step_times import BLOCK_STEPS, BLOCKS, Share, Timings, block_steps, of_steps, shares, student
-from .switches import IN_FLIGHT, LONGEST_S, REPLAYS, asked, first
+from .segments import Part, parts
+from .step_times import BLOCK_STEPS, BLOCKS, Share, Timings, block_steps, shares, student
+from .switches import REPLAYS, switches
 
 SATURATED = 0.85  # from this share of the usable cores on, loading and training take processor time from each other
 CALIBRATION_SPREAD = 0.09
@@ -67,7 +71,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Pair:
-    """Both sides of a switch of one loader, at most a minute each; `asked` and `first` in session s."""
+    """Both sides of a switch of one loader: `asked` ends the one, `first` (session s) begins the other."""
 
     loader: str
     asked: float
@@ -179,46 +183,34 @@ def _saturated(given: Resources, step: float) -> bool:
 
 
 def pairs(steps: StepTable, events: Sequence[Event]) -> tuple[Pair, ...]:
-    """The switches of a session between real engines that have enough steps on both sides, in the order of time."""
-    made = (pair(steps, events, event) for event in events if event.get("kind") == "switch")
-    return tuple(one for one in made if one is not None)
+    """The switches of a session between real engines that have enough steps on both sides, in the order of time.
 
-
-def pair(steps: StepTable, events: Sequence[Event], switch: Event) -> Pair | None:
-    """What a switch changed, by the steps of the minute before it was asked for and since; None where a side was
-    replayed or has too few steps.
-
-    A side ends where anything is changed: a mark, a knob, a request for any loader (the machine is shared). The batches
-    that the incoming engine had made in advance do not count.
+    The two sides are those of `segments.parts`, as everywhere; a replayed side, or one of few steps, has no pair.
     """
-    if REPLAYS in (switch["source"], switch["target"]):
-        return None
-    loader, begin, ready = str(switch["loader"]), asked(switch), first(switch)
-    since, until = -math.inf, math.inf
-    for event in events:
-        if event.get("kind") not in ("switch", "switch-asked", *ANOTHER_LOOP):
-            continue
-        begins = first(event)
-        if event["kind"] != "switch-asked" and begins < begin:
-            since = max(since, begins)
-        ends = asked(event)
-        if ends > ready:
-            until = min(until, ends)
-    ahead = IN_FLIGHT if since > begin - LONGEST_S else 0
-    before = _pace(str(switch["source"]), steps.of(loader, max(since, begin - LONGEST_S), begin)[ahead:])
-    after = _pace(str(switch["target"]), steps.of(loader, ready, min(ready + LONGEST_S, until))[IN_FLIGHT:])
-    return None if before is None or after is None else Pair(loader, begin, ready, before, after)
+    found = []
+    for loader in dict.fromkeys(str(event["loader"]) for event in switches(events)):
+        own = steps.of(loader)
+        ends = own["end"].copy()
+        cut = parts(loader, events, ends, several=len(steps.loaders) > 1, state={})
+        for before, after in pairwise(cut):
+            if after.began_by == "switch" and REPLAYS not in (before.backend, after.backend):
+                sides = [_pace(side, own, ends) for side in (before, after)]
+                if sides[0] is not None and sides[1] is not None:
+                    found.append(Pair(loader, before.end, after.start, sides[0], sides[1]))
+    return tuple(sorted(found, key=lambda one: one.first))
 
 
-def _pace(backend: str, rows: Any) -> Pace | None:
-    step = of_steps(rows).step
-    count = min(BLOCKS, len(step) // BLOCK_STEPS)
+def _pace(part: Part, own: Any, ends: Floats) -> Pace | None:
+    low, high = np.searchsorted(ends, [part.start, part.end], side="right")
+    rows = own[low:high]
+    step = rows["step"][counted(rows)].astype(np.float64)
     if len(step) < FEWEST_STEPS:
         return None
+    count = min(BLOCKS, len(step) // BLOCK_STEPS)
     mean = float(step.mean())
-    means = [float(part.mean()) for part in np.array_split(step, count)]
+    means = [float(block.mean()) for block in np.array_split(step, count)]
     half = student(count) * float(np.std(means, ddof=1)) / math.sqrt(count)
-    return Pace(backend, mean, max(mean - half, 0.1 * mean), mean + half, len(step))
+    return Pace(part.backend, mean, max(mean - half, 0.1 * mean), mean + half, len(step))
 
 
 def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], until: float) -> tuple[Gain, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from .advice import offer
 from .decision import WATCHED
 from .frames import IDLE_S, Frames
 from .gains import Pair, pairs, tried
-from .loops import beside, of_steps
+from .loops import aside as beside_others
+from .loops import beside_training
 from .results import Segment, plain
 from .segments import Part, figures, known_knobs
-from .switches import first
-from .verdict import KINDS, THRESHOLDS, advised, judge
+from .switches import first, settled
+from .verdict import KINDS, THRESHOLDS, advised, judge, past
 
 LONGEST_S = 60.0  # only so much of the newest past is judged: the verdict follows the loop
 MOST_STEPS = 2000
@@ -35,11 +37,15 @@ def live_verdict(
     *,
     loader: str | None = None,
     switched: Sequence[Pair] | None = None,
+    aside: Collection[str] | None = None,
+    over: bool = False,
 ) -> dict[str, Any] | None:
-    """The verdict on the loader that delivered last, as JSON of `Verdict` with `loader` (its id).
+    """The verdict on the loop under way, as JSON of `Verdict` with `loader` (its loader's id) and `over`.
 
-    `offer` is the switch that may be offered, as JSON of `advice.Offer`, or None; of an evaluation beside a training
-    there is none. None where no loader has delivered in the last few seconds, or `loader` has not in these rows.
+    It is on the loader that delivered last; where that stands beside another loop, on the last one that does not. What
+    is said rests on the last minute; where the segment is longer, the sentence names that window. `offer` is the switch
+    that may be offered, as JSON of `advice.Offer`, or None. A loop that stands beside another has neither advice nor
+    offer. None where no loader has delivered in the last few seconds, or `loader` has not in these rows.
 
     Args:
         rows, steps: of the last minute at least.
@@ -47,23 +53,41 @@ def live_verdict(
         last: what was returned last time: its kind is kept while the loop is near a threshold.
         loader: the id of the one to judge, whenever it delivered last.
         switched: what switches of the session measured; those of these steps if left out.
+        aside: ids of the loaders whose loops stand beside another one; by these steps if left out.
+        over: `loader`'s loop has ended: it is judged by all steps of its last segment, and in the past tense.
     """
     if not len(rows.time):
         return None
-    newest = _newest(steps, rows, loader)
+    aside = beside_others(steps) if aside is None else aside
+    newest = _newest(steps, rows, loader, aside)
     if newest is None:
         return None
     loader, ended = newest
     state = next((dict(state) for state in loaders if str(state.get("id")) == loader), {})
     with np.errstate(all="ignore"):
-        frames, segment = _under_way(rows, steps, events, state, loader, ended)
+        longest = (math.inf, len(steps)) if over else (LONGEST_S, MOST_STEPS)
+        frames, segment, began = _under_way(rows, steps, events, state, loader, ended, longest)
         known = tried(events, segment, pairs(steps, events) if switched is None else switched, segment.end)
         found = judge(frames, segment, state, _limits(last, loader, segment), known)
-        found, decision = advised(frames, segment, found, state)
+        found, decision = advised(frames, segment, found, state, _withheld(loader, aside, steps, loaders))
         offered = offer(decision, state)
-    if offered is not None and loader in beside(of_steps(steps, -math.inf, math.inf)):
-        offered = None
-    return {**plain(found), "loader": loader, "offer": plain(offered)}
+    sentence = found.sentence
+    if over:
+        sentence = past(sentence)
+    elif segment.start > began:
+        sentence += f" That is of the last {segment.end - segment.start:.0f} s."
+    return {**plain(replace(found, sentence=sentence)), "loader": loader, "over": over, "offer": plain(offered)}
+
+
+def _withheld(
+    loader: str, aside: Collection[str], steps: StepTable, loaders: Sequence[Mapping[str, Any]]
+) -> str | None:
+    if loader not in aside:
+        return None
+    names = {str(state.get("id")): str(state.get("name")) for state in loaders}
+    taken = {other: float(steps.of(other)["step"].sum()) for other in steps.loaders if other not in aside}
+    main = max(taken, key=lambda other: taken[other], default=None)
+    return beside_training("another loader" if main is None else names.get(main, main))
 
 
 def _limits(last: Mapping[str, Any] | None, loader: str, segment: Segment) -> dict[str, float]:
@@ -79,8 +103,11 @@ def _limits(last: Mapping[str, Any] | None, loader: str, segment: Segment) -> di
     return limits
 
 
-def _newest(steps: StepTable, rows: Rows, loader: str | None) -> tuple[str, float] | None:
-    """The loader whose step ended last (or that one), and when; None after a pause of the loop."""
+def _newest(steps: StepTable, rows: Rows, loader: str | None, aside: Collection[str] = ()) -> tuple[str, float] | None:
+    """The loader whose step ended last (or that one), and when; None after a pause of the loop.
+
+    While a loop beside another runs, it is the newest of the others, if there is any.
+    """
     if loader is not None:
         own = steps.of(loader)
         return (loader, float(own["end"][-1])) if len(own) else None
@@ -88,7 +115,12 @@ def _newest(steps: StepTable, rows: Rows, loader: str | None) -> tuple[str, floa
     if len(steps):
         newest = steps.rows[-1]
         ended = float(newest["end"])
-        return (steps.loaders[int(newest["loader"])], ended) if now - ended <= max(IDLE_S, 5 * newest["step"]) else None
+        if now - ended > max(IDLE_S, 5 * newest["step"]):
+            return None
+        known = [steps.loaders[int(number)] for number in np.unique(steps.rows["loader"])]
+        last_ends = {other: float(steps.of(other)["end"][-1]) for other in known if other not in aside}
+        last = max(last_ends, key=lambda other: last_ends[other], default=steps.loaders[int(newest["loader"])])
+        return last, last_ends.get(last, ended)
     for info in rows.schema.loaders:
         column = rows.schema.columns.get(f"loader/{info.id}/step")
         if column is None:
@@ -106,22 +138,36 @@ def _under_way(
     state: Mapping[str, Any],
     loader: str,
     ended: float,
-) -> tuple[Frames, Segment]:
-    """The segment since the last change, at most a minute of it, and the rows and steps that it is made from."""
+    longest: tuple[float, int],
+) -> tuple[Frames, Segment, float]:
+    """The segment since the last change, the rows and steps that it is made from, and when it began (session s).
+
+    At most the last of it is taken: so many s and steps as `longest` says.
+    """
     changes = [
         event
         for event in events
         if event.get("kind") in CHANGES and event.get("loader") in (None, loader) and first(event) <= ended
     ]
     change = max(changes, key=first, default=None)
+    own = steps.of(loader, -math.inf, ended)
+    ends = own["end"].copy()
     began = -math.inf if change is None else first(change)
-    start = max(began, ended - LONGEST_S)
-    chosen = steps.of(loader, start, ended)[-MOST_STEPS:]
+    since = began
+    if change is not None and change["kind"] == "switch":
+        since = settled(change, ends, None if len(ends) else rows)
+    chosen = own[int(np.searchsorted(ends, max(since, ended - longest[0]), side="right")) :]
+    if len(chosen) > longest[1]:
+        chosen = chosen[-longest[1] :]
     known = float(chosen["end"][0]) - float(chosen["step"][0]) - 1e-9 if len(chosen) else float(rows.time[0])
-    start = max(start, known)
+    start = max(since, ended - longest[0], known)
+    # All of the segment that is known, or a part of it.
+    first_known = float(ends[int(np.searchsorted(ends, since, side="right"))]) if len(chosen) else start
+    whole = len(chosen) == 0 or float(chosen["end"][0]) <= first_known
     backend, began_by = str(state.get("backend", WATCHED)), "start" if change is None else str(change["kind"])
     part = Part(loader, backend, began_by, start, ended, knobs=known_knobs(state.get("knobs") or {}))
     frames = Frames(rows, steps, start, ended)
     name = str(state.get("name", loader))
     key = name if change is None else f"{name}@{began:.3f}"
-    return frames, figures(frames, part, name, key=key, metrics=("cpu", "gpu"))
+    segment = figures(frames, part, name, key=key, metrics=("cpu", "gpu"))
+    return frames, segment, start if whole else -math.inf

@@ -17,6 +17,7 @@ from .switches import REPLAYS, Event, switches
 
 TOGETHER_S = 0.5  # loops that have no more time in common followed each other: the times of steps are rounded
 ENOUGH_STEPS = 30  # a segment with so many stands for its session; one that has just begun does not
+LATE_S = 10.0  # a step that a GPU times may be known so much later than another loader's that ended after it
 FEWEST_STEPS = 20
 """A segment of fewer is not advised from while there is a longer one of the same engine, knobs and loop."""
 
@@ -77,6 +78,56 @@ def of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
             evaluates = bool(2 * (rows["flags"] & NO_GRADIENTS != 0).sum() > len(rows))
             found.append(Loop(loader, began, ended, float(rows["step"].sum()), evaluates))
     return found
+
+
+def aside(steps: StepTable) -> frozenset[str]:
+    """Ids of the loaders whose loops stand beside another one, by all steps that were kept."""
+    return beside(of_steps(steps, -math.inf, math.inf))
+
+
+class LoopTimes:
+    """The loops of a session so far, from its steps as they come: those of long ago are known, too."""
+
+    def __init__(self) -> None:
+        self.since = -math.inf  # steps that ended before it (session s) are not needed again
+        self._ends: dict[str, float] = {}
+        self._loops: dict[str, Loop] = {}
+        self._without_gradients: dict[str, int] = {}  # steps, those with gradients subtracted
+
+    def add(self, steps: StepTable) -> None:
+        """Add those that ended since the last call; some of these may be among them again."""
+        for loader in steps.loaders:
+            rows = steps.of(loader, self._ends.get(loader, -math.inf))
+            if not len(rows):
+                continue
+            began, ended = float(rows["end"][0] - rows["step"][0]), float(rows["end"][-1])
+            none = int((rows["flags"] & NO_GRADIENTS != 0).sum())
+            self._without_gradients[loader] = self._without_gradients.get(loader, 0) + 2 * none - len(rows)
+            known = self._loops.get(loader)
+            self._loops[loader] = Loop(
+                loader,
+                began if known is None else known.start,
+                ended,
+                float(rows["step"].sum()) + (0.0 if known is None else known.seconds),
+                self._without_gradients[loader] > 0,
+            )
+            self._ends[loader] = ended
+            self.since = max(self.since, ended - LATE_S)
+
+    def aside(self) -> frozenset[str]:
+        """Ids of the loaders whose loops stand beside another one."""
+        return beside(self._loops.values())
+
+    def main(self) -> str | None:
+        """The id of the loader of the newest loop that stands beside no other; None before the first step."""
+        aside = self.aside()
+        own = [loop for loop in self._loops.values() if loop.loader not in aside]
+        return max(own, key=lambda loop: loop.end).loader if own else None
+
+
+def beside_training(main: str) -> str:
+    """Why nothing is advised on a loop that stands beside another, the `main` one (its loader's name)."""
+    return f"This loop takes turns with that of {main}, which trains: advice is on that one."
 
 
 def trained(segments: Sequence[Segment]) -> list[Segment]:

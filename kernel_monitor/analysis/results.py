@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
+LOSS = 1e-3  # share by which a rate and the step time that it comes from may differ
+
 Kind = Literal["input-bound", "copy-bound", "compute-bound", "residual-heavy", "undetermined"]
 State = Literal["fired", "quiet", "abstained"]
 Stance = Literal["for", "against", "neutral"]
@@ -110,9 +112,31 @@ class Segment:
         """What loads, as the knob of their number is called: DALI's `threads`, else `workers`."""
         return "threads" if self.backend.startswith("dali") else "workers"
 
+    @property
+    def wait_share(self) -> float:
+        """Share of the step time that the loop waits for data, 0 to 1; NaN where it is not known."""
+        return self.wait / self.step if self.step > 0 else math.nan
+
     def median(self, metric: str) -> float:
         """Of one of `statistics`; NaN where it was not measured."""
-        return next((found.values.p50 for found in self.statistics if found.metric == metric), math.nan)
+        return self.quantile(metric, "p50")
+
+    def quantile(self, metric: str, name: str) -> float:
+        """`p50`, `p95`, … of one of `statistics`; NaN where it was not measured."""
+        return next((getattr(found.values, name) for found in self.statistics if found.metric == metric), math.nan)
+
+    def contradictions(self) -> list[str]:
+        """Figures that cannot be true together, a sentence each: none, unless this code has a fault."""
+        found = []
+        if self.wait < 0 or self.wait > self.step * (1 + LOSS):
+            found.append(f"{self.key}: a wait of {self.wait} ms in a step of {self.step} ms")
+        if self.batches and self.rate > 0 and self.step > 0:
+            batch = self.rate * self.step / 1e3
+            if abs(batch - self.samples / self.batches) > LOSS * batch:
+                found.append(f"{self.key}: {self.samples} samples in {self.batches} batches, but {batch} by the rate")
+        if self.seconds > 0 and abs(self.rate - self.samples / self.seconds) > LOSS * self.rate:
+            found.append(f"{self.key}: {self.rate} images/s, but {self.samples} in {self.seconds} s")
+        return found
 
 
 @dataclass(frozen=True)
@@ -194,7 +218,7 @@ class Verdict(Advised):
 
 @dataclass(frozen=True)
 class Change:
-    """Two segments side by side; `before` and `after` are keys."""
+    """Two neighbouring segments of a loader side by side; `before` and `after` are keys. Made by `changes.change`."""
 
     before: str
     after: str
@@ -205,6 +229,9 @@ class Change:
     predicted: Gain | None = None
     # why it may not be taken at face value (`after: 12 steps`, `an epoch delivered too little`)
     caveats: tuple[str, ...] = ()
+    switch: dict[str, Any] | None = None  # the event (`source`, `target`, `epoch`, `batch`, …) if a switch lies between
+    # what is missing for a comparison (`too little was measured after the switch: 96 images in 1.2 s`); None: nothing
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -249,6 +276,8 @@ class Analysis:
     diagnoses: tuple[dict[str, Any], ...] = ()
     profiles: tuple[dict[str, Any], ...] = ()
     cannot: tuple[str, ...] = ()  # what could not be said and why, a sentence each
+    # of `changes`, the switch that says most (`changes.headline`); None where no switch can be compared
+    headline: Change | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-able values; what is not a number (NaN, infinity) is None."""

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from ..steps.measured_step import NO_GRADIENTS, ON_DEVICE, PHASES
-from ..store import Snapshot
+from ..store import Rows, Snapshot
 from .counted_steps import counted
 from .decision import WATCHED
 from .frames import IDLE_S, Floats, Frames, Places, Steps, loader_names
 from .results import Segment, Statistic
-from .statistics import finite, histogram, quantiles
-from .switches import IN_FLIGHT, REPLAYS, asked, first, settled, switches, weighted_mean
+from .statistics import histogram, quantiles, weighted_mean
+from .switches import IN_FLIGHT, REPLAYS, asked, first, settled, switches
 
 RAY = "ray"  # the engine that works on other machines
+ROUNDING = 1e-4  # share of a step: times are recorded in 32 bits
 NODE_BATCHES = re.compile(r"node/[^/]+/batches")
 KNOBS = ("workers", "prefetch", "threads")
 KNOBS_OF = {
@@ -98,26 +99,35 @@ class Delivered:
     evaluates: bool = False
 
 
-def segments(snapshot: Snapshot, frames: Frames | None = None) -> tuple[Segment, ...]:
-    """Every loader's segments, in the order of their beginnings.
+def segments(
+    snapshot: Snapshot,
+    frames: Frames | None = None,
+    *,
+    loaders: Collection[str] | None = None,
+    metrics: Collection[str] = tuple(METRICS),
+) -> tuple[Segment, ...]:
+    """Every loader's segments (or those of `loaders`, their ids), in the order of their beginnings.
 
     A segment ends where a switch is asked for, a knob of the engine in use is turned, or a mark is set. The
     change-over belongs to none: after a switch until `switches.settled`, after a knob the batches that were under
     way. A mark belongs to every loader that delivers before its next change, or did not pause there, and to the only
-    one. A segment without a step is left out unless a mark began it.
+    one. A segment without a step is left out unless a mark began it. `metrics` are the statistics that are wanted.
     """
     frames = Frames(snapshot) if frames is None else frames
     names = loader_names(snapshot)
     for loader in (*snapshot.steps.loaders, *(str(event["loader"]) for event in switches(snapshot.events))):
         names.setdefault(loader, loader)
     found = []
-    for loader in names:
+    for loader in names if loaders is None else (loader for loader in names if loader in loaders):
         delivered: Floats = frames.steps(loader)["end"].copy()
+        rows = None
         if len(delivered) == 0:  # without a table of steps: the rows that had a delivery
             images, step = (frames.series(f"loader/{loader}/{part}") for part in ("images", "step"))
-            delivered = frames.time[(images > 0) | np.isfinite(step)]
-        for part in _parts(snapshot, loader, delivered, several=len(names) > 1):
-            segment = figures(frames, _trimmed(frames, part, delivered), names[loader])
+            delivered, rows = frames.time[(images > 0) | np.isfinite(step)], snapshot
+        state = next((state for state in snapshot.loaders if str(state["id"]) == loader), {})
+        several = len(snapshot.steps.loaders or names) > 1
+        for part in parts(loader, snapshot.events, delivered, several=several, state=state, rows=rows):
+            segment = figures(frames, _trimmed(frames, part, delivered), names[loader], metrics=metrics)
             if segment.steps or segment.left_out or part.began_by == "mark":
                 found.append(segment)
     numbers: dict[str, int] = {}
@@ -133,21 +143,32 @@ def known_knobs(values: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(values[name]) for name in KNOBS if values.get(name) is not None}
 
 
-def _parts(snapshot: Snapshot, loader: str, delivered: Floats, *, several: bool) -> Iterable[Part]:
-    """What lies between the changes; `several`: there are other loaders."""
+def parts(
+    loader: str,
+    events: Sequence[Mapping[str, Any]],
+    delivered: Floats,
+    *,
+    several: bool,
+    state: Mapping[str, Any],
+    rows: Rows | None = None,
+) -> list[Part]:
+    """What lies between the changes of a loader.
+
+    `delivered` are the ends of its steps (session s, ascending), or the times of the `rows` in which it delivered where
+    no step was kept; `several`: there are other loaders.
+    """
     if len(delivered) == 0:
         return []
-    switched = [event for event in switches(snapshot.events) if str(event["loader"]) == loader]
-    state = next((state for state in snapshot.loaders if str(state["id"]) == loader), {})
-    turned = [event for event in snapshot.events if event["kind"] == "knobs" and str(event.get("loader")) == loader]
-    marks = [event for event in snapshot.events if event["kind"] == "mark"]
+    switched = [event for event in switches(events) if str(event["loader"]) == loader]
+    turned = [event for event in events if event["kind"] == "knobs" and str(event.get("loader")) == loader]
+    marks = [event for event in events if event["kind"] == "mark"]
     changes = sorted([*switched, *turned, *marks], key=first)
     backend = str(switched[0]["source"]) if switched else str(state.get("backend", WATCHED))
     part = Part(loader, backend, "start", -np.inf, knobs={} if turned else known_knobs(state.get("knobs") or {}))
     done = []
     for place, event in enumerate(changes):
         if event["kind"] == "switch":
-            until, since = asked(event), settled(snapshot, event)
+            until, since = asked(event), settled(event, delivered, rows)
             following = replace(part, backend=str(event["target"]), began_by="switch", label=None)
         elif event["kind"] == "knobs":
             knobs = known_knobs(event)
@@ -230,11 +251,10 @@ def figures(
 
 
 def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Delivered:
-    """From the steps themselves. Where not all of them were kept, seconds and samples are those of the rows."""
+    """From the steps themselves. Where not all of them were kept, the samples are those of the rows."""
     kept = rows[counted(rows)]
     times = {name: 1e3 * kept[name].astype(np.float64) for name in ("wait", "step", *PHASES)}
-    present = {name: finite(times[name]) for name in ("wait", "step")}
-    means = {name: float(values.mean()) for name, values in present.items() if len(values)}
+    means = _means(times["wait"], times["step"], np.ones(len(kept)))
     phases = {name: times[name] for name in PHASES if bool(np.isfinite(times[name]).any())}
     if phases:
         # A phase that a step did not have (no backward in an evaluation) took no time of it.
@@ -249,8 +269,9 @@ def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Deli
     if frames.all_steps.dropped and samples:
         in_rows, delivered = _counted_rows(frames, part, places)
         if in_rows > seconds:
-            batches = round(batches * delivered / samples)
-            seconds, samples = in_rows, round(delivered)
+            # So many samples take so long at the rate of the steps that were kept.
+            batches, seconds = round(batches * delivered / samples), seconds * delivered / samples
+            samples = round(delivered)
     return Delivered(
         seconds=seconds,
         steps=len(kept),
@@ -264,13 +285,25 @@ def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Deli
     )
 
 
+def _means(wait: Floats, step: Floats, weights: Floats) -> dict[str, float]:
+    """The mean step, and its wait: the waited share of the steps whose wait was measured. No wait is above its step."""
+    mean = weighted_mean(step, weights)
+    if not mean > 0:
+        return {}
+    known = np.isfinite(wait) & np.isfinite(step)
+    whole = weighted_mean(step[known], weights[known])
+    share = weighted_mean(wait[known], weights[known]) / whole if whole > 0 else math.nan
+    # A damaged recording may say anything.
+    return {"step": mean} | ({"wait": min(max(share, 0.0), 1.0) * mean} if -ROUNDING <= share <= 1 + ROUNDING else {})
+
+
 def _from_rows(frames: Frames, part: Part, places: Places) -> Delivered:
     """From the rows' means, where no single step was kept. The number of steps is computed from their mean."""
     times = {name: frames.series(f"loader/{part.loader}/{name}")[places] for name in ("wait", "step")}
     images = frames.samples(part.loader)[places]
     seconds, samples = _counted_rows(frames, part, places)
-    means = {name: weighted_mean(values, images) for name, values in times.items()}
-    step = means["step"]
+    means = _means(times["wait"], times["step"], images)
+    step = means.get("step", 0.0)
     steps = max(int(np.isfinite(times["step"]).sum()), int(1e3 * seconds / step)) if step > 0 else 0
     return Delivered(seconds, steps, 0, steps, round(samples), times, means)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import MonitorError
 from ..store import Snapshot
-from .changes import changes
+from .changes import changes, headline
 from .cost import costs, feeding, node_price, number
 from .decision import Decision
 from .epoch_counts import epoch_counts
@@ -19,7 +19,7 @@ from .frames import Frames
 from .gains import Pair, pairs, tried
 from .job_cost import job_costs
 from .job_figures import in_words, job_figures
-from .loops import in_use, representative, standing, withheld
+from .loops import aside, beside_training, in_use, representative, standing, withheld
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
 from .rules import evaluate, warnings
 from .segments import segments
@@ -95,6 +95,8 @@ def analyse(
     )
     used: dict[str, str] = attempt("The engines in use", lambda: in_use(snapshot.events), {})
     stands = standing(parts, used)
+    chosen = representative(parts, stands)
+    apart: frozenset[str] = attempt("Which loop trains", lambda: aside(snapshot.steps), frozenset())
     decisions: dict[str, Decision] = {}
     with_advice = []
     for segment, verdict in zip(parts, verdicts, strict=True):
@@ -102,6 +104,8 @@ def analyse(
         # Advice for now uses all that was measured; the verdict on a past segment only what was known then.
         newest = judged(segment, math.inf) if current else verdict
         why = withheld(segment, stands[segment.loader], used.get(segment.loader))
+        if segment.loader in apart and chosen is not None:
+            why = beside_training(chosen.name)
         state = states.get(segment.loader, {})
         verdict, decisions[segment.key] = attempt(  # noqa: PLW2901 - the verdict with its advice
             f"The advice on {segment.key}",
@@ -109,7 +113,6 @@ def analyse(
             (newest, Decision(segment, withheld=why)),
         )
         with_advice.append(verdict)
-    chosen = representative(parts, stands)
     per_hour = number(snapshot.facts.get("price") if price is None else price)
     per_node = node_price(snapshot)
     unit = str(snapshot.facts.get("currency") or "")
@@ -129,6 +132,7 @@ def analyse(
         ),
         verdicts=tuple(with_advice),
         changes=compared,
+        headline=attempt("The switch that says most", lambda: headline(parts, compared, apart), None),
         findings=tuple(sorted(findings, key=lambda finding: ORDER[finding.state])),
         costs=()
         if per_hour is None

@@ -50,3 +50,11 @@ def finite(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """The finite values, in their order."""
     given = np.asarray(values, dtype=np.float64).ravel()
     return given[np.isfinite(given)]
+
+
+def weighted_mean(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> float:
+    """Of the finite values; unweighted where the weights are 0, NaN without a value."""
+    present = np.isfinite(values)
+    if not present.any():
+        return math.nan
+    return float(np.average(values[present], weights=weights[present] if weights[present].sum() > 0 else None))

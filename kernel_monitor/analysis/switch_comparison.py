@@ -1,5 +1,6 @@
-"""What switching the loader's engine brought, in words: one line of the page (`strip`), and at the end of a training
-one sentence (`last_comparison`). Both are from the same figures, so that they agree where both are seen.
+"""What switching a loader's engine brought, in words: the strip of the page, and one sentence at the end of a training.
+
+Both are of one `results.Change` between two segments (`changes.py`), whose figures the report and the JSON have, too.
 """
 
 from __future__ import annotations
@@ -7,21 +8,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import MonitorError
 from ..protocol.states import Strip, StripRow
 from ..store import Rows, Snapshot, StepTable
-from .frames import Floats, loader_names
-from .switches import REPLAYS, SHORTEST_S, Comparison, Event, Measured, compare, measure, switches
+from .changes import NEEDED_S, NEEDED_STEPS, changes, headline
+from .frames import loader_names
+from .loops import aside
+from .number_text import ALIKE, amount, factor, figure, percent, rounded
+from .results import Change, Segment
+from .segments import segments
+from .switches import REPLAYS, Event, first, switches
 
 SLOWER = 0.9  # with less than this share of the images/s of before, a switch is called slower
 NBSP = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line of a narrow sidebar
-FEWEST_STEPS = 10
-"""Rows with a finished step that each side must have: the strip can be looked at again, this is said once."""
-ALIKE = 0.05  # two rates this close to each other are called alike
+MEASURING_S = 15.0  # for so long after its first batch an engine that cannot be compared yet is said to be measured
+METRICS = ("cpu", "gpu")
 
 
 @dataclass(frozen=True)
@@ -30,9 +35,9 @@ class SwitchComparison:
 
     sentence: str  # for people, also where there is nothing to compare: then it says why
     switch: Event | None = None  # the event (`source`, `target`, `epoch`, `batch`, …); None where no switch took place
-    # before, after: what was measured on both sides, at most a minute each; None without a switch
-    before: Measured | None = None
-    after: Measured | None = None
+    # before, after: the two sides; None where nothing was measured of one, or there was no switch
+    before: Segment | None = None
+    after: Segment | None = None
     faster: float = math.nan  # images/s after over before; NaN where they cannot be compared
 
     def __str__(self) -> str:
@@ -42,35 +47,99 @@ class SwitchComparison:
         printer.text(self.sentence)
 
 
+class Compared(NamedTuple):
+    """The segments of the loaders that switched, by their keys, their changes, and the one that says most."""
+
+    segments: dict[str, Segment]
+    changes: tuple[Change, ...]
+    headline: Change | None
+
+    def sides(self, change: Change) -> tuple[Segment, Segment]:
+        return self.segments[change.before], self.segments[change.after]
+
+
+def compare(snapshot: Snapshot, loaders: Sequence[str] | None = None) -> Compared:
+    """Compare all switches of a session, or those of `loaders` (their ids)."""
+    chosen = {str(event["loader"]) for event in switches(snapshot.events)}
+    with np.errstate(all="ignore"):
+        parts = segments(snapshot, loaders=chosen if loaders is None else chosen.intersection(loaders), metrics=METRICS)
+        made = changes(parts, snapshot.events)
+        return Compared({part.key: part for part in parts}, made, headline(parts, made, aside(snapshot.steps)))
+
+
 def strip(
     table: Rows, events: Sequence[Event], loaders: Sequence[Mapping[str, Any]], steps: StepTable | None = None
 ) -> Strip | None:
-    """What the last switch changed; None before the first switch.
+    """What the switch that says most (`changes.headline`) changed; None before the first switch.
 
-    `rows` is empty, and `text` says why, while there is too little to compare. Where there are several loaders, the
-    text names the one that switched. A snapshot brings its own `steps`.
+    An engine that has just come is said to be measured until it can be compared. `rows` is empty, and `text` says why,
+    while there is too little to compare. Where there are several loaders, the text names the one that switched. A
+    snapshot brings its own `steps`.
     """
-    comparison = compare(table, events, steps=steps)
-    if comparison is None:
+    done = switches(events)
+    if not done:
         return None
-    switch, before, after = comparison.switch, comparison.before, comparison.after
-    source, target = switch["source"], switch["target"]
-    state = next((state for state in loaders if state["id"] == switch["loader"]), None)
-    text, rows, back = f"{source} → {target}: {comparison.reason}", [], None
-    if comparison.reason is None:
-        text, rows = _text(before, after), _rows(before, after)
-    for side, engine in (("after", target), ("before", source)):
-        if engine == REPLAYS:
-            text += f" · the figures {side} the switch are of replayed batches"
-            break
-    if comparison.reason is None and REPLAYS not in (source, target) and after.rate < SLOWER * before.rate:
-        share = after.rate / before.rate
-        text += f" · {target} runs at {share:.2f} of {source}'s speed here: switch back"
+    if steps is None:
+        steps = table.steps if isinstance(table, Snapshot) else StepTable()
+    states = [dict(state) for state in loaders]
+    snapshot = Snapshot(table.schema, table.seq, table.time, table.values, [*map(dict, events)], states, {}, steps)
+    found = compare(snapshot)
+    newest = done[-1]
+    of_newest = next((made for made in found.changes if _is(made, newest)), None)
+    pending = of_newest is None or of_newest.reason is not None
+    fresh = pending and len(table.time) > 0 and float(table.time[-1]) < first(newest) + MEASURING_S
+    if fresh or found.headline is None or found.headline.switch is None:
+        return _without_figures(newest, of_newest, states, fresh=fresh)
+    switch = found.headline.switch
+    before, after = found.sides(found.headline)
+    source, target = str(switch["source"]), str(switch["target"])
+    state = next((state for state in states if state["id"] == switch["loader"]), None)
+    text, back = change_text(before, after, several=len(states) > 1), None
+    if REPLAYS in (source, target):
+        text += _replayed(switch)
+    elif found.headline.faster < SLOWER:
+        text += f" · switch back to {source}"
         if state is not None and _offers(state, switch):
             back = source
-    if len(loaders) > 1:
-        text = f"{switch['loader'] if state is None else state['name']}: {text}"
-    return {"loader": switch["loader"], "source": source, "target": target, "text": text, "rows": rows, "back": back}
+    return _strip(switch, state, len(states) > 1, text, change_rows(before, after), back)
+
+
+def _is(change: Change, event: Event) -> bool:
+    switch = change.switch
+    return switch is not None and (switch["loader"], first(switch)) == (event["loader"], first(event))
+
+
+def _without_figures(
+    switch: Event, change: Change | None, states: Sequence[Mapping[str, Any]], *, fresh: bool
+) -> Strip:
+    """A switch that cannot be compared, or not yet."""
+    reason = "measuring…" if fresh else "too little was measured after the switch to compare"
+    if change is not None and change.reason is not None and not (fresh and " after " in change.reason):
+        reason = change.reason
+    state = next((state for state in states if state["id"] == switch["loader"]), None)
+    text = f"{switch['source']} → {switch['target']}: {reason}{_replayed(switch)}"
+    return _strip(switch, state, len(states) > 1, text, [], None)
+
+
+def _strip(
+    switch: Event,
+    state: Mapping[str, Any] | None,
+    several: bool,
+    text: str,
+    rows: list[StripRow],
+    back: str | None,
+) -> Strip:
+    loader, source, target = str(switch["loader"]), str(switch["source"]), str(switch["target"])
+    if several:
+        text = f"{loader if state is None else state['name']}: {text}"
+    return {"loader": loader, "source": source, "target": target, "text": text, "rows": rows, "back": back}
+
+
+def _replayed(switch: Event) -> str:
+    for side, engine in (("after", switch["target"]), ("before", switch["source"])):
+        if engine == REPLAYS:
+            return f" · the figures {side} the switch are of replayed batches"
+    return ""
 
 
 def _offers(state: Mapping[str, Any], switch: Event) -> bool:
@@ -79,51 +148,57 @@ def _offers(state: Mapping[str, Any], switch: Event) -> bool:
     return usable and state["backend"] == switch["target"] and state.get("wanted") in (None, switch["target"])
 
 
-def _rows(*sides: Measured) -> list[StripRow]:
+def change_rows(before: Segment, after: Segment) -> list[StripRow]:
+    """The figures of both sides, rounded as `number_text.figure` says them; what one side lacks is left out."""
+    sides = before, after
     figures = (
         ("images/s", "images/s", [side.rate for side in sides]),
-        ("data wait per step", "ms", [side.mean_wait for side in sides]),
-        ("GPU p50", "%", [_percentile(side.gpu, 50) for side in sides]),
-        ("CPU p95", "%", [_percentile(side.cpu, 95) for side in sides]),
-        ("samples", "samples", [side.samples for side in sides]),
+        ("whole step", "ms", [side.step for side in sides]),
+        ("data wait per step", "ms", [side.wait for side in sides]),
+        ("waiting for data", "%", [100 * side.wait_share for side in sides]),
+        ("GPU p50", "%", [side.quantile("gpu", "p50") for side in sides]),
+        ("CPU p95", "%", [side.quantile("cpu", "p95") for side in sides]),
+        ("samples", "samples", [float(side.samples) for side in sides]),
         ("counted over", "s", [side.seconds for side in sides]),
     )
     return [
-        {"label": label, "unit": unit, "before": round(before, 2), "after": round(after, 2)}
-        for label, unit, (before, after) in figures
-        if math.isfinite(before) and math.isfinite(after)
+        {"label": label, "unit": unit, "before": rounded(values[0]), "after": rounded(values[1])}
+        for label, unit, values in figures
+        if math.isfinite(values[0]) and math.isfinite(values[1])
     ]
 
 
-def _text(before: Measured, after: Measured) -> str:
+def change_text(before: Segment, after: Segment, *, several: bool = False) -> str:
+    """One line on two sides: the rate, the step and its wait, GPU and CPU.
+
+    Where there are `several` loaders, the rate is said to be that of the time in which the loader's own loop runs.
+    """
+    counts = f"{_amount(before)} → {_amount(after)}"
+    alone = " while it loops" if several else ""
     # The gain comes first: where there is little room, it alone is seen.
-    parts = [
-        f"{before.rate:,.0f} → {after.rate:,.0f} images/s ({_count(before)} → {_count(after)})",
-        f"data wait {_ms(before)} → {_ms(after)} ms per step",
-    ]
-    if len(before.gpu) and len(after.gpu):
-        parts.append(f"GPU p50 {_percentile(before.gpu, 50):.0f} % → {_percentile(after.gpu, 50):.0f} %")
-    if len(before.cpu) and len(after.cpu):
-        parts.append(f"CPU p95 {_percentile(before.cpu, 95):.0f} % → {_percentile(after.cpu, 95):.0f} %")
+    rates = f"{figure(before.rate)} → {figure(after.rate)} images/s{alone}"
+    parts = [f"{rates}, {factor(after.rate / before.rate)} ({counts})"]
+    if math.isfinite(before.step) and math.isfinite(after.step):
+        parts.append(f"step {figure(before.step)} → {figure(after.step)}{NBSP}ms")
+    if math.isfinite(before.wait) and math.isfinite(after.wait):
+        shares = f"{percent(before.wait_share)} → {percent(after.wait_share)}{NBSP}% of the step"
+        parts.append(f"waiting for data {figure(before.wait)} → {figure(after.wait)}{NBSP}ms ({shares})")
+    for label, metric, quantile in (("GPU p50", "gpu", "p50"), ("CPU p95", "cpu", "p95")):
+        values = [side.quantile(metric, quantile) for side in (before, after)]
+        if all(map(math.isfinite, values)):
+            parts.append(f"{label} {figure(values[0])} → {figure(values[1])}{NBSP}%")
     return " · ".join(parts)
 
 
-def _count(side: Measured) -> str:
-    return f"{side.samples:,.0f} in {side.seconds:.0f}{NBSP}s"
+def _amount(side: Segment) -> str:
+    return amount(side.samples, side.seconds, unit="", space=NBSP)
 
 
-def _ms(side: Measured) -> str:
-    return f"{side.mean_wait:.0f}" if side.mean_wait >= 10 else f"{side.mean_wait:.1f}"
+def comparison(snapshot: Snapshot, loader: str | None = None) -> SwitchComparison:
+    """The switch that says most (`changes.headline`), or why none can be compared.
 
-
-def _percentile(values: Floats, q: float) -> float:
-    return float(np.percentile(values, q)) if len(values) else math.nan
-
-
-def last_comparison(snapshot: Snapshot, loader: str | None = None) -> SwitchComparison:
-    """The newest switch of a loader that can be compared, or why none can.
-
-    `loader` is an id or name; left out, it is the one that switched last, or else the one that delivered last.
+    `loader` is an id or name; left out, it is the one whose switch says most, else the one that switched last, or else
+    the one that delivered last.
 
     Raises:
         MonitorError: no loader is called that.
@@ -135,37 +210,32 @@ def last_comparison(snapshot: Snapshot, loader: str | None = None) -> SwitchComp
         places = [] if column is None else np.flatnonzero(snapshot.values[:, column] > 0).tolist()
         if places:
             delivered[known] = float(snapshot.time[places[-1]])
+        steps = snapshot.steps.of(known)
+        if len(steps):
+            delivered[known] = max(delivered.get(known, 0.0), float(steps["end"][-1]))
     done = switches(snapshot.events)
     chosen = _chosen(loader, names, delivered, done)
     if chosen is None:
         return SwitchComparison("No loader has delivered a batch since the monitor was started.")
     several = len({names[known] for known in delivered}) > 1  # a loader that its cell made again has the same name
-    prefix = f"{names.get(chosen, chosen)}: " if several else ""
-    places = [place for place, event in enumerate(done) if str(event["loader"]) == chosen]
-    if not places:
+    found = compare(snapshot, None if loader is None else [chosen])
+    said = found.headline
+    if said is not None and said.switch is not None:
+        before, after = found.sides(said)
+        own = [event for event in done if str(event["loader"]) == after.loader]
+        text = _named(after.name, several) + sentence(said, before, after)
+        text += _others(said, own, done, found, names)
+        return SwitchComparison(text, said.switch, before, after, said.faster)
+    own = [event for event in done if str(event["loader"]) == chosen]
+    prefix = _named(names.get(chosen, chosen), several)
+    if not own:
         return SwitchComparison(prefix + _no_switch(snapshot, chosen))
-    compared = [compare(snapshot, snapshot.events, place) for place in places]
-    found = [comparison for comparison in compared if comparison is not None]
-    for number, last in reversed(list(enumerate(found, 1))):
-        if last.reason is None and _enough(last.before) and _enough(last.after):
-            faster = last.after.rate / last.before.rate
-            text = prefix + _changed(last, faster)
-            if number < len(found):
-                text += f" This was switch {number} of {len(found)}; "
-                text += "after the later ones too little was measured to compare."
-            elif number > 1:
-                text += f" This was the last of {number} switches."
-            return SwitchComparison(text, last.switch, last.before, last.after, faster)
-    last = found[-1]
-    text = (
-        f"{_took_over(last.switch)}, but too little was measured to compare ({_amount(last.before)} before, "
-        f"{_amount(last.after)} after): each side takes {FEWEST_STEPS} steps and {SHORTEST_S:.0f} s."
-    )
-    return SwitchComparison(prefix + text, last.switch, last.before, last.after)
+    text, before_, after_ = _too_little(own[-1], found)
+    return SwitchComparison(prefix + text, own[-1], before_, after_)
 
 
-def _enough(side: Measured) -> bool:
-    return len(side.step) >= FEWEST_STEPS and side.rate > 0
+def _named(name: str, several: bool) -> str:
+    return f"{name}: " if several else ""
 
 
 def _chosen(
@@ -184,31 +254,71 @@ def _chosen(
     return max(delivered, key=lambda number: delivered[number], default=None)
 
 
-def _changed(found: Comparison, faster: float) -> str:
-    event, before, after = found.switch, found.before, found.after
+def sentence(change: Change, before: Segment, after: Segment) -> str:
+    """What a switch brought, with the counts behind it."""
+    event = change.switch or {"source": before.backend, "target": after.backend}
     judged = ""
     if REPLAYS in (event["source"], event["target"]):
         judged = f"; {REPLAYS} replays a few batches: the ceiling of any loader"
-    elif abs(faster - 1) < ALIKE:
-        judged = "; no real difference"
-    elif faster < 1:
-        judged = f"; slower: {event['source']} is the better one here"
-    text = f"{_took_over(event)}: {_rate(before)} → {_rate(after)} images/s ({faster:.2f} ×{judged})"
-    if math.isfinite(before.mean_wait) and math.isfinite(after.mean_wait):
-        text += f", waiting for data {_wait(before)} → {_wait(after)} % of each step"
-    return f"{text} ({_amount(before)}, {_amount(after, '')})."
+    elif change.faster < 1 - ALIKE:
+        judged = f": {event['source']} is the better one here"
+    text = f"{_took_over(event)}: {figure(before.rate)} → {figure(after.rate)} images/s "
+    text += f"({factor(change.faster)}{judged})"
+    if math.isfinite(before.wait) and math.isfinite(after.wait):
+        shares = f"{percent(before.wait_share)} → {percent(after.wait_share)} % of each step"
+        text += f", waiting for data {shares} ({figure(before.step)} → {figure(after.step)} ms)"
+    sides = amount(before.samples, before.seconds), amount(after.samples, after.seconds, "")
+    return f"{text}; measured over {sides[0]}, then {sides[1]}."
+
+
+def _others(
+    said: Change, own: Sequence[Event], done: Sequence[Event], found: Compared, names: Mapping[str, str]
+) -> str:
+    """A sentence on the loader's other switches, and one on a newer one of another loader that cannot be compared."""
+    place = next((place for place, event in enumerate(own) if _is(said, event)), 0)
+    text = ""
+    if place < len(own) - 1:
+        text = f" This was switch {place + 1} of {len(own)}; after the later ones too little was measured to compare."
+    elif place:
+        text = f" This was the last of {len(own)} switches."
+    last = done[-1]
+    if last in own:
+        return text
+    newest = next((made for made in found.changes if _is(made, last)), None)
+    if newest is None or newest.reason is not None:
+        name = names.get(str(last["loader"]), str(last["loader"]))
+        text += f" {name}: {_too_little(last, found)[0]}"
+    return text
+
+
+def _too_little(event: Event, found: Compared) -> tuple[str, Segment | None, Segment | None]:
+    """A sentence on a switch that cannot be compared, and its two sides."""
+    change = next((made for made in found.changes if _is(made, event)), None)
+    before, after = (None, None) if change is None else found.sides(change)
+    if change is None:  # no step came after it
+        own = [part for part in found.segments.values() if part.loader == event["loader"]]
+        before = next((part for part in reversed(own) if part.start < first(event)), None)
+    counts = [
+        amount(0 if side is None else side.samples, 0.0 if side is None else side.seconds) for side in (before, after)
+    ]
+    text = (
+        f"{_took_over(event)}, but too little was measured to compare ({counts[0]} before, {counts[1]} after): "
+        f"each side takes {NEEDED_STEPS} steps and {NEEDED_S:.0f} s."
+    )
+    return text, before, after
 
 
 def _no_switch(snapshot: Snapshot, loader: str) -> str:
     failed = [event for event in snapshot.events if event["kind"] == "switch-failed" and str(event["loader"]) == loader]
     why = f" ({failed[-1]['target']} failed: {str(failed[-1]['message']).rstrip('.')})" if failed else ""
-    side = measure(snapshot, loader, 0.0, math.inf)
-    if not side.rate > 0:
+    with np.errstate(all="ignore"):
+        own = [part for part in segments(snapshot, loaders=[loader], metrics=()) if part.rate > 0]
+    if not own:
         return f"No switch took place{why}, and too little was measured to say more."
-    state = next((state for state in snapshot.loaders if str(state["id"]) == loader), {})
-    waiting = f", waiting for data {_wait(side)} % of each step" if math.isfinite(side.mean_wait) else ""
-    engine = state.get("backend", "the loader")
-    return f"No switch took place{why}: {engine} delivered {_rate(side)} images/s{waiting} ({_amount(side)})."
+    side = max(own, key=lambda part: part.seconds)
+    waiting = f", waiting for data {percent(side.wait_share)} % of each step" if math.isfinite(side.wait) else ""
+    counts = amount(side.samples, side.seconds)
+    return f"No switch took place{why}: {side.backend} delivered {figure(side.rate)} images/s{waiting} ({counts})."
 
 
 def _took_over(event: Event) -> str:
@@ -216,15 +326,3 @@ def _took_over(event: Event) -> str:
     if place and event.get("epoch") is not None:
         place += f" of epoch {event['epoch'] + 1:,}"
     return f"{event['target']} took over from {event['source']}{place}"
-
-
-def _rate(side: Measured) -> str:
-    return f"{side.rate:,.0f}" if side.rate >= 10 else f"{side.rate:.1f}"
-
-
-def _wait(side: Measured) -> str:
-    return f"{100 * side.mean_wait / side.mean_step:.0f}"
-
-
-def _amount(side: Measured, unit: str = " images") -> str:
-    return f"{side.samples:,.0f}{unit} in {side.seconds:.0f} s"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -39,6 +40,14 @@ BATCHES_AHEAD, MOST_STEPS = 10, 200
 """Steps per batch in flight before the absence of waiting means something, and the most that are asked for."""
 WATCH = "phases: monitor.watch(model, optimizer)"
 KINDS: dict[str, Kind] = {"wait": "input-bound", "copy": "copy-bound", "other": "residual-heavy"}
+
+PAST = {
+    r"\bwaits for\b": "waited for",
+    r"\btakes? (?=\d|less)": "took ",
+    r"\bof each step is in\b": "of each step was in",
+    r"\b(loop|it|GPU) is (not |busy )": r"\1 was \2",
+}
+"""What the sentences below say of a loop under way, and of one that has ended."""
 
 
 class Judged(NamedTuple):
@@ -231,6 +240,13 @@ def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str 
             f"{percent(high)} for the rest ({_steps(timings)})."
         )
     return None
+
+
+def past(sentence: str) -> str:
+    """The sentence of a verdict on a loop that has ended."""
+    for pattern, words in PAST.items():
+        sentence = re.sub(pattern, words, sentence)
+    return sentence
 
 
 def _range(share: Share) -> str:

@@ -11,9 +11,10 @@ import numpy as np
 
 from ..analysis.counted_steps import counted
 from ..analysis.decision import CLEAR
-from ..analysis.frames import Floats, Steps
+from ..analysis.frames import Floats, Frames, Steps
 from ..analysis.results import Advice, Point, plain
-from ..analysis.switches import REPLAYS, measure
+from ..analysis.statistics import finite
+from ..analysis.switches import REPLAYS
 from ..protocol.analysis_states import DiagnosisResult, GainState
 from ..steps.measured_step import ON_DEVICE, PHASES, Step
 from ..store import STEP, Rows
@@ -82,7 +83,9 @@ def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: 
     used = adds > 0
     kept, adds = rows[used], adds[used]
     seconds, samples = float(adds.sum()), int(kept["images"].sum())
-    machine = measure(table, loader, start, end)
+    frames = Frames(table, start=start, end=end)
+    places = frames.of(loader)
+    cpu, gpu = (finite(values[places]) for values in (frames.cpu, frames.mean("gpu", "utilisation")))
     known = Trial(
         backend,
         start=start,
@@ -91,9 +94,9 @@ def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: 
         steps=len(kept),
         batches=len(rows),
         samples=samples,
-        cpu_p50=_percentile(machine.cpu, 50),
-        cpu_p95=_percentile(machine.cpu, 95),
-        gpu_p50=_percentile(machine.gpu, 50),
+        cpu_p50=_percentile(cpu, 50),
+        cpu_p95=_percentile(cpu, 95),
+        gpu_p50=_percentile(gpu, 50),
     )
     if len(kept) < FEWEST:
         return replace(known, problem=f"only {len(kept)} steps ended in {seconds:.0f} s")

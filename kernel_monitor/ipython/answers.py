@@ -11,6 +11,7 @@ import numpy as np
 
 from ..analysis.results import Analysis, Gain
 from ..analysis.rules import with_verdict
+from ..analysis.switch_comparison import sentence
 from ..diagnosis.diagnose_command import Diagnosis
 from ..profiler.profile_command import text as operators_text
 from ..profiler.profile_run import READING
@@ -23,7 +24,7 @@ Rows = list[tuple[str, str]]
 
 
 def summary_rows(monitor: Monitor) -> Rows:
-    """(label, text) pairs: duration, CPU, GPUs or why there are none, loaders, the last switch."""
+    """(label, text) pairs: duration, CPU, GPUs or why there are none, loaders, the switch that says most."""
     rows = monitor.store.rows()
     schema = rows.schema
     if len(rows.seq) == 0:
@@ -45,8 +46,9 @@ def summary_rows(monitor: Monitor) -> Rows:
         counts += f", {state['replaced']:,} replaced by synthetic" if state["replaced"] else ""
         counts += f", {state['skipped']:,} skipped" if state["skipped"] else ""
         out.append((f"Loader {state['name']}", f"{state['status']}; epoch {state['epoch'] + 1}: {counts}"))
-    if monitor.publisher.strip:
-        out.append(("Last switch", str(monitor.publisher.strip["text"])))
+    compared = monitor.comparison()
+    if compared.switch is not None:
+        out.append(("Switch", compared.sentence))
     return out
 
 
@@ -119,7 +121,12 @@ def analysis_text(analysis: Analysis) -> str:
     """The analysis of a session: verdict, reason, warnings, advice, gains, and the other rules that fired."""
     verdict = analysis.verdict
     of = "" if verdict.segment is None else f"{verdict.segment}: "
-    parts = [("why", verdict.sentence), *(("careful", text) for text in verdict.warnings), ("next", verdict.advice)]
+    parts = [("why", verdict.sentence), *(("careful", text) for text in verdict.warnings)]
+    if analysis.headline is not None:
+        sides = {segment.key: segment for segment in analysis.segments}
+        before, after = sides[analysis.headline.before], sides[analysis.headline.after]
+        parts.append(("switch", sentence(analysis.headline, before, after)))
+    parts.append(("next", verdict.advice))
     parts += [("gain", _gain(gain)) for gain in verdict.gains]
     if analysis.feeding is not None and analysis.feeding.advice:
         parts.append(("feeding", analysis.feeding.advice))

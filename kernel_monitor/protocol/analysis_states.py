@@ -37,7 +37,10 @@ class GainState(TypedDict):
 
 
 class VerdictState(TypedDict):
-    """Where the time of a loader's steps goes; see `analysis.results.Verdict`. `warnings`: sentences of rules."""
+    """Where the time of a loader's steps goes; see `analysis.results.Verdict`. `warnings`: sentences of rules.
+
+    `over`: its loop has ended, or pauses; the sentence is of all its steps since the last change.
+    """
 
     kind: Kind
     segment: str | None
@@ -50,6 +53,7 @@ class VerdictState(TypedDict):
     gains: list[GainState]
     warnings: list[str]
     loader: str
+    over: bool
 
 
 class OfferState(TypedDict):
@@ -177,11 +181,15 @@ class AloneState(TypedDict):
 
 
 class Findings(TypedDict):
-    """The live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks."""
+    """The live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
+
+    `main`: the id of the loader whose loop trains, where several take turns; None before the first step.
+    """
 
     verdict: NotRequired[VerdictState | None]
     offers: NotRequired[list[OfferState]]
     diagnosing: NotRequired[DiagnosisState | None]
     profiling: NotRequired[ProfileState | None]
     ranks: NotRequired[list[str]]
+    main: NotRequired[str | None]
     alone: NotRequired[AloneState | None]

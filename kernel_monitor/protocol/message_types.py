@@ -30,7 +30,7 @@ GLANCE = "kernel_monitor_glance"
 
 
 class MachineFigures(TypedDict):
-    """Figures of a status bar: CPU and GPU in %, memory in bytes, images/s of all loaders."""
+    """Figures of a status bar: CPU and GPU in %, memory in bytes, images/s (wall clock) of the loop that trains."""
 
     cpu: float | None
     gpu: float | None

@@ -6,7 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..analysis import allowed_cores, measure
+import numpy as np
+
+from ..analysis import allowed_cores
+from ..analysis.frames import Frames
 from ..analysis.results import Segment, Statistic
 from ..analysis.statistics import quantiles
 from .formats import is_known, percent
@@ -161,15 +164,15 @@ def _of_session(subject: Subject) -> list[Statistic]:
     snapshot = subject.snapshot
     if not len(snapshot.time):
         return []
-    found = measure(snapshot, None, -1.0, float(snapshot.time[-1]))
+    frames = Frames(snapshot)
     return [
         Statistic(metric, label, "%", quantiles(values))
         for metric, label, values in (
-            ("cpu", "CPU busy, mean of the cores", found.cpu),
-            ("iowait", "CPU waiting for I/O, mean of the cores", found.iowait),
-            ("gpu", "GPU utilisation", found.gpu),
-            ("gpu_memory", "GPU memory", found.gpu_memory),
-            ("memory", "Host memory", found.memory),
+            ("cpu", "CPU busy, mean of the cores", frames.cpu),
+            ("iowait", "CPU waiting for I/O, mean of the cores", frames.mean("cpu", "iowait")),
+            ("gpu", "GPU utilisation", frames.mean("gpu", "utilisation")),
+            ("gpu_memory", "GPU memory", frames.mean("gpu", "memory")),
+            ("memory", "Host memory", frames.series("memory/percent")),
         )
-        if len(values)
+        if bool(np.isfinite(values).any())
     ]

@@ -44,10 +44,12 @@ class Subject:
 
     @cached_property
     def change(self) -> Change | None:
-        """The change that the report is about: the newest switch, or whatever else divides two segments.
+        """The change that the report is about: the switch that says most, or whatever else divides two segments.
 
         One of a loop that stands beside no other comes first: a mark divides the evaluation, too.
         """
+        if self.analysis.headline is not None:
+            return self.analysis.headline
         known = [
             change
             for change in self.analysis.changes

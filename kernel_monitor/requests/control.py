@@ -246,6 +246,7 @@ def _recorded_subscribe(session: RecordedSession, state: MonitorState) -> Answer
         diagnosing=None,
         profiling=None,
         ranks=[],
+        main=None if session.verdict is None else session.verdict["loader"],
         alone=None,
         **state,
     )

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from ..analysis.switch_comparison import SwitchComparison, last_comparison
+from ..analysis.switch_comparison import SwitchComparison, comparison
 from ..errors import SessionError
 from ..output import check, write
 from ..report.client import render_in_process
@@ -33,13 +33,13 @@ class Exporter:
         return self._store.snapshot(session.tracker.reported(), facts)
 
     def comparison(self, loader: str | None = None) -> SwitchComparison:
-        """What the last switch of a loader's engine changed: `print(monitor.comparison())` at the end of a training.
+        """What a switch of a loader's engine changed: `print(monitor.comparison())` at the end of a training.
 
         It has `sentence` (also its text), `switch`, `before` and `after` (figures of both sides) and `faster`. The
         sentence gives the reason where nothing can be compared.
 
         Args:
-            loader: the loader's id or name; by default the one that switched last.
+            loader: the loader's id or name; by default the one of which most was measured on both sides of a switch.
 
         Raises:
             MonitorError: no loader, or more than one, has that name.
@@ -48,7 +48,7 @@ class Exporter:
             snapshot = self.snapshot()
         except SessionError:  # the last line of a training must not raise
             return SwitchComparison("Nothing was measured: %monitor in a cell before the training starts the monitor.")
-        return last_comparison(snapshot, None if loader is None else line(loader))
+        return comparison(snapshot, None if loader is None else line(loader))
 
     def render(self) -> str:
         """The HTML report, rendered in a separate process; other machines have their names only if that is allowed."""

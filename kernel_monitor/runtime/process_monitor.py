@@ -227,7 +227,10 @@ class Monitor:
 
     @property
     def verdict(self) -> VerdictState | None:
-        """The current verdict (`analysis.results.Verdict` as JSON, and `loader`); None while no loop runs."""
+        """The current verdict (`analysis.results.Verdict` as JSON, and `loader`); None before the first step.
+
+        `over` is true where the loop has ended, or pauses.
+        """
         at = self.live_session.session_time(time.monotonic())
         return None if at is None else self.publisher.current.judge(at, self.loader_states())
 

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from .._version import __version__
 from ..analysis import strip as switch_strip
+from ..analysis.frames import IDLE_S
 from ..analysis.machine_limits import allowed_cores
-from ..analysis.switches import LONGEST_S, asked, first, switches
+from ..analysis.switches import first, switches
 from ..protocol import message_types
 from ..protocol.analysis_states import Findings
 from ..protocol.message_types import Figures, Frame, Glance, MachineFigures
@@ -29,8 +30,8 @@ from .settings import Settings
 
 GLANCE_PERIOD_S = 1.0
 STRIP_PERIOD_S = 1.0
+STRIP_SHARE = 0.02  # of the time since the last switch, which may pass before the strip is computed again
 STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
-SETTLED_S = 60.0  # for this long after its first batch an engine may deliver batches that it had prefetched
 
 
 class Publisher:
@@ -51,7 +52,8 @@ class Publisher:
         self._tasks = tasks
         self._publish: Publish | None = None
         self._strip_due = 0.0
-        self._strip_of = 0
+        self._strip_of = 0  # the newest event that it knows of
+        self._strip_to = -1.0  # when the newest step ended that it knows of
         self._glance_due = 0.0
         self._sent_event = 0
         self._sent: dict[str, Any] = {"offers": []}
@@ -87,11 +89,12 @@ class Publisher:
         }
 
     def findings(self) -> Findings:
-        """`verdict` as last computed, open `offers`, what is said of `ranks`, `diagnosing` and `profiling`."""
+        """`verdict` and `main` loader as last computed, open `offers`, what is said of `ranks`, and tasks."""
         return {
             "verdict": self.current.verdict,
             "offers": self.current.offers.standing,
             "ranks": self._session.ranks.sentences(),
+            "main": self.current.main,
             **self._tasks(),
         }
 
@@ -133,7 +136,9 @@ class Publisher:
         session, store = self._session, self._store
         last = max(1, round(GLANCE_PERIOD_S / self._settings().interval))
         now = session.session_time(time.monotonic())
-        loaders = [loader.id for loader in session.tracker.loaders()]
+        loaders, main = [loader.id for loader in session.tracker.loaders()], self.current.main
+        if main in {source.id for source in session.tracker.sources()}:
+            loaders = [str(main)]
         return {
             **machine_figures(store.rows(store.last_seq - last), loaders=loaders),
             "kind": None if now is None else self.current.kind(now),
@@ -168,18 +173,19 @@ class Publisher:
         publish(message_types.FRAME, content, [encode_values(values)])
 
     def _refresh_strip(self, row: Row) -> None:
-        if row.time < self._strip_due:
+        ended = self._store.steps.newest
+        paused = ended > self._strip_to and row.time > ended + IDLE_S  # the last steps count, too
+        if row.time < self._strip_due and self._store.last_event == self._strip_of and not paused:
             return
-        self._strip_due = row.time + STRIP_PERIOD_S
+        self._strip_of, self._strip_to = self._store.last_event, ended
         events = self._store.events()
         done = switches(events)
-        # A minute on each side is compared (analysis.switches); after that the text cannot change.
-        if not done or (self._strip_of == len(done) and row.time > first(done[-1]) + LONGEST_S + SETTLED_S):
-            return
-        self._strip_of = len(done)
-        since = asked(done[-1]) - LONGEST_S - SETTLED_S
-        rows, steps = self._store.rows(self._store.seq_before(since), STRIP_CHARTS), self._store.steps.table(since)
-        self.strip = switch_strip(rows, events, row.states, steps)
+        # The longer the sides that are compared, the less a second more can change.
+        since = row.time - first(done[-1]) if done else 0.0
+        self._strip_due = row.time + max(STRIP_PERIOD_S, STRIP_SHARE * since)
+        if done:
+            steps = self._store.steps.table()
+            self.strip = switch_strip(self._store.rows(charts=STRIP_CHARTS), events, row.states, steps)
 
 
 def machine_figures(rows: Rows, *, loaders: Sequence[str]) -> MachineFigures:

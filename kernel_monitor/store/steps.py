@@ -66,10 +66,16 @@ class StepLog:
         self._rows: npt.NDArray[Any] = np.empty(most, dtype=STEP)  # takes memory as it is filled
         self._added = 0  # ever; step n, from 0, stands at n modulo `most`
         self._left_out = 0
+        self._newest = -1.0
         self._numbers: dict[str, int] = {}
 
     def __len__(self) -> int:
         return min(self._added, len(self._rows))
+
+    @property
+    def newest(self) -> float:
+        """When the last of them ended, session s; -1 before the first."""
+        return self._newest
 
     def add(self, loader: str, rows: Sequence[Step], dropped: int = 0) -> None:
         """Keep steps of a loader (its id), with ends in session s; `dropped` ones between these were left out before.
@@ -82,6 +88,7 @@ class StepLog:
             self._left_out += dropped + len(rows) - len(placed)
             fresh = np.array([(number, *row) for row in placed[-len(self._rows) :]], dtype=STEP)
             self._added += len(placed)
+            self._newest = max([self._newest, *(row.end for row in placed[-1:])])
             self._rows[(self._added - len(fresh) + np.arange(len(fresh))) % len(self._rows)] = fresh
 
     def table(self, start: float | None = None) -> StepTable:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..analysis import analyse, measure
+from ..analysis import analyse
 from ..analysis.frames import Frames
 from ..analysis.gains import gains, resources
 from ..analysis.results import Analysis, Segment, plain
@@ -57,7 +57,7 @@ def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: A
         return found
     verdict = next((one for one in analysis.verdicts if one.segment == segment.key), None)
     spread = {one.metric: one.values for one in segment.statistics}
-    cpu = measure(snapshot, loader, segment.start, segment.end).cpu
+    frames = Frames(snapshot, start=segment.start, end=segment.end)
     found |= {
         "wait": segment.wait,
         "step": segment.step,
@@ -66,7 +66,7 @@ def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: A
         "cpu": spread.get("cpu"),
         "gpu": spread.get("gpu"),
         "steal": segment.median("steal"),
-        "cpu_histogram": list(histogram(cpu)),
+        "cpu_histogram": list(histogram(frames.cpu[frames.of(loader)])),
         "gpu_histogram": list(segment.gpu_histogram),
         "kind": None if verdict is None else verdict.kind,
         "sentence": None if verdict is None else verdict.sentence,

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.analysis.switch_comparison import SwitchComparison, last_comparison
+from kernel_monitor.analysis import analyse, strip
+from kernel_monitor.analysis.switch_comparison import SwitchComparison, comparison
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.store import Snapshot
-from tests.unit.sessions import Run, build, switch
+from tests.unit.sessions import Run, build, rows_of, switch
 
 TORCH, DALI = "torchvision", "dali-cpu"
 
@@ -28,11 +29,11 @@ def session(*parts: tuple[str, float, float, float], **others: Any) -> Snapshot:
 
 
 def said(snapshot: Snapshot, loader: str | None = None) -> str:
-    return str(last_comparison(snapshot, loader))
+    return str(comparison(snapshot, loader))
 
 
 def test_a_switch_that_paid() -> None:
-    found = last_comparison(session((TORCH, 20, 0.3, 0.21), (DALI, 20, 0.2, 0.06)))
+    found = comparison(session((TORCH, 20, 0.3, 0.21), (DALI, 20, 0.2, 0.06)))
     assert found.before is not None
     assert found.after is not None
     assert found.switch is not None
@@ -40,14 +41,15 @@ def test_a_switch_that_paid() -> None:
     assert found.faster == pytest.approx(1.5, rel=0.01)
     assert found.before.samples / 32 == pytest.approx(round(found.before.samples / 32), abs=1e-3)
     assert found.sentence == (
-        "dali-cpu took over from torchvision at batch 100 of epoch 1: 106 → 159 images/s (1.50 ×), waiting for data "
-        f"70 → 30 % of each step ({found.before.samples:,.0f} images in 20 s, {found.after.samples:,.0f} in 19 s)."
+        "dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160 images/s (1.50 × faster), waiting for "
+        f"data 70 → 30 % of each step (300 → 200 ms); measured over {found.before.samples:,} images in 20 s, then "
+        f"{found.after.samples:,} in 19 s."
     )
 
 
 @pytest.mark.parametrize(
     ("step", "words"),
-    [(0.35, "(0.86 ×; slower: torchvision is the better one here)"), (0.298, "(1.01 ×; no real difference)")],
+    [(0.35, "(1.17 × slower: torchvision is the better one here)"), (0.298, "(about as fast, 1.01 ×)")],
 )
 def test_a_switch_that_did_not_pay(step: float, words: str) -> None:
     assert words in said(session((TORCH, 20, 0.3, 0.21), (DALI, 20, step, 0.2)))
@@ -57,13 +59,13 @@ def test_a_switch_that_did_not_pay(step: float, words: str) -> None:
     ("parts", "amounts"),
     [
         (((TORCH, 20, 0.3, 0.21), (DALI, 0.9, 0.2, 0.06)), " in 20 s before, 0 images in 0 s after)"),
-        (((TORCH, 1.5, 0.3, 0.21), (DALI, 20, 0.2, 0.06)), "images in 1 s before, "),
-        (((TORCH, 20, 0.3, 0.21), (DALI, 12, 2.0, 0.06)), "images in 6 s after)"),
+        (((TORCH, 1.5, 0.3, 0.21), (DALI, 20, 0.2, 0.06)), "images in 1.2 s before, "),
+        (((TORCH, 20, 0.3, 0.21), (DALI, 12, 2.0, 0.06)), "images in 8.0 s after)"),
     ],
     ids=["no step after", "short before", "few steps after"],
 )
 def test_too_little_on_a_side(parts: Any, amounts: str) -> None:
-    found = last_comparison(session(*parts))
+    found = comparison(session(*parts))
     assert "took over from torchvision at batch 100 of epoch 1, but too little was measured to compare (" in str(found)
     assert amounts in str(found)
     assert math.isnan(found.faster)
@@ -71,17 +73,17 @@ def test_too_little_on_a_side(parts: Any, amounts: str) -> None:
 
 def test_several_switches() -> None:
     back = session((TORCH, 20, 0.3, 0.21), (DALI, 20, 0.2, 0.06), (TORCH, 20, 0.3, 0.21))
-    assert said(back).startswith("torchvision took over from dali-cpu at batch 100 of epoch 1: 160 → 106 images/s")
+    assert said(back).startswith("torchvision took over from dali-cpu at batch 100 of epoch 1: 160 → 107 images/s")
     assert said(back).endswith(" This was the last of 2 switches.")
     hasty = session((TORCH, 20, 0.3, 0.21), (DALI, 20, 0.2, 0.06), (TORCH, 1, 0.3, 0.21))
-    assert said(hasty).startswith("dali-cpu took over from torchvision at batch 100 of epoch 1: 106 → ")
+    assert said(hasty).startswith("dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → ")
     assert said(hasty).endswith(" This was switch 1 of 2; after the later ones too little was measured to compare.")
 
 
 def test_no_switch() -> None:
     assert said(session((TORCH, 20, 0.3, 0.21))) == (
-        "No switch took place: torchvision delivered 106 images/s, waiting for data 70 % of each step "
-        "(2,080 images in 20 s)."
+        "No switch took place: torchvision delivered 107 images/s, waiting for data 70 % of each step "
+        "(2,112 images in 20 s)."
     )
     failed = {"kind": "switch-failed", "time": 9.0, "loader": "loader-1", "target": DALI, "message": "out of memory."}
     assert "No switch took place (dali-cpu failed: out of memory): torchvision delivered" in said(
@@ -91,7 +93,7 @@ def test_no_switch() -> None:
 
 def test_replayed_batches_are_called_so() -> None:
     found = said(session((TORCH, 20, 0.3, 0.21), ("synthetic", 20, 0.1, 0.001)))
-    assert "(3.02 ×; synthetic replays a few batches: the ceiling of any loader)" in found
+    assert "(3.00 × faster; synthetic replays a few batches: the ceiling of any loader)" in found
 
 
 def test_of_several_loaders_the_one_that_switched_is_named() -> None:
@@ -114,3 +116,52 @@ def test_nothing_was_measured() -> None:
     found = Monitor().comparison()
     assert isinstance(found, SwitchComparison)
     assert str(found) == "Nothing was measured: %monitor in a cell before the training starts the monitor."
+
+
+def test_the_training_is_said_and_not_the_short_loop_that_switched_last() -> None:
+    """As at the quickstart's end: the main loader's swap, then a short loop over a data set of one's own."""
+    runs = [
+        Run(0, 40, step=0.3, wait=0.21),
+        Run(40, 80, step=0.2, wait=0.06),
+        Run(81, 84, step=0.1, loader="loader-2"),
+        Run(84, 86, step=0.1, loader="loader-2"),
+    ]
+    events = [switch(40, TORCH, DALI, asked=39.999), switch(84, TORCH, DALI, asked=83.999, loader="loader-2")]
+    snapshot = build(87, runs=runs, events=events, loaders={"loader-1": "train", "loader-2": "own"})
+    text = said(snapshot)
+    first = "train: dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160 images/s (1.50 × faster)"
+    assert text.startswith(first)
+    assert " own: dali-cpu took over from torchvision" in text
+    counts = "(928 images in 2.9 s before, 512 images in 1.6 s after)"
+    assert text.endswith(f"but too little was measured to compare {counts}: each side takes 10 steps and 2 s.")
+    shown = strip(snapshot, snapshot.events, snapshot.loaders)
+    assert shown is not None
+    assert (shown["loader"], shown["text"]) == ("loader-2", "own: torchvision → dali-cpu: measuring…")
+    later = strip(rows_of(build(110, runs=runs, events=events)), snapshot.events, snapshot.loaders, snapshot.steps)
+    assert later is not None
+    assert later["loader"] == "loader-1"
+    assert later["text"].startswith("train: 107 → 160 images/s while it loops, 1.50 × faster (")
+    assert analyse(snapshot).headline == comparison_of(snapshot)
+    # Asked for, the short loop is said.
+    assert said(snapshot, "own").startswith("own: dali-cpu took over")
+
+
+def comparison_of(snapshot: Snapshot) -> Any:
+    found = analyse(snapshot)
+    (made,) = [one for one in found.changes if one.after == "train/2"]
+    return made
+
+
+def test_a_validation_that_was_switched_last_does_not_stand_for_the_training() -> None:
+    runs, events = [], []
+    for epoch, (train, val) in enumerate(((0.3, 0.1), (0.2, 0.1), (0.2, 0.05), (0.2, 0.05))):
+        at = 40.0 * epoch
+        runs += [Run(at, at + 30, step=train, wait=train / 2), Run(at + 30, at + 40, step=val, loader="loader-2")]
+    events = [switch(40.1, TORCH, DALI, asked=40.0), switch(110.1, TORCH, DALI, asked=110.0, loader="loader-2")]
+    snapshot = build(160, runs=runs, events=events)
+    assert said(snapshot).startswith("train: dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160")
+
+
+def test_replayed_batches_stand_for_nothing_where_a_real_engine_was_measured() -> None:
+    found = said(session((TORCH, 12, 0.3, 0.21), (DALI, 12, 0.2, 0.06), ("synthetic", 60, 0.1, 0.001)))
+    assert found.startswith("dali-cpu took over from torchvision")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis import measure, strip
+from kernel_monitor.analysis import strip
 from kernel_monitor.analysis.counted_steps import counted
 from kernel_monitor.analysis.frames import Frames
 from kernel_monitor.analysis.gains import pairs
@@ -73,9 +73,9 @@ def test_the_rows_of_a_step_that_does_not_count_do_not_count_either() -> None:
     cpu = next(statistic.values for statistic in segment.statistics if statistic.metric == "cpu")
     assert (cpu.min, cpu.max) == (80, 80)
     # The first delivery's row is of before the segment.
-    assert measure(snapshot, "loader-1", 0.0, 24.1).seconds == pytest.approx(20 - 0.9, abs=0.2)
-    live = measure(rows_of(snapshot), "loader-1", 0.0, 24.1, snapshot.steps)
-    assert live.seconds == measure(snapshot, "loader-1", 0.0, 24.1).seconds
+    whole, live = Frames(snapshot), Frames(rows_of(snapshot), snapshot.steps)
+    assert whole.window[whole.of("loader-1")].sum() == pytest.approx(20 - 0.9, abs=0.2)
+    assert live.of("loader-1").tolist() == whole.of("loader-1").tolist()
     assert set(Frames(snapshot).cpu[Frames(snapshot).of("loader-1")]) == {80}
 
 

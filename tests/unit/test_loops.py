@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from kernel_monitor.analysis import measure, strip
+from kernel_monitor.analysis import strip
+from kernel_monitor.analysis.frames import Frames
 from kernel_monitor.analysis.live_segment import live_verdict
-from kernel_monitor.analysis.loops import Loop, beside, of_segments, of_steps
+from kernel_monitor.analysis.loops import Loop, LoopTimes, beside, of_segments, of_steps
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.steps.measured_step import NO_GRADIENTS
+from kernel_monitor.store import Snapshot
 
 from .sessions import Run, build, calibrated, rows_of, state, switch
 
@@ -119,7 +123,8 @@ def test_two_loaders_of_one_loop_do_not_pause_for_each_other(step: Callable[[int
     runs = [Run(0, 60, step=step, wait=0.1, loader=TRAIN), Run(0.2, 60, step=step, wait=0.1, loader=VAL)]
     snapshot = build(60, runs=runs, loaders=NAMES)
     for loader in NAMES:
-        assert measure(snapshot, loader, 0, 60).seconds == pytest.approx(59, abs=1)
+        frames = Frames(snapshot)
+        assert frames.window[frames.of(loader)].sum() == pytest.approx(59, abs=1)
 
 
 def taken(kernel: float, while_evaluating: float, evaluation: float = 4.0) -> object:
@@ -169,5 +174,43 @@ def test_while_it_evaluates_the_gain_asked_for_is_that_of_the_training() -> None
     assert gain["low"] < 1 - 112.5 / 195 < gain["high"]
     newest = live_verdict(rows_of(snapshot), snapshot.steps, (), states)
     assert newest is not None
-    assert newest["loader"] == VAL
+    assert newest["loader"] == TRAIN, "the evaluation under way is beside it"
     assert live_verdict(rows_of(snapshot), snapshot.steps, (), states, loader="loader-9") is None
+
+
+def turns() -> Snapshot:
+    """A training that waits for its data, and after each epoch an evaluation that only counts its batches."""
+    runs = []
+    for epoch in range(4):
+        at = 20.0 * epoch
+        runs.append(Run(at, at + 15, step=0.1, wait=0.08, loader=TRAIN, epoch=epoch))
+        runs.append(Run(at + 15, at + 20, step=0.1, wait=0.0999, loader=VAL, epoch=epoch))
+    return build(80, cpus=2, busy=99.0, kernel=12.0, workers=171.0, runs=runs, loaders=NAMES, states=[calibrated(0.05)])
+
+
+def test_a_loop_that_takes_turns_with_a_training_is_not_advised_upon() -> None:
+    snapshot = turns()
+    told = live_verdict(rows_of(snapshot), snapshot.steps, (), snapshot.loaders)
+    assert told is not None
+    assert told["loader"] == TRAIN, "though the evaluation runs"
+    assert told["sentence"].endswith(" That is of the last 60 s.")
+    aside = live_verdict(rows_of(snapshot), snapshot.steps, (), snapshot.loaders, loader=VAL)
+    assert aside is not None
+    assert aside["offer"] is None
+    words = "This loop takes turns with that of train, which trains: advice is on that one."
+    assert aside["advice"] == words
+    found = analyse(snapshot)
+    assert {verdict.segment: verdict.advice == words for verdict in found.verdicts} == {"train/1": False, "val/1": True}
+    assert (found.verdict.segment, found.verdict.kind) == ("train/1", "input-bound")
+
+
+def test_the_main_loop_is_known_however_long_the_evaluation_takes() -> None:
+    runs = [Run(0, 200, step=0.1, loader=TRAIN), Run(200, 300, step=0.1, loader=VAL, flags=NO_GRADIENTS)]
+    snapshot = build(300, interval=1.0, runs=runs, loaders=NAMES)
+    loops = LoopTimes()
+    assert loops.main() is None
+    for end in range(10, 310, 10):
+        at = int(np.searchsorted(snapshot.steps.rows["end"], end))
+        table = replace(snapshot.steps, rows=snapshot.steps.rows[:at])
+        loops.add(replace(table, rows=table.rows[table.rows["end"] > loops.since]))
+    assert (loops.main(), set(loops.aside())) == (TRAIN, {VAL})

@@ -75,7 +75,7 @@ def test_a_switch_of_minutes_ago_is_not_forgotten(monkeypatch: pytest.MonkeyPatc
     said = one.judge(200.0, states)
     assert said is not None
     assert said["advice"].startswith("dali-cpu would not be faster here: steps 60 % longer when it was in use.")
-    monkeypatch.setattr(judging, "pair", lambda *_args: pytest.fail("it was looked at before"))
+    monkeypatch.setattr(judging, "pairs", lambda *_args: pytest.fail("it was looked at before"))
     assert one.judge(200.0, states) == said
 
 
@@ -158,3 +158,32 @@ def test_the_verdict_of_an_hour_takes_milliseconds(monitor: Monitor, train: Trai
         taken.append(time.thread_time() - begun)
     assert one.verdict is not None
     assert np.median(taken) < 3 * 5e-3
+
+
+def test_a_loop_that_ended_is_judged_by_all_its_steps_and_once() -> None:
+    """What came after the last look counts, and a page that opens later finds it."""
+    from kernel_monitor.analysis import analyse
+    from kernel_monitor.analysis.verdict import past
+
+    from .sessions import Run, build
+    from .test_loop_warnings import stored
+
+    runs = [Run(0, 100, step=lambda k: 0.1, wait=lambda k: 0.05 if k < 400 else 0.09)]
+    snapshot = build(130, runs=runs, cpus=2)
+    store, states = stored(snapshot), [dict(state) for state in snapshot.loaders]
+    for watched in (True, False):
+        one = judging.CurrentVerdict(store, lambda _: None)
+        if watched:
+            one.verdict = one.judge(90.0, states, loader="loader-1")
+            assert one.verdict is not None
+            assert not one.verdict["over"]
+            assert "waits for data" in one.verdict["sentence"]
+        one.refresh(130.0, states)
+        made = one.verdict
+        assert made is not None
+        assert made["over"]
+        assert made["sentence"] == past(analyse(snapshot).verdict.sentence)
+        assert made["sentence"].startswith("The loop waited for data 74 % of each step (74 of 100 ms, 1,000 steps")
+        assert one.kind(130.0) is None, "no loop runs"
+        one.refresh(140.0, states)
+        assert one.verdict is made

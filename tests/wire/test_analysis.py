@@ -56,7 +56,7 @@ def verdict() -> dict[str, Any]:
         ),
         warnings=("val <b>: epoch 2 delivered nothing. Reset the iterator.",),
     )
-    return {**plain(made), "loader": LOADER}
+    return {**plain(made), "loader": LOADER, "over": False}
 
 
 def offer() -> dict[str, Any]:
@@ -180,7 +180,7 @@ def test_a_page_finds_the_names_of_the_model() -> None:
     """What analysis.ts reads is what `plain` gives."""
     _, made, _ = golden("analysis")
     kind = Verdict("undetermined", None, "", gains=(Gain("loader", 0.0, 0.0),))
-    assert {*plain(kind), "loader"} == made["verdict"].keys()
+    assert {*plain(kind), "loader", "over"} == made["verdict"].keys()
     assert plain(kind)["gains"][0].keys() == made["verdict"]["gains"][0].keys()
     assert plain(kind)["gains"][0]["measured"] is None
 

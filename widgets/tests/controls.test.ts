@@ -284,6 +284,7 @@ describe('status and buttons', () => {
       diagnosing: null,
       profiling: null,
       ranks: [],
+      main: null,
       alone: null
     };
     controls.update();

@@ -51,7 +51,7 @@ describe('the line', () => {
       'CPU: 45 % busy, mean over the cores',
       'GPU: 87 % utilised, mean over the GPUs',
       'GPU memory: 12.3/80 GB used',
-      'Loaders: 1,204 images per second'
+      'The loop that trains: 1,204 images per second'
     ]);
   });
 });

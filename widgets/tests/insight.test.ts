@@ -25,6 +25,7 @@ const known = (changes: Partial<AnalysisState> = {}): AnalysisState => ({
   diagnosing: null,
   profiling: null,
   ranks: [],
+  main: null,
   alone: null,
   ...changes
 });

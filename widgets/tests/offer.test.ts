@@ -29,6 +29,7 @@ const known = (offers: readonly Offer[] = []): AnalysisState => ({
   diagnosing: null,
   profiling: null,
   ranks: [],
+  main: null,
   alone: null
 });
 const show = (offers?: readonly Offer[]): void => {

@@ -16,7 +16,7 @@ export type {
 
 export type Kind = VerdictState['kind'];
 
-/** A kernel's analysis, as the page last received it; its `verdict` is null while no loop runs. */
+/** A kernel's analysis, as the page last received it; its `verdict` is null before the first step. */
 export interface AnalysisState extends Required<Findings> {
   /** The newest of each loader, by its id. */
   readonly verdicts: ReadonlyMap<string, VerdictState>;

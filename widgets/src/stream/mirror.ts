@@ -45,12 +45,12 @@ export class Mirror {
     const before = this.analysis ?? NOTHING;
     const { verdict = before.verdict, offers = before.offers } = changes;
     const { diagnosing = before.diagnosing, profiling = before.profiling } = changes;
-    const { ranks = before.ranks, alone = before.alone } = changes;
-    // A loop that has ended sends no verdict: its last one stays.
+    const { ranks = before.ranks, main = before.main, alone = before.alone } = changes;
+    // Of a loop that has ended, the last one stays.
     const verdicts = verdict
       ? new Map(before.verdicts).set(verdict.loader, verdict)
       : before.verdicts;
-    this.analysis = { verdict, verdicts, offers, diagnosing, profiling, ranks, alone };
+    this.analysis = { verdict, verdicts, offers, diagnosing, profiling, ranks, main, alone };
   }
 
   take(
@@ -97,5 +97,6 @@ const NOTHING: AnalysisState = {
   diagnosing: null,
   profiling: null,
   ranks: [],
+  main: null,
   alone: null
 };

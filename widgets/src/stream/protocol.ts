@@ -358,6 +358,8 @@ export interface RecordingState {
 }
 /**
  * The live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
+ *
+ * `main`: the id of the loader whose loop trains, where several take turns; None before the first step.
  */
 export interface Findings {
   readonly verdict?: VerdictState | null;
@@ -365,10 +367,13 @@ export interface Findings {
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
   readonly ranks?: readonly string[];
+  readonly main?: string | null;
   readonly alone?: AloneState | null;
 }
 /**
  * Where the time of a loader's steps goes; see `analysis.results.Verdict`. `warnings`: sentences of rules.
+ *
+ * `over`: its loop has ended, or pauses; the sentence is of all its steps since the last change.
  */
 export interface VerdictState {
   readonly kind: 'input-bound' | 'copy-bound' | 'compute-bound' | 'residual-heavy' | 'undetermined';
@@ -382,6 +387,7 @@ export interface VerdictState {
   readonly gains: readonly GainState[];
   readonly warnings: readonly string[];
   readonly loader: string;
+  readonly over: boolean;
 }
 /**
  * A switch offered to a loop that waits for its data.
@@ -451,6 +457,7 @@ export interface FindingsReply {
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
   readonly ranks?: readonly string[];
+  readonly main?: string | null;
   readonly alone?: AloneState | null;
 }
 /**
@@ -462,6 +469,7 @@ export interface Frame {
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
   readonly ranks?: readonly string[];
+  readonly main?: string | null;
   readonly alone?: AloneState | null;
   readonly protocol: number;
   readonly session: string | null;
@@ -635,7 +643,7 @@ export interface LoaderReply {
   readonly loader: LoaderState;
 }
 /**
- * Figures of a status bar: CPU and GPU in %, memory in bytes, images/s of all loaders.
+ * Figures of a status bar: CPU and GPU in %, memory in bytes, images/s (wall clock) of the loop that trains.
  */
 export interface MachineFigures {
   readonly cpu: number | null;
@@ -784,6 +792,7 @@ export interface SubscribeReply {
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
   readonly ranks?: readonly string[];
+  readonly main?: string | null;
   readonly alone?: AloneState | null;
   readonly lease: number;
   readonly session: string | null;
@@ -889,9 +898,9 @@ export const FIELDS: Readonly<Record<string, string>> = {
   ErrorReply: 'status:string error:string message:string',
   ExportReply: 'status:string filename:string',
   FindingsReply:
-    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] alone?:AloneState?',
+    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] main?:string? alone?:AloneState?',
   VerdictState:
-    'kind:string segment:string? sentence:string advised:AdviceState[] advice:string shares:number?{} steps:number missing:string[] gains:GainState[] warnings:string[] loader:string',
+    'kind:string segment:string? sentence:string advised:AdviceState[] advice:string shares:number?{} steps:number missing:string[] gains:GainState[] warnings:string[] loader:string over:boolean',
   AdviceState: 'text:string points:AdvicePoint[] segment:string?',
   AdvicePoint: 'about:string target:string stance:string',
   GainState: 'action:string low:number? high:number? measured:number? basis:string by:string',
@@ -910,7 +919,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   GpuKernel: 'name:string share:number? ms:number? launches:number?',
   AloneState: 'job:number question:string running:boolean',
   Frame:
-    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] alone?:AloneState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
+    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] main?:string? alone?:AloneState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
     'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean ranks?:number padded?:number once?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
@@ -940,7 +949,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   SessionEntry:
     'path:string id:string started:number seconds:number bytes:number live:boolean goodbye:boolean host:string told:boolean problem:string? damaged:boolean',
   SubscribeReply:
-    'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] alone?:AloneState? lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
+    'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] main?:string? alone?:AloneState? lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
   RecordedLabel:
     'started:number ended:number? live:boolean goodbye:boolean reason:string? seconds:number bin_s:number? path:string'
 };
