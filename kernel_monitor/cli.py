@@ -110,16 +110,9 @@ def _parser() -> _Parser:
     compare.add_argument("b", metavar="B", type=_name, help="the session after; may be the same")
     compare.add_argument("--max-slowdown", metavar="5%", type=_share, help="how much longer an image may take")
     compare.add_argument("--loader", metavar="NAME", type=_name, help="only this loader")
-    compare.add_argument(
-        "--segment",
-        "--stretch",  # the former name, which scripts may use
-        dest="segment",
-        metavar="KEY",
-        type=_name,
-        action="append",
-        default=[],
-        help="a segment by its key (train/2) in both; given twice, of A and of B",
-    )
+    which = "a segment by its key (train/2) in both; given twice, of A and of B"
+    for option, words in (("--segment", which), ("--stretch", argparse.SUPPRESS)):  # the latter is its former name
+        compare.add_argument(option, dest="segment", metavar="KEY", type=_name, action="append", default=[], help=words)
     compare.add_argument("--json", action="store_true", help="as JSON, for other programs")
     for command in (report, compare):
         price = "of an hour, such as 2.50€ (or 2.50€+0.30 with that of each CPU machine), instead of the recorded one"
@@ -129,7 +122,8 @@ def _parser() -> _Parser:
         _sweep,
         "sweep",
         "measure a grid of models, loads, engines and knobs, and write one page of it",
-        "Measures every cell of a grid in one process, the engines in turns, and writes a page. Ctrl-C stops it; the "
+        "Measures every cell of a grid in one process, the engines in turns, and writes a page. By default quick: "
+        "two models, the least and the most load, windows of 3 s; --full measures the whole grid. Ctrl-C stops it; the "
         "same command goes on from there. Exit status 1: a cell could not be measured.",
     )
     add_options(sweep)
@@ -149,8 +143,8 @@ def _parser() -> _Parser:
         _warm,
         "warm",
         "make this machine's charts ready, so that the first notebook does not wait for them",
-        "Makes the chart documents that notebooks on this machine need and keeps them in the user's cache folder (or "
-        "in that of KERNEL_MONITOR_CACHE). %load_ext does so, too, in the background.",
+        "Prepares the charts that notebooks on this machine show and keeps them in the user's cache folder (or in that "
+        "of KERNEL_MONITOR_CACHE). %load_ext does so, too, in the background.",
     )
     return parser
 
@@ -337,7 +331,7 @@ def _warm(_options: argparse.Namespace) -> int:
     from .warm import warm
 
     made = warm(cache_folder())
-    print(f"{made} chart documents made" if made else "the charts of this machine are ready")
+    print(f"prepared the charts of {made} kinds of sessions" if made else "the charts of this machine are ready")
     return 0
 
 

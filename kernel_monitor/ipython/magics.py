@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import shlex
+from collections.abc import Collection
 from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -95,6 +97,8 @@ class MonitorMagics(Magics):
         if words in (["--help"], ["help"]):
             _say(USAGE)
             return
+        if words and not words[0].startswith("-") and words[0] not in self._parser.commands:
+            raise UsageError(_unknown(words[0], self._parser.commands))
         args = self._parser.parse_args(words)
         try:
             self._run(args)
@@ -264,8 +268,19 @@ def _say(text: str) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
+    """Of `%monitor` (with the names of its `commands`) or of one command; an error is one line."""
+
+    commands: Collection[str] = ()
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"%monitor: {message}\n{USAGE}")
+        raise UsageError(f"{self.prog}: {message}. %monitor help explains the commands.")
+
+
+def _unknown(word: str, commands: Collection[str]) -> str:
+    """What to say of a command that there is not."""
+    near = difflib.get_close_matches(word.lower(), [*commands, "help"], 1, 0.5)
+    ask = f" Did you mean %monitor {near[0]}?" if near else ""
+    return f"There is no %monitor {shown(word)}.{ask} %monitor help lists the commands."
 
 
 def _knob(text: str) -> tuple[str, int]:
@@ -318,4 +333,5 @@ def _parser() -> _Parser:
     add("show").add_argument("charts", nargs="+", metavar="CHART")
     add("record").add_argument("record", choices=("on", "off"))
     add("open").add_argument("session", nargs="?", default=None)
+    made.commands = commands.choices
     return made

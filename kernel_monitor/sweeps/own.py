@@ -10,7 +10,7 @@ from ..errors import MonitorError
 from ..loaders import SwitchableLoader
 from ..runtime import monitor
 from .grid import FUSED, Grid, Row
-from .presets import PASSES, SECONDS, Choice
+from .presets import Choice
 from .training import Training, supervised
 
 KNOBS = ("workers", "prefetch", "threads")
@@ -36,10 +36,11 @@ def own_grid(loader: SwitchableLoader, choice: Choice, knobs: Sequence[Mapping[s
     return Grid(
         "own",
         tuple(rows),
-        passes=choice.passes or PASSES[choice.short],
-        seconds=choice.seconds or SECONDS[choice.short],
+        passes=choice.times,
+        seconds=choice.window,
         epochs=choice.epochs,
         short=choice.short,
+        full=choice.full,
         images=len(loader.dataset),
         data=loader.name,
     )

@@ -10,10 +10,14 @@ EVERY_S = 0.5
 
 
 class Progress:
-    """A line that is written over, on stderr; in a notebook on stdout. In a log file each pass is a line of its own."""
+    """A line that is written over, on stderr; in a notebook on stdout. In a log file each pass is a line of its own.
 
-    def __init__(self, passes: int, done: int, *, shown: bool = True) -> None:
+    Until the first pass is done, the time left is computed from `pass_s`, the seconds that one is expected to take.
+    """
+
+    def __init__(self, passes: int, done: int, *, pass_s: float = 0.0, shown: bool = True) -> None:
         self._passes = passes
+        self._pass_s = pass_s
         self._resumed = self._done = done
         self._shown = shown
         self._notebook = "ipykernel" in sys.modules
@@ -25,8 +29,11 @@ class Progress:
 
     def cell(self, text: str) -> None:
         """This cell is measured from now on."""
+        is_first = not self._cell
         self._cell = text
         self._due = 0.0
+        if is_first and not self._live:
+            self._write(self.line() + "\n")
         self.tell()
 
     def finished(self) -> None:
@@ -51,15 +58,15 @@ class Progress:
     def line(self) -> str:
         full = round(WIDTH * self._done / max(1, self._passes))
         left = self.left()
-        words = "" if left is None else f" · {_words(left)} left"
+        words = "" if left is None else f" · about {_words(left)} left"
         return f"[{'█' * full}{'·' * (WIDTH - full)}] {self._done} of {self._passes} passes · {self._cell}{words}"
 
     def left(self) -> float | None:
-        """s, by the passes that were measured now; None before the first."""
-        made = self._done - self._resumed
+        """s, by the passes that were measured now, before the first by what was expected; None: nothing is known."""
+        made, taken = self._done - self._resumed, time.monotonic() - self._began
         if not made:
-            return None
-        return (time.monotonic() - self._began) / made * (self._passes - self._done)
+            return max(self._pass_s, self._pass_s * (self._passes - self._done) - taken) if self._pass_s else None
+        return taken / made * (self._passes - self._done)
 
     def _write(self, text: str) -> None:
         if self._shown:

@@ -18,6 +18,7 @@ from .sweep_file import PAGE, RECORDINGS, SweepFile, begin
 if TYPE_CHECKING:
     from .sweep_run import Prepare
 
+BESIDE_S = 2.0  # what a window takes beside its seconds, as a first guess: the switch, the batches that are left out
 IMAGES = {False: 2048, True: 512}  # of the demo set, by whether the sweep is short
 STOPPED = "stopped after {done} passes, which are kept in {folder}: the same command goes on from there."
 
@@ -76,7 +77,8 @@ def sweep(
     epochs: int = 0,
     passes: int = 0,
     images: int = 0,
-    short: bool = False,
+    short: bool | None = None,
+    full: bool = False,
     again: bool = False,
     price: Any = None,
     progress: bool = True,
@@ -95,9 +97,11 @@ def sweep(
         models, loads, batch, workers: of the presets, instead of the preset's.
         seconds: of a window at least.
         epochs: whole epochs in a window instead.
-        passes: how often each engine of a row is measured; twice by default, four times in the short form.
+        passes: how often each engine of a row is measured; twice by default (full and short: four times).
         images: of the demo set.
-        short: small images and short windows, for machines without a GPU.
+        short: small images; by default on machines without a GPU, unless the form is full.
+        full: all loads of the preset and long windows. Without it the form is quick: two models, the least
+            and the most load, windows of 3 s. Either is overruled by `models`, `loads`, `seconds` and `passes`.
         again: measure what is done, too.
         price: of an hour of this machine, such as `2.50 €`.
         progress: whether to show the line with the bar.
@@ -110,7 +114,8 @@ def sweep(
     from ..runtime.settings import Settings
 
     settings = Settings().changed(price="" if price is None else price)
-    choice = Choice(models, loads, engines, batch, workers, seconds, epochs, passes, short)
+    short = is_short(short, full=full)
+    choice = Choice(models, loads, engines, batch, workers, seconds, epochs, passes, short, full)
     prepare: Prepare
     kept: AbstractContextManager[None] = nullcontext()
     if name == "own":
@@ -138,9 +143,21 @@ def sweep(
         def prepare(row: Row) -> Any:
             return prepare_row(row, grid, root)
 
-    target = Path(output if output is not None else f"sweep-{name}{'-short' if short else ''}").expanduser()
+    target = Path(output if output is not None else default_folder(name, short=short, full=full)).expanduser()
     with kept:
         return run(grid, prepare, target, root=root, again=again, settings=settings, progress=progress)
+
+
+def is_short(short: bool | None, *, full: bool) -> bool:
+    """Whether images are small: as asked for, or else in the quick form on a machine without a GPU."""
+    from .training import device
+
+    return (not full and device().type != "cuda") if short is None else short
+
+
+def default_folder(name: str, *, short: bool, full: bool) -> str:
+    """Where the results of a sweep are: grids that differ by default have folders of their own."""
+    return f"sweep-{name}{'-full' if full else ''}{'-short' if short else ''}"
 
 
 def run(
@@ -155,7 +172,8 @@ def run(
     file = begin(target, grid, machine_facts(), again=again)
     swept = Swept(target, file.content, settings.price, settings.currency)
     planned = len(grid.rows) * grid.passes
-    line = Progress(planned, len(file.passes), shown=progress)
+    longest = max((len(row.engines) for row in grid.rows), default=1)
+    line = Progress(planned, len(file.passes), pass_s=longest * (grid.seconds + BESIDE_S), shown=progress)
     empty = grid.empty_epoch and root is not None and file.content["empty_epoch"] is None
     try:
         if empty or len(file.passes) < planned:

@@ -19,7 +19,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("preset", metavar="PRESET", nargs="?", help="; ".join(f"{k}: {v}" for k, v in PRESETS.items()))
     parser.add_argument("--data", metavar="DIR", type=Path, help="images, a folder per class (default: a demo set)")
     parser.add_argument("--output", "-o", metavar="DIR", type=Path, help="results (default: sweep-PRESET here)")
-    parser.add_argument("--short", action="store_true", help="small images, short windows: for machines without a GPU")
+    parser.add_argument("--full", action="store_true", help="all loads and long windows (default: quick)")
+    short = "small images (default without a GPU, unless --full)"
+    parser.add_argument("--short", action=argparse.BooleanOptionalAction, default=None, help=short)
     window = parser.add_mutually_exclusive_group()
     window.add_argument("--seconds", metavar="S", type=float, default=0.0, help="of a window at least")
     window.add_argument("--epochs", metavar="N", type=int, default=0, help="whole epochs in a window instead")
@@ -44,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Run the sweep, or compare two. Exit status 0, or 1 where a cell was not measured or differs."""
-    from .sweep_command import STOPPED, compared, sweep
+    from .sweep_command import STOPPED, compared, default_folder, is_short, sweep
     from .sweep_file import read
 
     if options.compare is not None:
@@ -53,10 +55,12 @@ def command(options: argparse.Namespace) -> int:
         return int(not worst <= WORST)
     if options.preset is None:
         raise MonitorError(f"Which sweep? There are: {', '.join(PRESETS)} (see kernel-monitor sweep --help).")
-    names = ("data", "output", "short", "seconds", "epochs", "passes", "models", "loads", "engines", "batch",
+    names = ("data", "output", "short", "full", "seconds", "epochs", "passes", "models", "loads", "engines", "batch",
              "workers", "images", "price", "again")  # fmt: skip
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
-    folder = chosen["output"] = options.output or Path(f"sweep-{options.preset}{'-short' if options.short else ''}")
+    chosen["short"] = is_short(options.short, full=options.full)
+    default = default_folder(options.preset, short=chosen["short"], full=options.full)
+    folder = chosen["output"] = options.output or Path(default)
     try:
         swept = sweep(options.preset, **chosen)
     except KeyboardInterrupt:

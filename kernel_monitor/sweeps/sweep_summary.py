@@ -105,13 +105,19 @@ def table(content: Mapping[str, Any], price: float | None = None, currency: str 
 
 def closing(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> list[str]:
     """The sentences below the table: result, predicted signs, the empty epoch, and what failed."""
-    lines = [sentence(found)]
+    lines = [sentence(found), *([] if content["grid"].get("full", True) else [quick(content["grid"])])]
     if (said := said_of_signs(found)) is not None:
         lines.append(said)
     empty = content.get("empty_epoch")
     if empty and empty.get("problem"):
         lines.append(f"Re-enacted, a loader that is never reset: {empty['problem']}.")
     return lines
+
+
+def quick(grid: Mapping[str, Any]) -> str:
+    """What the quick form is, and how to measure more."""
+    windows = f"{plural(grid['passes'], 'window')} of {number(grid['seconds'])} s for each cell"
+    return f"This is the quick form: {windows}; the noise says how exact that is. More with --full (full=True)."
 
 
 def predicted(cell: Cell) -> str:

@@ -20,7 +20,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from .kernels import Page
 
 TOKEN = "kernel-monitor-test"  # noqa: S105 - guards nothing: the server listens on loopback for one test
-IDLE_S = 10  # longer than a kernel takes to start beside other tests: it would be culled before it answers
+IDLE_S = 20  # longer than a kernel takes to start beside other tests: it would be culled before it answers
 
 
 class Culling:

@@ -2,8 +2,8 @@
 
 The head, which stands for the machine that trains, with HEAD cores, and nodes with CORES each; object
 stores of STORE MB. Answers lines on its input:
-`add`, `remove NODE` (without warning), `hide FOLDER` (from nodes that are added afterwards), `stop`. Ends the nodes
-when its input ends.
+`add`, `remove NODE` (without warning), `hide FOLDER` (from nodes that are added afterwards), `died` (the nodes of which
+a process has ended by itself), `stop`. Ends the nodes when its input ends.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
+TRIES = 5
+"""On a busy machine a head or a node is sometimes not up within the time that Ray gives it (30 and 15 s)."""
+PATIENT = {"health_check_timeout_ms": 60_000, "health_check_initial_delay_ms": 60_000}
+"""So that the head does not declare a node dead because the machine is busy."""
 CLONE_NEWNS, MS_PRIVATE, MS_REC = 0x20000, 1 << 18, 1 << 14  # <linux/sched.h>, <linux/mount.h>
 
 
@@ -32,14 +36,13 @@ def main() -> None:
     nodes: dict[str, Any] = {}
 
     def add(many: int, **more: Any) -> str:
-        for attempt in (1, 2):
+        for attempt in range(1, TRIES + 1):
             try:
                 node = cluster.add_node(num_cpus=many, **options, **more)
                 nodes[node.node_id] = node
                 return str(node.node_id)
             except Exception:
-                # On a busy machine its agents are sometimes not up within the 15 s that Ray gives them.
-                if attempt == 2:
+                if attempt == TRIES:
                     raise
         raise AssertionError
 
@@ -48,7 +51,7 @@ def main() -> None:
         answers.flush()
 
     try:
-        head = add(ours, include_dashboard=False)
+        head = add(ours, include_dashboard=False, _system_config=PATIENT)
         tell({"address": cluster.address, "head": head, "nodes": [add(cores) for _ in range(count)]})
         for line in sys.stdin:
             what, *args = line.split()
@@ -59,6 +62,8 @@ def main() -> None:
             elif what == "hide":
                 hide(args[0])
                 tell("hidden")
+            elif what == "died":
+                tell([known for known, node in nodes.items() if node.dead_processes()])
             elif what == "remove":
                 cluster.remove_node(nodes.pop(args[0]), allow_graceful=False)
                 tell("removed")

@@ -50,7 +50,9 @@ def running() -> Iterator[RunningCluster]:
 
 @pytest.fixture
 def cluster(running: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> RunningCluster:
-    """The three-node cluster, which new loaders find by RAY_ADDRESS."""
+    """The three-node cluster, whole, which new loaders find by RAY_ADDRESS."""
+    if died := running.restore():
+        print(f"replaced nodes that had died: {', '.join(died)}")
     monkeypatch.setenv(ray_cluster.VARIABLE, running.address)
     return running
 

@@ -40,6 +40,16 @@ class RunningCluster:
         self._answer()
         self.nodes.remove(node)
 
+    def restore(self) -> list[str]:
+        """Replace the nodes that have died by themselves, which happens on a busy machine; returns their ids."""
+        self._say("died")
+        died = [str(node) for node in self._answer()]
+        assert self.head not in died, "the cluster's head has died"
+        for node in died:
+            self.remove(node)
+            self.add()
+        return died
+
     def hide(self, folder: str) -> None:
         """Let nodes that are added from now on not see a folder."""
         self._say(f"hide {folder}")

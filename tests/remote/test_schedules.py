@@ -50,6 +50,7 @@ class RemoteStage(RealStage):
 
 
 @violent
+@pytest.mark.timeout(1800)
 def test_schedules(
     quick: RunningCluster,
     tiny: Any,
@@ -132,6 +133,7 @@ def test_switches_while_nodes_come_and_go(quick: RunningCluster, make: Make) -> 
         for place, batch in enumerate(loader):
             batches.append(batch)
             if place == 5:
+                until(lambda: any(node.workers for node in loader.nodes), loader)  # noqa: B023
                 gone = next(node.id for node in loader.nodes if node.workers)
                 quick.remove(gone)
             if place % 8 == 7:

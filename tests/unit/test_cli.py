@@ -31,6 +31,10 @@ def test_version() -> None:
 
 def test_help_names_the_commands() -> None:
     assert "demo-data" in run("--help").stdout
+    for command in ("warm", "compare"):
+        said = run(command, "--help").stdout
+        assert "document" not in said  # words of the code
+        assert "stretch" not in said
     assert "--images" in run("demo-data", "--help").stdout
 
 

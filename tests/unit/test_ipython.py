@@ -66,7 +66,9 @@ def test_without_a_page_there_is_no_sidebar(shell: InteractiveShell, capsys: pyt
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("dance", "invalid choice"),
+        ("sidbar", r"^There is no %monitor sidbar. Did you mean %monitor sidebar\? %monitor help lists the commands.$"),
+        ("hepl", r"Did you mean %monitor help\?"),
+        ("xyzzy", r"^There is no %monitor xyzzy. %monitor help lists the commands.$"),
         ("start --interval 0.001", "between 0.05 and 60"),
         ("start --interval soon", "invalid float"),
         ("start --history 5", "between 60 and 3600"),
@@ -84,8 +86,9 @@ def test_without_a_page_there_is_no_sidebar(shell: InteractiveShell, capsys: pyt
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(shell: InteractiveShell, line: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=says) as raised:
         shell.run_line_magic("monitor", line)
+    assert "\n" not in str(raised.value)
 
 
 def test_an_interval_can_be_changed_while_running(shell: InteractiveShell) -> None:
