@@ -103,9 +103,7 @@ def _parser() -> _Parser:
     )
     report.add_argument("session", metavar="SESSION", type=_name, help="its file, its id or the beginning of that")
     report.add_argument("-o", "--output", metavar="FILE", type=_name, help="the file, or - for stdout; needed for HTML")
-    report.add_argument(
-        "--json", action="store_true", help="what held the training up, the parts of the session, costs … as JSON"
-    )
+    report.add_argument("--json", action="store_true", help="what held the training up, what it costs … as JSON")
 
     compare = add(
         _compare,
@@ -151,7 +149,7 @@ def _parser() -> _Parser:
         "--join",
         metavar="PLACE",
         type=_name,
-        help="of the notebook: the folder or address that %%monitor join prints there",
+        help="the folder or address that %%monitor join prints",
     )
     ranks.add_argument("words", metavar="-- COMMAND …", nargs=argparse.REMAINDER, help="such as: -- torchrun train.py")
 

@@ -91,10 +91,8 @@ def status(states: States, target: str | None, waiting: Iterable[str], refusals:
             why = refusals.get(rank.id) or (state["status"] if state["status"] != state["backend"] else "")
             left.append((rank, f"stays on {state['backend']}: {why}" if why else f"on {state['backend']}"))
     # `dali` is another engine on a rank with a GPU than on one without: those that run are named.
-    running = Counter(state["backend"] for rank, state in states if rank in there) or Counter(
-        {_meant(_engines(states), target): 0}
-    )
-    words = [_on(running, len(states), count)]
+    running = Counter(state["backend"] for rank, state in states if rank in there)
+    words = [_on(running or {_meant(_engines(states), target): 0}, len(states), count)]
     words += [f"{numbers(ranks)} {why}" for why, ranks in alike(left)]
     return "; ".join(words), not under_way
 

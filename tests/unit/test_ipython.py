@@ -161,6 +161,27 @@ def test_synthetic_needs_a_yes(shell: InteractiveShell, train: Any, capsys: pyte
     assert train.state()["wanted"] == "synthetic"
 
 
+def test_a_loader_that_has_ended_is_told_of_in_the_past_tense(
+    shell: InteractiveShell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from torch.utils.data import DataLoader
+
+    from kernel_monitor import watch_loader
+
+    shell.run_line_magic("monitor", "start --interval 0.05")
+    loop = watch_loader(DataLoader([*range(8)], batch_size=2), name="short")  # type: ignore[arg-type]
+    for _ in loop:
+        pass
+    wait_for_samples()
+    del loop
+    gc.collect()
+    wait_for_samples()
+    capsys.readouterr()
+    shell.run_line_magic("monitor", "status")
+    assert re.search(r"^short: has ended, was on \S+$", capsys.readouterr().out, re.MULTILINE)
+    assert "has ended, was on" in str(summary_rows(monitor))
+
+
 def test_the_summary_tells_of_replaced_samples(shell: InteractiveShell, train: Any) -> None:
     shell.run_line_magic("monitor", "start --interval 0.05")
     wait_for_samples()
