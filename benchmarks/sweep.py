@@ -61,7 +61,7 @@ def one_run(options: argparse.Namespace, folder: Path) -> float:
         SystemExit: it failed.
     """
     command = [sys.executable, "-m", "kernel_monitor", "sweep", options.preset, "--output", str(folder)]
-    command += [] if options.whole else ["--short"]
+    command += ["--full"] if options.whole else ["--full", "--short"]
     command += [] if options.data is None else ["--data", str(options.data)]
     began = time.monotonic()
     done = subprocess.run([*command, *shlex.split(options.arguments)], check=False, timeout=LIMIT_S)

@@ -16,6 +16,7 @@ from ..diagnosis.diagnose_command import Diagnosis
 from ..profiler.profile_command import text as operators_text
 from ..profiler.profile_run import READING
 from ..runtime import Monitor
+from ..runtime.status import loader_words
 
 WIDTH = 100
 READING_S = 5.0  # how long the end of a cell waits for a trace that is being read
@@ -45,7 +46,7 @@ def summary_rows(monitor: Monitor) -> Rows:
         counts = f"{state['samples']:,} of {planned} samples, {state['lost']} lost, {state['doubled']} doubled"
         counts += f", {state['replaced']:,} replaced by synthetic" if state["replaced"] else ""
         counts += f", {state['skipped']:,} skipped" if state["skipped"] else ""
-        out.append((f"Loader {state['name']}", f"{state['status']}; epoch {state['epoch'] + 1}: {counts}"))
+        out.append((f"Loader {state['name']}", f"{loader_words(state)}; epoch {state['epoch'] + 1}: {counts}"))
     compared = monitor.comparison()
     if compared.switch is not None:
         out.append(("Switch", compared.sentence))

@@ -48,6 +48,7 @@ class Grid:
         steps: of a window at least.
         epochs: whole epochs in a window; 0: windows of `seconds`.
         short: the small form for machines without a GPU.
+        quick: the quick form, with few and short windows.
         empty_epoch: whether the comparison with an iterator that is never reset is re-enacted.
         images: samples of the data set.
         data: name of the folder of images, or `demo`.
@@ -60,6 +61,7 @@ class Grid:
     steps: int = 12
     epochs: int = 0
     short: bool = False
+    quick: bool = False
     empty_epoch: bool = False
     images: int = 0
     data: str = ""

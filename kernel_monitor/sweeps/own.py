@@ -10,7 +10,7 @@ from ..errors import MonitorError
 from ..loaders import SwitchableLoader
 from ..runtime import monitor
 from .grid import FUSED, Grid, Row
-from .presets import PASSES, SECONDS, Choice
+from .presets import Choice
 from .training import Training, supervised
 
 KNOBS = ("workers", "prefetch", "threads")
@@ -33,13 +33,15 @@ def own_grid(loader: SwitchableLoader, choice: Choice, knobs: Sequence[Mapping[s
             raise MonitorError(f"There is no knob {unknown[0]!r}. There are: {', '.join(KNOBS)}.")
         words_of = ", ".join(f"{name} {setting[name]}" for name in KNOBS if name in setting)
         rows.append(Row(words_of or loader.name, engines, knobs=dict(setting)))
+    passes, seconds = choice.times()
     return Grid(
         "own",
         tuple(rows),
-        passes=choice.passes or PASSES[choice.short],
-        seconds=choice.seconds or SECONDS[choice.short],
+        passes=passes,
+        seconds=seconds,
         epochs=choice.epochs,
         short=choice.short,
+        quick=choice.quick,
         images=len(loader.dataset),
         data=loader.name,
     )

@@ -24,6 +24,9 @@ SHORT_BATCH = 8
 SECONDS, PASSES = {False: 20.0, True: 4.0}, {False: 2, True: 4}
 """Of a window at least, and how often a cell is measured: without a GPU, training and loading share the cores, and the
 steps vary more."""
+QUICK_SECONDS, QUICK_PASSES = {False: 3.0, True: 2.0}, 2
+QUICK_LOADS = (LOADS[0], LOADS[-1])
+"""Of the quick form, in which a table takes two or three minutes: less exact, and its page says so."""
 MOST_WORKERS = 16
 
 
@@ -40,6 +43,13 @@ class Choice:
     epochs: int = 0
     passes: int = 0
     short: bool = False
+    quick: bool = False
+
+    def times(self) -> tuple[int, float]:
+        """Passes, and s of a window."""
+        passes = QUICK_PASSES if self.quick else PASSES[self.short]
+        seconds = (QUICK_SECONDS if self.quick else SECONDS)[self.short]
+        return self.passes or passes, self.seconds or seconds
 
 
 def preset(name: str, choice: Choice, *, cores: int, gpu: bool, images: int, data: str) -> Grid:
@@ -58,13 +68,15 @@ def preset(name: str, choice: Choice, *, cores: int, gpu: bool, images: int, dat
         raise MonitorError("--loads are 0 or more: how often flips and rotation are repeated.")
     dali = "dali-gpu" if gpu else "dali-cpu"
     batch = choice.batch or (SHORT_BATCH if choice.short else BATCH[name])
+    passes, seconds = choice.times()
     return Grid(
         preset=name,
         rows=_rows(name, choice, dali, batch, choice.workers or max(1, min(cores, MOST_WORKERS)), cores),
-        passes=choice.passes or PASSES[choice.short],
-        seconds=choice.seconds or SECONDS[choice.short],
+        passes=passes,
+        seconds=seconds,
         epochs=choice.epochs,
         short=choice.short,
+        quick=choice.quick,
         empty_epoch=name == "sagemaker-dali",
         images=images,
         data=data,
@@ -102,7 +114,7 @@ def _rows(name: str, choice: Choice, dali: str, batch: int, workers: int, cores:
     return tuple(
         Row(f"{model} · load {load}", engines, model, "repeated", load, batch, resize, crop, _knobs(workers, 2))
         for model in choice.models or MODELS
-        for load in choice.loads or LOADS
+        for load in choice.loads or (QUICK_LOADS if choice.quick else LOADS)
     )
 
 

@@ -11,8 +11,9 @@ import pytest
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.sweeps.grid import backend_of, fused_of, order_of
 from kernel_monitor.sweeps.presets import Choice, preset
+from kernel_monitor.sweeps.progress_line import Progress
 from kernel_monitor.sweeps.sweep_file import begin, read
-from kernel_monitor.sweeps.sweep_summary import sentence
+from kernel_monitor.sweeps.sweep_summary import exactness, sentence
 from kernel_monitor.sweeps.table_cells import cells, noise_of, ratios, sign_right, signs
 
 
@@ -45,6 +46,37 @@ def test_the_published_grid_is_three_models_at_four_loads_with_two_engines() -> 
     whole = grid("sagemaker-dali", gpu=True)
     assert {row.engines for row in whole.rows} == {("torchvision", "dali-gpu")}
     assert {(row.batch, row.resize, row.crop) for row in whole.rows} == {(32, 256, 224)}
+
+
+def test_the_quick_form_has_fewer_rows_and_shorter_windows_and_says_how_exact_it_is() -> None:
+    quick, full = grid("sagemaker-dali", short=True, quick=True), grid("sagemaker-dali", short=True)
+    assert {row.load for row in quick.rows} == {1, 12}
+    assert {row.model for row in quick.rows} == {row.model for row in full.rows}
+
+    def seconds(one: Any) -> float:
+        return float(one.passes * one.seconds * sum(len(row.engines) for row in one.rows))
+
+    assert seconds(quick) <= seconds(full) / 5
+    windows = [{"torchvision": window(100), "dali-cpu": window(rate)} for rate in (200, 125)]
+    made = content(*({"windows": one} for one in windows), short=True, quick=True)
+    said = exactness(made, cells(made))
+    assert said is not None
+    assert "2 measurements of 2 s" in said
+    assert "exact to ± 30 percentage points" in said  # 50 % and 20 % were saved
+    assert "full=True" in said
+    assert exactness(content(short=True), []) is None
+
+
+def test_the_time_left_is_known_before_the_first_pass_and_a_log_gets_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = Progress(4, 0, expected=10.0)
+    line.cell("resnet18 · load 1, torchvision")
+    for _ in range(1000):
+        line.tell()
+    said = capsys.readouterr().err
+    assert said.endswith("0 of 4 passes · resnet18 · load 1, torchvision · about 40 s left\n")
+    assert said.count("\n") == 1
 
 
 def test_the_case_study_has_the_fused_decode_apart_from_the_other() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,12 @@ def test_every_time_has_what_was_delivered_for_it(swept: Swept, row: str, engine
     assert 0 < found["own_work"] <= found["step"]
     # Both measure the same steps, one by its own clock, one by the loop's.
     assert found["seconds"] / found["steps"] == pytest.approx(found["step"] / 1e3, rel=0.25)
+
+
+def test_its_progress_and_the_time_left_are_shown_from_the_beginning(swept: Swept) -> None:
+    first, *_, last = swept.said.splitlines()
+    assert re.search(r"^\[·+\] 0 of 4 passes · starting · about \d+ s left$", first)
+    assert last == "4 of 4 passes are measured"
 
 
 def test_an_engine_that_there_is_not_is_named_and_the_others_go_on(swept: Swept) -> None:

@@ -38,7 +38,8 @@ def test_help_names_the_commands() -> None:
     ("arguments", "word"),
     [
         ([], "COMMAND"),
-        (["bake"], "bake"),
+        (["bake"], "there is no command 'bake': there are demo-data, sessions"),
+        (["swep", "workers"], "did you mean sweep?"),
         (["demo-data"], "DIR"),
         (["demo-data", "x", "--images", "many"], "many"),
         (["demo-data", "x", "--images", "5"], "5 images"),

@@ -145,7 +145,7 @@ def test_a_report_goes_where_links_point(recording: Path, capsys: pytest.Capture
         (["compare", "", "run.kmsession"], "argument A: it is empty"),
         (["compare", "run.kmsession", ""], "argument B: it is empty"),
         (["compare", "run.kmsession", "run.kmsession", "--loader", ""], "argument --loader: it is empty"),
-        (["compare", "run.kmsession", "run.kmsession", "--segment", ""], "argument --segment/--stretch: it is empty"),
+        (["compare", "run.kmsession", "run.kmsession", "--segment", ""], "argument --segment: it is empty"),
         (["sessions", "--copy", ""], "argument --copy: it is empty"),
         (["sessions", "--copy", "run.kmsession", ""], "argument --copy: it is empty"),
         (["demo-data", ""], "argument DIR: it is empty"),
