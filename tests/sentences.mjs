@@ -29,7 +29,10 @@ function named(node) {
 }
 
 function words(node) {
-  return node.head.text + node.templateSpans.map(span => `{${named(span.expression)}}${span.literal.text}`).join('');
+  return (
+    node.head.text +
+    node.templateSpans.map(span => `{${named(span.expression)}}${span.literal.text}`).join('')
+  );
 }
 
 const found = [];
@@ -38,7 +41,11 @@ for (const path of process.argv.slice(2)) {
     if (ts.isImportDeclaration(node) || ts.isTypeNode(node)) {
       return;
     }
-    const text = ts.isTemplateExpression(node) ? words(node) : ts.isStringLiteralLike(node) ? node.text : '';
+    const text = ts.isTemplateExpression(node)
+      ? words(node)
+      : ts.isStringLiteralLike(node)
+        ? node.text
+        : '';
     if (text.includes(' ')) {
       found.push([path, text]);
     }

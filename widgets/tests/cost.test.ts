@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 
 import { describe, expect, it, vi } from 'vitest';
 
@@ -21,7 +22,7 @@ const SETTINGS: Settings = {
   currency: '€'
 };
 const words = JSON.parse(
-  readFileSync(new URL('../../tests/wire/faster.json', import.meta.url), 'utf8')
+  readFileSync(join(import.meta.dirname, '../../tests/wire/faster.json'), 'utf8')
 ) as [number, number | null, string][];
 const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 const settle = (): Promise<void> => new Promise(resolve => setTimeout(resolve, 5));

@@ -233,7 +233,7 @@ describe('Diagnose', () => {
       'dali-cpu,800,782 to 815,40 ms,9.5 ms,74 %,62 %,88 %,205'.split(',')
     ]);
     const text = one('.km-result').textContent;
-    expect(text).toContain('dali-cpu: expected 1.5 to 2.2 × faster; measured 1.92 × faster');
+    expect(text).toContain('dali-cpu: expected 1.5 to 2.2 × faster; measured 1.94 × faster');
     expect(text).toContain('dali-gpu: NVML Shared Library Not Found.');
     expect(one(`${table} tbody th`).getAttribute('role')).toBe('rowheader');
   });
