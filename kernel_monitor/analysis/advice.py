@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .decision import IDLE, WATCHED, Crowd, Decision, Outlook, Reason
+from .decision import CLEAR, IDLE, WATCHED, Crowd, Decision, Outlook, Reason
 from .gains import COMPUTES, SATURATED
 from .remote_advice import remote_workers
-from .results import Advice, Gain, Point, Stance
+from .results import Advice, Gain, Point, Stance, faster
 
 MOST_CORES = 128  # of one machine: two sockets of 64 cores. Where more are needed, machines beside it are.
 WRAP = "Wrap the DataLoader with switchable(loader): its workers can then be raised, and DALI tried, in the run."
@@ -37,11 +37,15 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
     """Advice on the other engines: which one to take, which are no faster, which are not known."""
     if decision.withheld is not None or not decision.engines:
         return ()
-    best = decision.best
+    best, segment = decision.best, decision.segment
     if best is not None and best.gain is not None:
-        return (say(decision, f"Switch to {best.engine}: {_saves(best.gain)}.", *_points([best])),)
+        return (say(decision, f"Switch to {best.engine}: {_pace(decision, best.gain, 'it')}.", *_points([best])),)
     found = [
-        say(decision, f"{engine.engine} would not be faster here: {_costs(engine.gain)}.", *_points([engine]))
+        say(
+            decision,
+            f"Keep {decision.segment.backend}: {_pace(decision, engine.gain, engine.engine)}.",
+            *_points([engine]),
+        )
         for engine in decision.engines
         if engine.stance == "against" and engine.gain is not None
     ]
@@ -51,12 +55,12 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
         names = _names(near)
         by_diagnose = all(engine.gain is not None and engine.gain.by == "Diagnose" for engine in near)
         measured = "Diagnose" if by_diagnose else "A switch"
-        words = f"{measured} found no clear difference between {decision.segment.backend} and {names}."
+        words = f"{measured} found {names} about as fast as {segment.backend}."
         found.append(say(decision, words, *_points(near)))
     unknown = [engine for engine in rest if engine not in near]
     if unknown and decision.waits:
         words = "the other engines" if len(unknown) == len(decision.engines) else _names(unknown)
-        found.append(say(decision, f"Diagnose tries {words} in this loop.", *_points(unknown)))
+        found.append(say(decision, f"Press Diagnose to measure {words} in this loop.", *_points(unknown)))
     return tuple(found)
 
 
@@ -78,7 +82,7 @@ def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
         "not waiting": f"More {word} would bring next to nothing: the step is {decision.kind}.",
         "no core left": f"More {word} would not help: {those} for {decision.cores:g} cores.",
         "undetermined": (
-            f"Whether the loop waits for its data is not settled; if it does, raise the {word} from {many}."
+            f"It is not clear yet whether the loop waits for its data; if it does, raise the {word} from {many}."
         ),
         "unknown": f"Raise the {word} from {many} if the cores idle.",
     }
@@ -110,11 +114,13 @@ def cores(decision: Decision) -> Advice:
     key, needed = decision.segment.key, decision.needed
     more = Point("cores", "more", "for")
     if not math.isfinite(needed):
-        text = f"A machine with more CPU cores for each GPU; how many is not known from {key}."
+        text = f"Take a machine with more CPU cores for each GPU; how many it takes is not known from {key}."
         return say(decision, text, more)
-    text = f"About {math.ceil(needed - 1e-9):,} cores feed this loop; this process may use {decision.cores:g}."
+    text = (
+        f"It takes about {math.ceil(needed - 1e-9):,} cores to feed this loop; this process may use {decision.cores:g}."
+    )
     if needed <= decision.cores:
-        text += " They are enough by this estimate: look at what else runs on them."
+        text += " These should be enough: look at what else runs on them."
         return say(decision, text, Point("cores", "more", "against"))
     lacking = math.ceil(needed - decision.cores - 1e-9)
     text += f" {lacking:,} more core{' would' if lacking == 1 else 's would'} end the wait:"
@@ -160,11 +166,11 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
         best = engines(decision) if decision.best is not None else ()
         untried = [engine for engine in decision.engines if engine.gain is None]
         press = ", or press Diagnose" if untried else ""
-        text = f"Whether the loop waits for its data is not settled: let it run on{press}."
+        text = f"It is not clear yet whether the loop waits for its data: let it run on{press}."
         return (*best, say(decision, text, *_points(untried)))
     if decision.kind != "input-bound":
-        share = f"{100 * decision.wait:.0f} % of its step" if math.isfinite(decision.wait) else "little"
-        text = f"Nothing: the loop waits {share}, so more cores would bring next to nothing."
+        share = percent(decision.wait) if math.isfinite(decision.wait) else "little"
+        text = f"Nothing to do: {share} of the step is waiting for data, so more cores would bring next to nothing."
         return (say(decision, text, Point("cores", "more", "against")),)
     found = raise_crowd(decision) or storage(decision) or remote_workers(decision)
     if found:
@@ -216,13 +222,11 @@ def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
 def _ready(decision: Decision, engine: Outlook) -> Offer:
     head, gain = f"{engine.engine} is ready", engine.gain
     if gain is None:
-        text = f"{head}. Nobody has measured it in this loop yet: try it, the way back is one click."
-    elif math.isfinite(gain.measured):
-        text = f"{head}: {_saves(gain)}."
-    elif gain.low >= 0:
-        text = f"{head} and should save {100 * gain.low:.0f} to {100 * gain.high:.0f} % of the step time."
+        text = f"{head}. It is not measured in this loop yet: try it, the way back is one click."
+    elif math.isfinite(gain.measured) or gain.low >= 0:
+        text = f"{head}: {_pace(decision, gain, 'it')}."
     else:
-        text = f"{head}: {_costs(gain)}. Try it: the way back is one click."
+        text = f"{head}: {_pace(decision, gain, 'it')}. Try it: the way back is one click."
     return Offer(engine.engine, (say(decision, text, *_points([engine])),), gain)
 
 
@@ -276,30 +280,17 @@ def _names(of: Sequence[Outlook]) -> str:
     return " and ".join(engine.engine for engine in of)
 
 
-def _saves(gain: Gain) -> str:
-    if gain.by == "switch":
-        return f"it saved {percent(gain.measured)} of the step time when it was in use"
-    if math.isfinite(gain.measured):
-        return f"Diagnose measured {percent(gain.measured)} of the step time saved"
-    return f"that should save {100 * gain.low:.0f} to {100 * gain.high:.0f} % of the step time"
+def _pace(decision: Decision, gain: Gain, who: str) -> str:
+    """How fast another engine (`who`) is beside the one in use, and how that is known."""
+    than = f"than {decision.segment.backend}"
+    if not math.isfinite(gain.measured):
+        return f"{who} is expected to run {_than(faster(gain.low, gain.high), than)}"
+    words = _than("about as fast" if abs(gain.measured) < CLEAR else faster(gain.measured), than)
+    return f"{who} ran {words} in this loop" if gain.by == "switch" else f"Diagnose measured {who} {words}"
 
 
-def _costs(gain: Gain) -> str:
-    """The figures of an engine that is no faster."""
-    if gain.by == "switch":
-        return f"{_steps(gain.measured)} when it was in use"
-    if math.isfinite(gain.measured):
-        return f"Diagnose measured {_steps(gain.measured)}"
-    low, high = round(-100 * gain.high), round(-100 * gain.low)
-    if low > 0:
-        return f"steps {low} to {high} % longer are predicted"
-    return f"steps between {-low} % shorter and {high} % longer are predicted"
-
-
-def _steps(saved: float) -> str:
-    if abs(saved) < 0.005:
-        return "steps as long as now"
-    return f"steps {percent(abs(saved))} {'longer' if saved < 0 else 'shorter'}"
+def _than(words: str, than: str) -> str:
+    return f"{words} {than.replace('than', 'as', 1) if words.endswith('fast') else than}"
 
 
 def percent(share: float) -> str:

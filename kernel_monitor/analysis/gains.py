@@ -113,19 +113,19 @@ def gains(
         if isinstance(gain, Gain):
             found.append(gain)
         else:
-            unknown.append(f"the gain of {name}: {gain}; Diagnose measures it")
+            unknown.append(f"Diagnose, to measure {name} ({gain})")
     return Reckoned(tuple(sorted(found, key=lambda one: one.high + one.low, reverse=True)), tuple(unknown))
 
 
 def _no_wait(wait: Share, timings: Timings, given: Resources) -> Gain:
     """Nothing left to wait for: the wait at least; on shared cores, what loading took from training besides."""
     low, high, step = wait.low, wait.high, timings.mean
-    basis = f"the share of the step in which the loop waits, over {timings.steps:,} steps"
+    basis = f"from the share of the step that is waiting for data, over {timings.steps:,} steps"
     if not timings.on_device and _saturated(given, step) and given.kernel_s < step:
         alone = 1 - given.kernel_s / step
         if alone > high:
             high = alone
-            basis += "; at most, without the processor time that loading takes from training"
+            basis += "; at most, if loading took no processor time from training"
     return Gain("loader", low, high, basis=basis)
 
 
@@ -134,9 +134,9 @@ def _engine(
 ) -> Gain | str:
     """The gain of another engine, or why it is not known."""
     if name == "dali-gpu":
-        return "what decoding takes of this GPU has not been measured"
+        return "how much of this GPU decoding takes was not measured"
     if name == "ray":
-        return "what other machines can do has not been measured"
+        return "the speed of the other machines was not measured"
     if segment.backend != "torchvision":
         return f"the processor time of {segment.backend} cannot be separated from the training's own"
     step = timings.mean
@@ -147,10 +147,10 @@ def _engine(
     if wait >= WAITS and given.workers_s / (workers * step) < COMPUTES and not _saturated(given, step):
         return "the workers wait for files rather than compute"
     if calibration.get("state") == "running":
-        return f"{calibration['files']} of your files are being measured"
+        return f"it is being tried on {calibration['files']} of your files"
     seconds, error = calibration.get("seconds") or math.nan, calibration.get("error") or 0.0
     if not (0 < seconds < math.inf and 0 <= error < math.inf and segment.batches):
-        return calibration.get("reason") or "it has not been measured on files of yours"
+        return calibration.get("reason") or "it was not tried on your files yet"
     loading = seconds * segment.samples / segment.batches
     spread = math.hypot(CALIBRATION_SPREAD, error / seconds)
     threads = segment.knobs.get("threads") or workers

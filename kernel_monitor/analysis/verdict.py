@@ -125,8 +125,8 @@ def verdict(
 
 def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Mapping[str, float], gpu: bool) -> Judged:
     if segment.synthetic:
-        rate = f"{segment.rate:,.0f} images/s" if np.isfinite(segment.rate) else "its rate is not known"
-        text = f"Batches were replayed here: {rate} is what the loop can take at most, and says nothing of the loader."
+        rate = f"{segment.rate:,.0f} images/s" if np.isfinite(segment.rate) else "the rate is not known"
+        text = f"Replayed batches: {rate}. That is the ceiling that any loader can reach, not the speed of one."
         return Judged("undetermined", text)
     if found is None or timings.steps < limits["steps"]:
         left = f" ({segment.left_out} of warm-up and profiling left out)" if segment.left_out else ""
@@ -142,24 +142,24 @@ def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[st
     """Input-bound, or undetermined with the reason; None: it is not input-bound."""
     wait, threshold = found.wait, limits["wait"]
     serial = segment.backend not in (*PIPELINED, "ray") and segment.knobs.get("workers", 0) == 0
-    who = "The GPU waits for data" if timings.on_device and found.parts else "The loop waits for data"
-    text = f"{who} {percent(wait.value)} of each step ({_ms(timings, wait.value)}, {_steps(timings)})."
+    what = "the GPU waiting for data" if timings.on_device and found.parts else "waiting for data"
+    text = f"{_part_of(wait.value)} {what} ({_ms(timings, wait.value)}, {_steps(timings)})."
     if wait.low < threshold:
         if wait.high < threshold:
             return None
         larger = max((found.parts[name].low for name in ("copy", "other") if name in found.parts), default=0.0)
         if larger > 2 * wait.high and wait.value < threshold:
             return None
-        between = f"{text} It is {_range(wait)}; {percent(threshold)} is the threshold."
+        between = f"{text} {_range(wait)}, and a loop is input-bound from {percent(threshold)} on."
         return Judged("undetermined", between, ("more steps",))
     busy = segment.median("gpu")
     phased = timings.on_device and bool(found.parts) and not {"copy", "optimizer"} & set(found.missing)
     if gpu and not phased and not busy < limits["gpu_busy"]:
-        seen = f"the GPU is busy (p50 {busy:.0f} %)" if math.isfinite(busy) else "what the GPU did was not measured"
-        return Judged("undetermined", f"{text} But {seen}: the wait may be hidden behind queued work.", (WATCH,))
+        seen = f"The GPU is busy (median {busy:.0f} %)" if math.isfinite(busy) else "The GPU's load was not measured"
+        return Judged("undetermined", f"{text} {seen}: it may work on queued steps during that wait.", (WATCH,))
     if serial and not found.parts and wait.low < limits["wait_serial"]:
-        rest = f"{text} What the rest of the step is made of was not measured, and it is not known that batches are"
-        return Judged("undetermined", f"{rest} loaded beside it.", (WATCH,))
+        rest = f"{text} The loop may load its batches itself, and its own computing was not measured."
+        return Judged("undetermined", rest, (WATCH,))
     if serial:
         larger_name = max(found.parts, key=lambda name: _over(found, name, limits), default=None)
         if larger_name in ("copy", "other") and found.parts[larger_name].value > wait.value:
@@ -175,17 +175,17 @@ def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
 
 def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged:
     """What the step is bound by, as data do not hold it up."""
-    wait = f"The loop waits for data {percent(found.wait.value)} of each step"
+    wait = f"{_part_of(found.wait.value)} waiting for data"
     needed = _steps_needed(segment, limits)
     if timings.steps < needed:
-        text = f"{wait}, in {_steps(timings)}; batches loaded in advance may still hide a slow loader."
+        text = f"{wait} ({_steps(timings)}). Batches loaded in advance may still hide a slow loader."
         return Judged("undetermined", text, (f"at least {needed} steps",))
     if not found.parts:
         busy = segment.median("gpu")
         if busy >= limits["gpu_working"]:
-            text = f"{wait} ({_steps(timings)}), and the GPU is busy (p50 {busy:.0f} %)."
+            text = f"{wait} ({_steps(timings)}), and the GPU is busy (median {busy:.0f} %)."
             return Judged("compute-bound", text, (WATCH,))
-        text = f"{wait} ({_steps(timings)}): it is not input-bound; what the rest is made of was not measured."
+        text = f"{wait} ({_steps(timings)}): loading is fast enough. The parts of the rest were not measured."
         return Judged("undetermined", text, (WATCH,))
     # Host and device work side by side: what the host adds holds the device up, a copy then does not.
     order = ["other", "copy"] if timings.on_device else sorted(("other", "copy"), key=lambda n: -found.parts[n].value)
@@ -194,11 +194,11 @@ def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mappin
         if part.low >= threshold or (part.value >= SLACK * threshold and part.low >= threshold / SLACK):
             return _part(timings, found, name, gpu)
         if part.high >= threshold and part.value > threshold / SLACK:
-            text = f"{_words(name, found)} ({_steps(timings)}), {_range(part)}; {percent(threshold)} is the threshold."
+            text = f"{_words(name, found)} ({_steps(timings)}). {_range(part)}; much is {percent(threshold)} or more."
             return Judged("undetermined", text, ("more steps",))
     share = found.parts["compute"].value
-    text = f"Forward, backward and optimizer take {percent(share)} of each step ({_ms(timings, share)},"
-    return Judged("compute-bound", f"{text} {_steps(timings)}); the wait for data {percent(found.wait.value)}.")
+    text = f"{_part_of(share)} forward, backward and optimizer ({_ms(timings, share)}, {_steps(timings)});"
+    return Judged("compute-bound", f"{text} {percent(found.wait.value)} is waiting for data.")
 
 
 def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> Judged:
@@ -207,7 +207,7 @@ def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> Judged:
     blind = [phase for phase in found.missing if phase in needed]
     if name == "other" and blind:
         missing = tuple(f"{phase}: monitor.phase({phase!r})" for phase in blind)
-        return Judged("undetermined", f"{text} It may hold the {' and the '.join(blind)}, not measured.", missing)
+        return Judged("undetermined", f"{text} It may include the {' and the '.join(blind)}, not measured.", missing)
     return Judged(KINDS[name], text)
 
 
@@ -234,10 +234,10 @@ def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str 
             continue
         high = float(np.average(values[much], weights=found.seconds[much]))
         low = float(np.average(values[little], weights=found.seconds[little]))
-        words = {"wait": "the wait for data", "copy": "the copy to the device", "other": "what is in no phase"}[name]
+        share = found.wait.value if name == "wait" else found.parts[name].value
         return (
-            f"The loop is not one thing here: {words} takes {percent(low)} of the step for some of the time and "
-            f"{percent(high)} for the rest ({_steps(timings)})."
+            f"{_words(name, found)} ({_ms(timings, share)}, {_steps(timings)}), but not evenly: {percent(low)} in a "
+            f"part of the time, {percent(high)} in another."
         )
     return None
 
@@ -250,7 +250,7 @@ def past(sentence: str) -> str:
 
 
 def _range(share: Share) -> str:
-    return f"{100 * share.low:.0f} to {100 * share.high:.0f} % by the spread of the steps"
+    return f"By the spread of the steps it may be {100 * share.low:.0f} to {100 * share.high:.0f} %"
 
 
 def _steps(timings: Timings) -> str:
@@ -264,7 +264,15 @@ def _ms(timings: Timings, share: float) -> str:
 
 
 def _words(name: str, found: Shares) -> str:
-    share = found.parts[name].value
-    if name == "copy":
-        return f"Copying to the device takes {percent(share)} of each step"
-    return f"{percent(share)} of each step is in no phase: neither wait nor copy, forward, backward or optimizer"
+    share = found.wait.value if name == "wait" else found.parts[name].value
+    what = {
+        "wait": "waiting for data",
+        "copy": "copying to the device",
+        "other": "something else than waiting, copying, forward, backward and optimizer",
+    }
+    return f"{_part_of(share)} {what[name]}"
+
+
+def _part_of(share: float) -> str:
+    text = f"{percent(share)} of each step is"
+    return text[0].upper() + text[1:]

@@ -12,7 +12,7 @@ import numpy as np
 from ..analysis.counted_steps import counted
 from ..analysis.decision import CLEAR
 from ..analysis.frames import Floats, Frames, Steps
-from ..analysis.results import Advice, Point, plain
+from ..analysis.results import Advice, Point, faster, plain
 from ..analysis.statistics import finite
 from ..analysis.switches import REPLAYS
 from ..protocol.analysis_states import DiagnosisResult, GainState
@@ -224,16 +224,16 @@ def _sentence(usable: Mapping[str, Trial], first: str, best: str | None) -> str:
             f"No engine is clearly faster than {first}: {_figures(top)}, {_figures(other)}; the spreads overlap or "
             f"nearly do{_share(top)}."
         )
-    faster = 100 * (top.rate / base.rate - 1)
+    words = f"{faster(1 - base.rate / top.rate)} than {first}"
     shifts = "".join(
         f"; {label} {before:.0f} % → {after:.0f} %"
         for label, before, after in (("CPU p95", base.cpu_p95, top.cpu_p95), ("GPU p50", base.gpu_p50, top.gpu_p50))
         if before is not None and after is not None
     )
     if runner_up is not base and runner_up.rate_high >= top.rate_low:
-        words = f"{best} is faster here than {first}, by {faster:.0f} %, and {runner_up.backend} is about as fast as it"
-        return f"{words}: {_figures(base)}, {_figures(top)}, {_figures(runner_up)}{_share(top)}{shifts}."
-    return f"{best} is the fastest here, by {faster:.0f} %: {_figures(base)}, {_figures(top)}{_share(top)}{shifts}."
+        both = f"{best} is {words} here, and {runner_up.backend} is about as fast as {best}"
+        return f"{both}: {_figures(base)}, {_figures(top)}, {_figures(runner_up)}{_share(top)}{shifts}."
+    return f"{best} is the fastest here, {words}: {_figures(base)}, {_figures(top)}{_share(top)}{shifts}."
 
 
 def _best(usable: Mapping[str, Trial], first: str) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.results import Analysis, Gain
+from ..analysis.results import Analysis
 from ..analysis.rules import with_verdict
 from ..analysis.switch_comparison import sentence
 from ..diagnosis.diagnose_command import Diagnosis
@@ -128,7 +128,7 @@ def analysis_text(analysis: Analysis) -> str:
         before, after = sides[analysis.headline.before], sides[analysis.headline.after]
         parts.append(("switch", sentence(analysis.headline, before, after)))
     parts.append(("next", verdict.advice))
-    parts += [("gain", _gain(gain)) for gain in verdict.gains]
+    parts += [("gain", f"{gain.words}. {gain.basis}".rstrip()) for gain in verdict.gains]
     if analysis.feeding is not None and analysis.feeding.advice:
         parts.append(("feeding", analysis.feeding.advice))
     said = with_verdict(analysis.findings, verdict.segment)
@@ -139,7 +139,7 @@ def analysis_text(analysis: Analysis) -> str:
         parts.append(("rule", f"{finding.title} ({finding.severity}{where}): {evidence}"))
     if len(fired) > MOST_FINDINGS:
         parts.append(("rules", f"{len(fired) - MOST_FINDINGS} more fired: %monitor export PATH has all of them"))
-    parts += [("missing", text) for text in verdict.missing if text not in verdict.advice]
+    parts += [("needs", text) for text in verdict.missing if text not in verdict.advice]
     parts += [("cannot", text) for text in analysis.cannot]
     lines = [f"{of}{verdict.kind}"]
     for label, words in parts:
@@ -161,10 +161,3 @@ def offer_lines(monitor: Monitor) -> list[str]:
 def _wrapped(label: str, words: str) -> list[str]:
     head = f"  {label:<8}"
     return textwrap.wrap(words, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
-
-
-def _gain(gain: Gain) -> str:
-    what = "no wait for data" if gain.action == "loader" else gain.action
-    low, high = (f"{100 * share:.0f}" for share in (gain.low, gain.high))
-    span = f"{low} %" if low == high else f"{low} to {high} %"
-    return f"{what}: {span} of the step time saved. {gain.basis}".rstrip()

@@ -87,7 +87,7 @@ def rules(subject: Subject) -> dict[str, Any] | None:
     )
     names = {finding.rule for finding in found}
     note = (
-        f"Of {plural(len(names), 'rule')} {len(fired)} fired; {len(quiet.keys() - fired.keys())} looked and did not; "
+        f"Of {plural(len(names), 'rule')} {len(fired)} fired; {len(quiet.keys() - fired.keys())} found nothing; "
         f"{len(names - fired.keys() - quiet.keys())} lacked a signal."
     )
     return {

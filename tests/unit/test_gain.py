@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from kernel_monitor.analysis.gains import Resources, gains
-from kernel_monitor.analysis.results import Segment
+from kernel_monitor.analysis.results import Segment, faster
 from kernel_monitor.analysis.step_times import of_steps
 from kernel_monitor.store.steps import STEP
 
@@ -134,11 +136,11 @@ def calibration(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "resources", "state", "words"),
     [
-        ({}, {}, {}, "not been measured on files of yours"),
-        ({}, {}, {"expected": {"dali-cpu": {"AMD": 0.55}}}, "not been measured on files of yours"),  # an old recording
-        ({}, {}, calibration(state="running"), "32 of your files are being measured"),
+        ({}, {}, {}, "not tried on your files yet"),
+        ({}, {}, {"expected": {"dali-cpu": {"AMD": 0.55}}}, "not tried on your files yet"),  # an old recording
+        ({}, {}, calibration(state="running"), "being tried on 32 of your files"),
         ({}, {}, calibration(reason="DALI failed: no memory"), "DALI failed: no memory"),
-        ({}, {}, calibration(seconds=math.nan), "not been measured on files of yours"),
+        ({}, {}, calibration(seconds=math.nan), "not tried on your files yet"),
         ({}, {"workers_s": math.nan}, calibrated(0.08), "workers was not measured"),
         ({}, {"workers_s": 0.02, "busy": 0.2}, calibrated(0.08), "wait for files"),
         ({"backend": "dali-gpu"}, {}, calibrated(0.08), "cannot be separated"),
@@ -158,3 +160,9 @@ def test_dali_gpu_is_left_to_diagnose() -> None:
     found = gains(segment(), steps(0.1, 0.06), given, {"backends": BACKENDS, **calibrated(0.08)})
     assert "dali-gpu" not in [one.action for one in found.gains]
     assert any("dali-gpu" in one and "Diagnose" in one for one in found.unknown)
+
+
+def test_a_gain_is_a_factor_in_words_as_on_the_page() -> None:
+    """vitest reads the same table (widgets/tests/cost.test.ts)."""
+    table = json.loads((Path(__file__).parents[1] / "wire" / "faster.json").read_text("utf-8"))
+    assert [faster(low, high) for low, high, _ in table] == [words for _, _, words in table]

@@ -113,12 +113,12 @@ def test_the_verdict_in_words() -> None:
         "train/1: input-bound",
         "  why     Steps wait 40 ms of 100 ms for their batch (200 steps).",
         "  next    Try dali-cpu.",
-        "  gain    no wait for data: 40 % of the step time saved.",
-        "  gain    dali-cpu: 10 to 25 % of the step time saved. Work is conserved.",
+        "  gain    Without any wait for data: expected 1.67 × faster.",
+        "  gain    dali-cpu: expected 1.11 to 1.33 × faster. Work is conserved.",
         "  rule    CPU bottleneck (warning): CPU over 90 %",
         "  rule    Odd (note): of this",
         "  rule    Odd (note, val/1): of another",
-        "  missing phases: monitor.watch(model, optimizer)",
+        "  needs   phases: monitor.watch(model, optimizer)",
         "  cannot  No GPU was measured.",
     ]
 

@@ -169,7 +169,7 @@ def test_a_bar_is_as_wide_as_its_shares(html: str) -> None:
 
 def test_fired_rules_come_first_with_evidence_and_what_to_do(html: str) -> None:
     words = part(html, "rules")
-    assert "Of 3 rules 1 fired; 1 looked and did not; 1 lacked a signal." in words
+    assert "Of 3 rules 1 fired; 1 found nothing; 1 lacked a signal." in words
     assert "critical The CPU is full and the GPU waits train/1 · torchvision, 164 times, of 200 values" in words
     assert "CPU above 90 % and GPU below 40 % (82 % of the samples, " in words
     assert "What to do: Switch to dali-cpu, or raise the workers." in words

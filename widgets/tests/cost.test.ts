@@ -1,10 +1,13 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
 import { describe, expect, it, vi } from 'vitest';
 
 import { Chooser } from '../src/page/chooser.js';
 import { costText, Deliveries } from '../src/analysis/cost.js';
 import { money, number, percent } from '../src/analysis/figures.js';
 import { LoaderControl, type LoaderActions } from '../src/loader/loader.js';
-import { gainText } from '../src/analysis/gains.js';
+import { faster, gainText } from '../src/analysis/gains.js';
 import type { Changes, Settings } from '../src/stream/settings.js';
 import { decode } from '../src/stream/message_check.js';
 import { golden, makeRows, makeSchema, range } from './fakes.js';
@@ -18,6 +21,9 @@ const SETTINGS: Settings = {
   price: 3.6,
   currency: '€'
 };
+const words = JSON.parse(
+  readFileSync(join(import.meta.dirname, '../../tests/wire/faster.json'), 'utf8')
+) as [number, number | null, string][];
 const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;
 const settle = (): Promise<void> => new Promise(resolve => setTimeout(resolve, 5));
 
@@ -169,15 +175,19 @@ describe('the price', () => {
 describe('a gain', () => {
   const gain = { action: 'dali-cpu', basis: '', by: '' };
   it.each([
-    [0.35, 0.55, 0.48, 'dali-cpu: expected 35 to 55 % shorter steps; measured 48 %'],
-    [0.35, 0.55, null, 'dali-cpu: expected 35 to 55 % shorter steps'],
-    [0.5, 0.5, null, 'dali-cpu: expected 50 % shorter steps'],
-    [-0.2, 0.1, null, 'dali-cpu: expected between 20 % longer and 10 % shorter steps'],
-    [-0.3, -0.1, -0.2, 'dali-cpu: expected 10 to 30 % longer steps; measured 20 % longer steps'],
-    [0.1, 0.2, -0.05, 'dali-cpu: expected 10 to 20 % shorter steps; measured 5 % longer steps'],
-    [null, null, 0.3, 'dali-cpu: measured 30 % shorter steps'],
+    [0.35, 0.55, 0.48, 'dali-cpu: expected 1.5 to 2.2 × faster; measured 1.92 × faster'],
+    [0.35, 0.55, null, 'dali-cpu: expected 1.5 to 2.2 × faster'],
+    [0.5, 0.5, null, 'dali-cpu: expected 2.0 × faster'],
+    [-0.2, 0.1, null, 'dali-cpu: expected between 1.20 × slower and 1.11 × faster'],
+    [-0.3, -0.1, -0.2, 'dali-cpu: expected 1.10 to 1.30 × slower; measured 1.20 × slower'],
+    [0.1, 0.2, -0.05, 'dali-cpu: expected 1.11 to 1.25 × faster; measured 1.05 × slower'],
+    [null, null, 0.3, 'dali-cpu: measured 1.43 × faster'],
     [null, null, null, 'dali-cpu: not known']
   ])('from %s to %s, measured %s', (low, high, measured, text) => {
     expect(gainText({ ...gain, low, high, measured })).toBe(text);
+  });
+
+  it.each(words)('from %s to %s is %s, as the kernel says it', (low, high, text) => {
+    expect(faster(low, high ?? undefined)).toBe(text);
   });
 });

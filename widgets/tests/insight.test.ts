@@ -86,7 +86,7 @@ describe('the verdict', () => {
     expect([el.open, shown('.km-verdict-body')]).toEqual([false, false]);
     expect(el.querySelector('summary')!.getAttribute('aria-controls')).toBe(body.id);
     expect(el.querySelector('summary')!.textContent).toBe(
-      'Input-bound: the loop waits for data 62 % of each step (48 of 78 ms, 1,204 steps).'
+      'Input-bound: 62 % of each step is waiting for data (48 of 78 ms, 1,204 steps).'
     );
     expect(el.querySelector('svg')!.getAttribute('aria-hidden')).toBe('true');
     expect([...body.querySelectorAll('.km-shares-legend li')].map(li => li.textContent)).toEqual([
@@ -98,8 +98,8 @@ describe('the verdict', () => {
     expect(
       [...body.querySelectorAll('.km-gains li > :first-child')].map(x => x.textContent)
     ).toEqual([
-      'dali-cpu: expected 35 to 55 % shorter steps',
-      'A loader that never keeps the step waiting: expected 60 to 62 % shorter steps; measured 61 %'
+      'dali-cpu: expected 1.5 to 2.2 × faster',
+      'Without any wait for data: expected 2.5 to 2.6 × faster; measured 2.6 × faster'
     ]);
     expect(body.textContent).toContain('To say more: phases: monitor.watch(model, optimizer)');
   });
@@ -234,7 +234,7 @@ describe('Diagnose', () => {
       'dali-cpu,800,782 to 815,40 ms,9.5 ms,74 %,62 %,88 %,205'.split(',')
     ]);
     const text = one('.km-result').textContent;
-    expect(text).toContain('dali-cpu: expected 35 to 55 % shorter steps; measured 48 %');
+    expect(text).toContain('dali-cpu: expected 1.5 to 2.2 × faster; measured 1.94 × faster');
     expect(text).toContain('dali-gpu: NVML Shared Library Not Found.');
     expect(one(`${table} tbody th`).getAttribute('role')).toBe('rowheader');
   });

@@ -4,19 +4,41 @@ import type { Gain } from './analysis.js';
 import { element, setText } from '../page/dom.js';
 import { isKnown } from './figures.js';
 
-const WHOLE = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 });
+/** A change is called at most so many times faster or slower. */
+const MOST_FACTOR = 100;
 
-/** `dali-cpu: expected 35 to 55 % shorter steps; measured 48 %` */
+/** `dali-cpu: expected 1.54 to 2.2 × faster; measured 1.92 × faster` (its Python half: Gain.words of kernel_monitor/analysis/results.py) */
 export function gainText({ action, low, high, measured }: Gain): string {
-  const what = action === 'loader' ? 'A loader that never keeps the step waiting' : action;
+  const what = action === 'loader' ? 'Without any wait for data' : action;
   const parts = [
-    ...(isKnown(low) && isKnown(high) ? [`expected ${between(low, high)}`] : []),
-    ...(isKnown(measured) ? [`measured ${one(measured)}`] : [])
+    ...(isKnown(low) && isKnown(high) ? [`expected ${faster(low, high)}`] : []),
+    ...(isKnown(measured) ? [`measured ${faster(measured)}`] : [])
   ];
-  if (parts.length === 2 && isKnown(low) && isKnown(measured) && low >= 0 && measured >= 0) {
-    parts[1] = `measured ${whole(measured)} %`;
-  }
   return `${what}: ${parts.length > 0 ? parts.join('; ') : 'not known'}`;
+}
+
+/** A share of the step time saved, or a range of it, as a factor: `1.48 × faster`, `1.20 to 1.60 × slower`. */
+export function faster(low: number, high: number = low): string {
+  const factors = [low, high].map(share =>
+    Math.min(MOST_FACTOR, share < 0 ? 1 - share : 1 / Math.max(1 - share, 1 / MOST_FACTOR))
+  );
+  const digits = Math.max(...factors) >= 2 ? 1 : 2;
+  const [first, last] = factors.map(factor => factor.toFixed(factor >= 10 ? 0 : digits));
+  const [way, other] = [low, high].map(share => (share < 0 ? 'slower' : 'faster'));
+  const same = (1).toFixed(digits);
+  if (first === same && last === same) {
+    return 'as fast';
+  }
+  if (first === last && way === other) {
+    return `${first} × ${way}`;
+  }
+  if (first === same || last === same) {
+    return first === same ? `up to ${last} × ${other}` : `up to ${first} × ${way}`;
+  }
+  if (way !== other) {
+    return `between ${first} × slower and ${last} × faster`;
+  }
+  return way === 'faster' ? `${first} to ${last} × faster` : `${last} to ${first} × slower`;
 }
 
 /** A list of gains, each with how it was computed. */
@@ -40,23 +62,4 @@ function gainLine(): HTMLElement {
   const line = element('li');
   line.append(element('span'), element('span', 'km-basis'));
   return line;
-}
-
-function between(low: number, high: number): string {
-  const [a, b] = [whole(low), whole(high)];
-  if (low >= 0) {
-    return a === b ? `${a} % shorter steps` : `${a} to ${b} % shorter steps`;
-  }
-  if (high < 0) {
-    return `${whole(-high)} to ${whole(-low)} % longer steps`;
-  }
-  return `between ${whole(-low)} % longer and ${b} % shorter steps`;
-}
-
-function one(gain: number): string {
-  return gain < 0 ? `${whole(-gain)} % longer steps` : `${whole(gain)} % shorter steps`;
-}
-
-function whole(share: number): string {
-  return WHOLE.format(share * 100);
 }
