@@ -121,7 +121,7 @@ def exactness(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> st
     grid = content["grid"]
     if not grid.get("quick"):
         return None
-    window = plural(grid["epochs"], "epoch") if grid["epochs"] else f"{number(grid['seconds'])} s"
+    window = plural(grid["epochs"], "epoch") if grid["epochs"] else f"{grid['seconds']:g} s"
     words = f"This is the quick form: {plural(grid['passes'], 'measurement')} of {window} for each engine of a row."
     known = sorted(cell.noise for row in found for cell in row if math.isfinite(cell.noise))
     if known:
