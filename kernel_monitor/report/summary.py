@@ -28,6 +28,7 @@ HELD_UP, CHANGED, BROUGHT = "What held the training up", "What was changed", "Wh
 SPEED, NEXT, MACHINE = "How fast it was", "What to do next", "What the machine did"
 LARGER_PARTS = {"copy-bound": ("copy", "copying to the device"), "residual-heavy": ("other", "in no measured phase")}
 """By the kind of a verdict, the part of a step that it names, and how that is called."""
+SAID = ("images/s", "waiting for data", "samples", "counted over")  # rows whose figures the answers have
 MOST_LOADERS = 4  # that have a line beside the main one's answers; how many more there are is said
 
 
@@ -64,7 +65,9 @@ def summary(subject: Subject) -> dict[str, Any]:
             _brought(change, before, after),
         ],
         "others": _others(subject),
-        "rows": change_rows(before, after) if change.reason is None else [],
+        "rows": [row for row in change_rows(before, after) if row["label"] not in SAID]
+        if change.reason is None
+        else [],
         "gain": change.predicted,
         "measured": change.saved,
         "picture": picture(subject.snapshot, at),

@@ -63,7 +63,7 @@ def test_summary_and_verdict_come_before_anything_else(html: str) -> None:
         html,
         "summary",
         "3.00 × faster: 320 → 960 images/s",
-        "images/s 320 → 960",
+        "whole step 100 → 33 ms",
         "Predicted before the change (dali-cpu): 55 to 72 % of the step time saved (From CPU",
         "Measured: 66.7 %, within it.",
     )
