@@ -45,7 +45,7 @@ def cannot(subject: Subject) -> dict[str, Any] | None:
 
 
 def rules(subject: Subject) -> dict[str, Any] | None:
-    """What every rule says: those that fired with evidence and advice, the quiet and those that lacked a signal."""
+    """What every rule says: those that fired with evidence and advice, the quiet, those that could not look."""
     found = subject.analysis.findings
     if not found:
         return None
