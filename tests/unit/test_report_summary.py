@@ -15,6 +15,7 @@ from PIL import Image
 
 from kernel_monitor.analysis import analyse
 from kernel_monitor.analysis.number_text import factor, figure, percent
+from kernel_monitor.analysis.results import Kind
 from kernel_monitor.analysis.switch_comparison import change_rows
 from kernel_monitor.report.findings import by_state, rules
 from kernel_monitor.report.page import render
@@ -188,3 +189,10 @@ def test_a_rule_that_looked_in_one_segment_and_could_not_in_another_is_counted_o
     said = Page(render(session(), told)).text
     assert "Could not look (1)" in said
     assert "train/1: a GPU" in said
+
+
+@pytest.mark.parametrize("kind", ["input-bound", "copy-bound", "compute-bound", "residual-heavy"])
+def test_what_a_step_was_bound_by_is_said_without_a_present_tense(kind: Kind) -> None:
+    html = render(session(), analysis(verdict=replace(analysis().verdict, kind=kind)))
+    said = Page(re.findall(r'<p class="kind .*?</b>', html)[0]).text
+    assert not re.search(r"\b(is|are|waits)\b", said)
