@@ -46,21 +46,24 @@ def says(html: str, key: str, *sentences: str) -> None:
         assert sentence in words
 
 
-def test_verdict_strip_and_rates_come_before_anything_else(html: str) -> None:
-    order = [html.index(f'id="{key}"') for key in ("verdict", "change", "charts-part", "histograms", "rules", "method")]
+def test_summary_and_verdict_come_before_anything_else(html: str) -> None:
+    order = [
+        html.index(f'id="{key}"') for key in ("summary", "verdict", "charts-part", "histograms", "rules", "method")
+    ]
     assert order == sorted(order)
     assert order[-1] < html.index('id="session"')  # words and pictures before the scripts
     says(
         html,
         "verdict",
-        "Compute-bound: the loop is busy computing train/2 · dali-cpu, 590 steps",
+        "Compute-bound: busy computing train/2 · dali-cpu, 590 steps",
         "Next: Switch to dali-cpu.",
         "no wait for data left: 5 % of the step time saved (What is left of the wait)",
     )
     says(
         html,
-        "change",
-        "images/s 320 → 960 3.00 times as many",
+        "summary",
+        "3.00 × faster: 320 → 960 images/s",
+        "whole step 100 → 33 ms",
         "Predicted before the change (dali-cpu): 55 to 72 % of the step time saved (From CPU",
         "Measured: 66.7 %, within it.",
     )
@@ -87,10 +90,10 @@ def test_a_change_that_is_no_switch_has_its_figures_too() -> None:
     html = render(session(gpus=1, switch=False), told)
     says(
         html,
-        "change",
-        "train/1 · torchvision → train/2 · torchvision “augment x12”",
-        "images/s 320 → 960",
-        "6,400 in 20 s → 19,200 in 20 s",
+        "summary",
+        "What was changed train: “augment x12”",
+        "3.00 × faster: 320 → 960 images/s",
+        "6,400 images in 20 s, then 19,200 in 20 s",
         "GPU p50 31 → 88 %",
     )
 
@@ -98,7 +101,7 @@ def test_a_change_that_is_no_switch_has_its_figures_too() -> None:
 def test_where_nothing_changed_the_rate_stands_with_its_counts() -> None:
     told = analysis(segments=(segment(1, "torchvision"),), changes=(), verdict=analysis().verdicts[0])
     words = Page(render(session(gpus=1, switch=False), told)).text
-    assert "320 images/s: 6,400 in 20 s, train/1 · torchvision . Nothing was changed in this session." in words
+    assert "320 images/s 6,400 images in 20 s, train on torchvision Nothing was changed in this session." in words
 
 
 def test_every_percentile_of_both_sides_is_in_the_table(html: str) -> None:
@@ -173,9 +176,7 @@ def test_fired_rules_come_first_with_evidence_and_what_to_do(html: str) -> None:
     assert "critical The CPU is full and the GPU waits train/1 · torchvision, 164 times, of 200 values" in words
     assert "CPU above 90 % and GPU below 40 % (82 % of the samples, " in words
     assert "What to do: Switch to dali-cpu, or raise the workers." in words
-    assert (
-        words.index("The CPU is full") < words.index("Looked, and did not fire (1)") < words.index("Could not look (1)")
-    )
+    assert words.index("The CPU is full") < words.index("Found nothing (1)") < words.index("Lacked a signal (1)")
     assert "The ranks differ the session a session of another rank" in words
 
 
@@ -283,7 +284,7 @@ def test_an_analysis_of_nothing_says_so_and_no_more() -> None:
     assert "Undetermined no segment to judge No step was measured." in page.text
     assert "What this session cannot say No step ended in this session." in page.text
     assert "No loader delivered anything: all of the time." in page.text
-    for key in ("phases", "histograms", "segments", "rules", "operators", "cost", "epochs", "change"):
+    for key in ("phases", "histograms", "segments", "rules", "operators", "cost", "epochs"):
         assert f'id="{key}"' not in html
 
 
