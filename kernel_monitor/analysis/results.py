@@ -223,10 +223,18 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """What is expected and what was measured, for people: `dali-cpu: expected 1.20 to 1.50 × faster`."""
+        """What is expected and what was measured, for people: `dali-cpu: expected 1.20 to 1.50 × faster`.
+
+        Of an engine that was tried (`by`) `low` and `high` are the spread of its measurement: where they lie on both
+        sides of *as fast*, the steps vary too much.
+        """
         what = "Without any wait for data" if self.action == "loader" else self.action
-        parts = [f"expected {faster(self.low, self.high)}"] if math.isfinite(self.low + self.high) else []
-        parts += [f"measured {faster(self.measured)}"] if math.isfinite(self.measured) else []
+        bounds, measured = math.isfinite(self.low + self.high), math.isfinite(self.measured)
+        if self.by and measured:
+            unsure = bounds and self.low < 0 < self.high
+            return f"{what}: measured {faster(self.measured)}{', but the steps vary too much to be sure' * unsure}"
+        parts = [f"expected {faster(self.low, self.high)}"] if bounds else []
+        parts += [f"measured {faster(self.measured)}"] if measured else []
         return f"{what}: {'; '.join(parts) or 'not known'}"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from ..analysis.results import Analysis
+from ..analysis.results import Analysis, faster
 from ..analysis.session_analysis import analyse
 from ..analysis.switches import REPLAYS, switches
 from ..store import Snapshot
@@ -97,7 +97,7 @@ def environment() -> Environment:
     # In a chart document the first mention of a model defines it: what comes first must stay first.
     made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     made.filters.update(FILTERS)
-    made.globals.update(statistic=statistic)
+    made.globals.update(statistic=statistic, faster=faster)
     return made
 
 

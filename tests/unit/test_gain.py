@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kernel_monitor.analysis.gains import Resources, gains
-from kernel_monitor.analysis.results import Segment, faster
+from kernel_monitor.analysis.results import Gain, Segment, faster
 from kernel_monitor.analysis.step_times import of_steps
 from kernel_monitor.store.steps import STEP
 
@@ -166,3 +166,11 @@ def test_a_gain_is_a_factor_in_words_as_on_the_page() -> None:
     """vitest reads the same table (widgets/tests/cost.test.ts)."""
     table = json.loads((Path(__file__).parents[1] / "wire" / "faster.json").read_text("utf-8"))
     assert [faster(low, high) for low, high, _ in table] == [words for _, _, words in table]
+
+
+def test_what_was_tried_is_not_called_expected() -> None:
+    tried = Gain("dali-cpu", 0.2, 0.4, measured=0.324, by="switch")
+    assert tried.words == "dali-cpu: measured 1.48 × faster"
+    unsure = replace(tried, low=-20.0, high=0.7)
+    assert unsure.words == "dali-cpu: measured 1.48 × faster, but the steps vary too much to be sure"
+    assert replace(tried, by="").words == "dali-cpu: expected 1.25 to 1.67 × faster; measured 1.48 × faster"

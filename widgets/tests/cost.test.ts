@@ -187,6 +187,14 @@ describe('a gain', () => {
     expect(gainText({ ...gain, low, high, measured })).toBe(text);
   });
 
+  it('is not called expected where it was tried', () => {
+    const tried = { ...gain, low: 0.2, high: 0.4, measured: 0.324, by: 'switch' };
+    expect(gainText(tried)).toBe('dali-cpu: measured 1.48 × faster');
+    expect(gainText({ ...tried, low: -20 })).toBe(
+      'dali-cpu: measured 1.48 × faster, but the steps vary too much to be sure'
+    );
+  });
+
   it.each(words)('from %s to %s is %s, as the kernel says it', (low, high, text) => {
     expect(faster(low, high ?? undefined)).toBe(text);
   });

@@ -131,7 +131,7 @@ describe('the verdict', () => {
     show({
       verdicts: new Map([['loader-1', { ...verdict, kind: 'compute-bound', sentence: 'Busy.' }]])
     });
-    expect(said.textContent).toBe('Compute-bound: Busy.');
+    expect(said.textContent).toBe('Compute-bound');
     expect(one('.km-verdict').closest('[aria-live]')).toBeNull();
   });
 

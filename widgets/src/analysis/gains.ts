@@ -8,8 +8,14 @@ import { isKnown } from './figures.js';
 const MOST_FACTOR = 100;
 
 /** `dali-cpu: expected 1.54 to 2.2 × faster; measured 1.92 × faster` (its Python half: Gain.words of kernel_monitor/analysis/results.py) */
-export function gainText({ action, low, high, measured }: Gain): string {
+export function gainText({ action, low, high, measured, by }: Gain): string {
   const what = action === 'loader' ? 'Without any wait for data' : action;
+  if (by !== '' && isKnown(measured)) {
+    // The bounds are the spread of the measurement.
+    const isUnsure = isKnown(low) && isKnown(high) && low < 0 && high > 0;
+    const unsure = isUnsure ? ', but the steps vary too much to be sure' : '';
+    return `${what}: measured ${faster(measured)}${unsure}`;
+  }
   const parts = [
     ...(isKnown(low) && isKnown(high) ? [`expected ${faster(low, high)}`] : []),
     ...(isKnown(measured) ? [`measured ${faster(measured)}`] : [])
