@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from kernel_monitor.analysis.number_text import figure, percent
 from tests.loaders.conftest import make_folder
 
 from .lab import CELL, SIDEBAR, Lab
+from .test_ranks import LAUNCHER, SWITCHING
 from .test_report import opened
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +83,7 @@ print("counted", epochs, batches, samples)"""
 """Switched after 8 s; then at least 8 s more, and until there is something to compare."""
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 RATES = re.compile(rf"{NUMBER} → {NUMBER} images/s")
-FACTORS = re.compile(r"(\d+\.\d\d) × (faster|slower)")
+FACTORS = re.compile(r"(?<!to )(?<!and )(?<!between )(?<!expected )\b(\d+\.\d\d) × (faster|slower)")  # no predictions
 PARTS_OF_STEP = re.compile(rf"{NUMBER} of {NUMBER} ms\b")
 OF_EACH_STEP = re.compile(rf"{NUMBER} % of (?:each|the) step (?:is|was) waiting for data")
 STEPS = re.compile(rf"{NUMBER} steps?\b")
@@ -160,23 +162,37 @@ def headline(session: Session) -> None:
         assert wanted in said, (place, wanted, said)
 
 
-def read(lab: Lab, browser: Browser, report: Path, said: int, counted: str) -> Session:
-    """Everything that can be read once the loops have ended."""
+def unfolded(lab: Lab) -> dict[str, list[str]]:
+    """Everything that can be read in the cell and in the sidebar once the loops have ended."""
     lab.open_sidebar()
     lab.wait_running(SIDEBAR)
-    lab.page.wait_for_timeout(3_000)  # verdict and strip of the whole session: they come every second or two
-    places = {name: list(lab.page.evaluate(TEXTS, where)) for name, where in (("cell", CELL), ("sidebar", SIDEBAR))}
-    lab.page.wait_for_timeout(500)  # what was unfolded is filled
-    for name, where in (("cell", CELL), ("sidebar", SIDEBAR)):
-        places[name] += lab.page.evaluate(TEXTS, where)
-    places["comparison"] = [lab.output(said)]
+    lab.page.wait_for_timeout(3_000)  # the last verdict and strip: they come every second or two
+    found: dict[str, list[str]] = {}
+    for _ in range(2):  # what is unfolded is filled a moment later
+        found = {name: lab.page.evaluate(TEXTS, where) for name, where in (("cell", CELL), ("sidebar", SIDEBAR))}
+        lab.page.wait_for_timeout(500)
+    return found
+
+
+def reported(browser: Browser, report: Path) -> list[str]:
     with opened(browser, report) as seen:
-        places["report"] = seen.page.evaluate(TEXTS, None)
+        texts: list[str] = seen.page.evaluate(TEXTS, None)
         assert seen.complaints == []
-    facts = json.loads(lab.output(said + 1).split("FACTS", 1)[1])
-    Path("/tmp/agree.json").write_text(json.dumps([places, facts]))
-    numbers = [int(word) for word in counted.split("counted")[1].split()[:3]]
-    return Session(places, facts, (numbers[0], numbers[1], numbers[2]))
+    return texts
+
+
+def run_to(lab: Lab, cell: int, word: str, seconds: float = 240) -> None:
+    """Wait until a cell has printed something and the kernel is idle."""
+    lab.page.wait_for_function(
+        """([cell, word]) => {
+            const output = document.querySelectorAll('.jp-CodeCell')[cell].querySelector('.jp-OutputArea');
+            return output?.textContent.includes(word) || output?.querySelector('[data-mime-type*=stderr]');
+        }""",
+        arg=[cell, word],
+        timeout=1e3 * seconds,
+    )
+    lab.wait_for_idle(seconds)
+    assert word in lab.output(cell)
 
 
 @pytest.mark.parametrize("others", [0, 1], ids=["one-loader", "two-loaders"])
@@ -192,18 +208,78 @@ def test_no_two_figures_disagree(new_lab: Lab, browser: Browser, tmp_path: Path,
     new_lab.run_cell(0)
     new_lab.wait_running(CELL)
     new_lab.wait_for_idle()
-    for cell in (1, 2, 3):
+    for cell, word in enumerate(("counted", "run.html", "FACTS"), 1):
         new_lab.run_cell(cell)
-        new_lab.page.wait_for_function(
-            """(cell) => {
-                const output = document.querySelectorAll('.jp-CodeCell')[cell].querySelector('.jp-OutputArea');
-                return /counted|html|FACTS|Error/.test(output?.textContent ?? '');
-            }""",
-            arg=cell,
-            timeout=240_000,
-        )
-        new_lab.wait_for_idle()
-    session = read(new_lab, browser, report, 2, new_lab.output(1))
+        run_to(new_lab, cell, word)
+    epochs, batches, samples = map(int, new_lab.output(1).split("counted")[1].split()[:3])
+    places = {**unfolded(new_lab), "comparison": [new_lab.output(2)], "report": reported(browser, report)}
+    session = Session(places, json.loads(new_lab.output(3).split("FACTS", 1)[1]), (epochs, batches, samples))
     check(session)
     headline(session)
+    assert new_lab.errors == []
+
+
+def test_the_quickstart_ends_on_what_its_switch_brought(new_lab: Lab, browser: Browser, tmp_path: Path) -> None:
+    """Its last switch is that of a data set of one's own, in an evaluation: the training's says more."""
+    book = nbformat.read(ROOT / "example_notebooks" / "quickstart.ipynb", as_version=4)
+    report = tmp_path / "run.html"
+    code = [cell.source for cell in book.cells if cell.cell_type == "code"]
+    code[0] = f"import os\nos.environ['KERNEL_MONITOR_DEMO_IMAGES'] = '192'\n{code[0]}"
+    cells = [*code, SAID.format(report=report), FACTS]
+    new_lab.open(new_lab.server.notebook("quickstart-agreement.ipynb", *cells))
+    new_lab.run_all()
+    run_to(new_lab, len(cells) - 1, "FACTS", 400)
+    printed = "".join(new_lab.output(cell) for cell in range(len(code)))
+    epochs = re.findall(r"epoch \d+: ([\d,]+) samples in (\d+) batches", printed)
+    counted = (len(epochs), int(epochs[-1][1]), int(epochs[-1][0].replace(",", "")))
+    places = {
+        **unfolded(new_lab),
+        "comparison": [new_lab.output(len(cells) - 2)],
+        "report": reported(browser, report),
+        "last cell": [new_lab.output(len(code) - 1)],
+    }
+    session = Session(places, json.loads(new_lab.output(len(cells) - 1).split("FACTS", 1)[1]), counted)
+    check(session)
+    headline(session)
+    assert session.facts["analysis"]["headline"]["after"].startswith("train/")
+    assert "train: dali-cpu took over from torchvision" in new_lab.output(len(code) - 1)
+    assert new_lab.errors == []
+
+
+def test_a_job_of_two_ranks_has_one_engine_and_one_count(new_lab: Lab, browser: Browser, tmp_path: Path) -> None:
+    photos, out, report = make_folder(tmp_path / "photos", 99), tmp_path / "out", tmp_path / "run.html"
+    out.mkdir()
+    (out / "go").touch()
+    job = LAUNCHER + SWITCHING.format(root=ROOT, photos=photos, out=out)
+    cells = ("%load_ext kernel_monitor\nfrom kernel_monitor import monitor\n%monitor", job, SAID.format(report=report))
+    new_lab.open(new_lab.server.notebook("ranks-agreement.ipynb", *cells))
+    new_lab.run_cell(0)
+    new_lab.wait_running(CELL)
+    new_lab.run_cell(1)
+    dashboard = new_lab.dashboard(CELL)
+    engines = dashboard.get_by_role("radiogroup", name="Loader train · job 1").get_by_role("radio")
+    expect(dashboard.get_by_text("torchvision on 2 ranks")).to_be_visible(timeout=90_000)
+    engines.and_(new_lab.page.get_by_role("radio", name="dali-cpu", exact=True)).click()
+    expect(dashboard.get_by_text("dali-cpu on 2 ranks").first).to_be_visible(timeout=60_000)
+    expect(dashboard.get_by_text("100 samples, each once", exact=False)).to_be_visible()
+    (out / "enough").touch()
+    new_lab.wait_for_idle(120)
+    new_lab.run_cell(2)
+    run_to(new_lab, 2, "run.html")
+    places = {**unfolded(new_lab), "status": [new_lab.output(2)], "report": reported(browser, report)}
+    checked = engines.and_(new_lab.page.locator("[aria-checked=true]")).all_inner_texts()
+    assert checked == ["dali-cpu"]
+    session = Session(places, {}, (0, 0, 0))
+    said = list(session.found(re.compile(r"([\w-]+) on 2 ranks")))
+    assert {place.split(":")[0] for place, _ in said} >= {"cell", "sidebar", "status"}
+    assert {engine for _, (engine,) in said} == {"dali-cpu"}, said
+    # Each rank has 50 of the 99 samples, in batches of 8; one is padding.
+    wrong = [text for text, pair in session.found(SAMPLES) if pair != ("100", "100")]
+    wrong += [text for text, pair in session.found(BATCHES) if pair not in (("7", "7"), ("14", "14"))]
+    wrong += [
+        text
+        for text, (part, step) in session.found(PARTS_OF_STEP)
+        if float(part.replace(",", "")) > float(step.replace(",", ""))
+    ]
+    assert wrong == []
     assert new_lab.errors == []
