@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .decision import IDLE, WATCHED, Crowd, Decision, Outlook, Reason
-from .gains import COMPUTES, SATURATED
+from .gains import COMPUTES, SATURATED, speed
+from .number_text import ALIKE
 from .remote_advice import remote_workers
 from .results import Advice, Gain, Point, Stance
 
@@ -39,9 +40,11 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
         return ()
     best = decision.best
     if best is not None and best.gain is not None:
-        return (say(decision, f"Switch to {best.engine}: {_saves(best.gain)}.", *_points([best])),)
+        return (say(decision, f"Switch to {best.engine}: {_brings(decision, best.gain)}.", *_points([best])),)
+    own = decision.segment.backend
+    stay = f"Stay with {own}: " if all(engine.stance == "against" for engine in decision.engines) else ""
     found = [
-        say(decision, f"{engine.engine} would not be faster here: {_costs(engine.gain)}.", *_points([engine]))
+        say(decision, f"{_sentence(stay + _brings(decision, engine.gain))}.", *_points([engine]))
         for engine in decision.engines
         if engine.stance == "against" and engine.gain is not None
     ]
@@ -51,12 +54,11 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
         names = _names(near)
         by_diagnose = all(engine.gain is not None and engine.gain.by == "Diagnose" for engine in near)
         measured = "Diagnose" if by_diagnose else "A switch"
-        words = f"{measured} found no clear difference between {decision.segment.backend} and {names}."
+        words = f"{measured} measured no clear difference in speed between {own} and {names}."
         found.append(say(decision, words, *_points(near)))
     unknown = [engine for engine in rest if engine not in near]
     if unknown and decision.waits:
-        words = "the other engines" if len(unknown) == len(decision.engines) else _names(unknown)
-        found.append(say(decision, f"Diagnose tries {words} in this loop.", *_points(unknown)))
+        found.append(say(decision, f"Press Diagnose: it measures {_names(unknown)} in this loop.", *_points(unknown)))
     return tuple(found)
 
 
@@ -68,19 +70,19 @@ def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
     busy = f"(median {decision.load:.0f} % busy)"
     those = f"{many} {word.removesuffix('s') if many == 1 else word}"
     texts: dict[Reason, str] = {
-        "idle": f"Raise the {word} from {many} to {wanted}: the cores idle {busy} while the loop waits.",
+        "idle": f"Raise the {word} from {many} to {wanted}: cores are idle {busy} while the loop waits for data.",
         "full": (
-            f"Lower the {word} from {many} to {wanted} and compare: the cores are full, and the loop's own thread, "
-            "which feeds the GPU, has to share them."
+            f"Lower the {word} from {many} to {wanted} and compare: the cores are full, and the training's own thread "
+            "has to share them."
         ),
-        "many": f"Lower the {word} from {many} to {wanted}: more than the cores can run only get in each other's way.",
+        "many": f"Lower the {word} from {many} to {wanted}: {many} are more than the {decision.cores:g} cores can run.",
         "busy": f"More {word} than {many} would not help: the cores are busy {busy}.",
-        "not waiting": f"More {word} would bring next to nothing: the step is {decision.kind}.",
+        "not waiting": f"More {word} would not speed this loop up: it is {decision.kind}.",
         "no core left": f"More {word} would not help: {those} for {decision.cores:g} cores.",
         "undetermined": (
-            f"Whether the loop waits for its data is not settled; if it does, raise the {word} from {many}."
+            f"Raise the {word} from {many} if the loop turns out to wait for its data; that is not clear yet."
         ),
-        "unknown": f"Raise the {word} from {many} if the cores idle.",
+        "unknown": f"Raise the {word} from {many} if cores are idle; how busy they are was not measured.",
     }
     return (say(decision, texts[found.reason], Point(word, *WAYS.get(found.reason, ("more", "against")))),)
 
@@ -131,7 +133,9 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
     if decision.withheld is not None:
         return (over(decision),)
     if segment.synthetic:
-        text = "Switch back to a loader to judge it; its rate beside this one says how much there is to gain."
+        text = (
+            "Switch back to a real engine: how far it stays below the rate of replayed batches is what can be gained."
+        )
         return (say(decision, text, Point("engine", "synthetic", "against")),)
     found = engines(decision)
     if decision.kind == "input-bound":
@@ -140,15 +144,18 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
     if decision.kind == "copy-bound":
         text = "Pin the loader's memory (pin_memory=True) and copy with non_blocking=True, or send smaller types."
     elif decision.kind == "compute-bound":
-        text = "Profile 10 steps to see the operators; try mixed precision."
+        text = "Profile 10 steps to see which operators take the time; try mixed precision."
         if not switch:
             slow = [engine for engine in decision.engines if engine.stance == "against"]
             nothing = Point("loading", "faster", "against")
-            return (say(decision, f"A faster loader brings nothing. {text}", nothing, *_points(slow)),)
+            return (say(decision, f"Loading is fast enough. {text}", nothing, *_points(slow)),)
     elif decision.kind == "residual-heavy":
-        text = "Profile 10 steps to see what it is: logging, metrics, .item() and other synchronisation are usual."
+        text = (
+            "Profile 10 steps to see what takes the time between the phases: often it is logging, metrics, .item() or "
+            "another synchronisation."
+        )
     else:
-        text = f"To say more: {'; '.join(missing)}." if missing else "Let the loop run on."
+        text = f"To say more, measure {'; '.join(missing)}." if missing else "Let the loop run on."
     return (*switch, say(decision, text))
 
 
@@ -160,11 +167,11 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
         best = engines(decision) if decision.best is not None else ()
         untried = [engine for engine in decision.engines if engine.gain is None]
         press = ", or press Diagnose" if untried else ""
-        text = f"Whether the loop waits for its data is not settled: let it run on{press}."
+        text = f"Let the loop run on{press}: it is not clear yet whether it waits for its data."
         return (*best, say(decision, text, *_points(untried)))
     if decision.kind != "input-bound":
-        share = f"{100 * decision.wait:.0f} % of its step" if math.isfinite(decision.wait) else "little"
-        text = f"Nothing: the loop waits {share}, so more cores would bring next to nothing."
+        share = f"{100 * decision.wait:.0f} % of its step" if math.isfinite(decision.wait) else "little of its step"
+        text = f"Loading is fast enough: waiting for data is {share}. More cores would not speed this loop up."
         return (say(decision, text, Point("cores", "more", "against")),)
     found = raise_crowd(decision) or storage(decision) or remote_workers(decision)
     if found:
@@ -216,13 +223,11 @@ def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
 def _ready(decision: Decision, engine: Outlook) -> Offer:
     head, gain = f"{engine.engine} is ready", engine.gain
     if gain is None:
-        text = f"{head}. Nobody has measured it in this loop yet: try it, the way back is one click."
-    elif math.isfinite(gain.measured):
-        text = f"{head}: {_saves(gain)}."
-    elif gain.low >= 0:
-        text = f"{head} and should save {100 * gain.low:.0f} to {100 * gain.high:.0f} % of the step time."
+        text = f"{head}, and was not measured in this loop yet. Try it: the way back is one click."
+    elif math.isfinite(gain.measured) or gain.low >= 0:
+        text = f"{head}: {_brings(decision, gain)}."
     else:
-        text = f"{head}: {_costs(gain)}. Try it: the way back is one click."
+        text = f"{head}: {_brings(decision, gain)}. Try it: the way back is one click."
     return Offer(engine.engine, (say(decision, text, *_points([engine])),), gain)
 
 
@@ -276,30 +281,19 @@ def _names(of: Sequence[Outlook]) -> str:
     return " and ".join(engine.engine for engine in of)
 
 
-def _saves(gain: Gain) -> str:
-    if gain.by == "switch":
-        return f"it saved {percent(gain.measured)} of the step time when it was in use"
-    if math.isfinite(gain.measured):
-        return f"Diagnose measured {percent(gain.measured)} of the step time saved"
-    return f"that should save {100 * gain.low:.0f} to {100 * gain.high:.0f} % of the step time"
+def _brings(decision: Decision, gain: Gain) -> str:
+    """How fast the loop was, or should be, with another engine."""
+    name, own = gain.action, decision.segment.backend
+    if not math.isfinite(gain.measured):
+        return f"with {name} the loop should be {speed(gain.low, gain.high)}"
+    by = ", as Diagnose measured" if gain.by == "Diagnose" else ""
+    if abs(gain.measured) < ALIKE:
+        return f"the loop was about as fast with {name} as with {own}{by}"
+    return f"the loop was {speed(gain.measured)} with {name} than with {own}{by}"
 
 
-def _costs(gain: Gain) -> str:
-    """The figures of an engine that is no faster."""
-    if gain.by == "switch":
-        return f"{_steps(gain.measured)} when it was in use"
-    if math.isfinite(gain.measured):
-        return f"Diagnose measured {_steps(gain.measured)}"
-    low, high = round(-100 * gain.high), round(-100 * gain.low)
-    if low > 0:
-        return f"steps {low} to {high} % longer are predicted"
-    return f"steps between {-low} % shorter and {high} % longer are predicted"
-
-
-def _steps(saved: float) -> str:
-    if abs(saved) < 0.005:
-        return "steps as long as now"
-    return f"steps {percent(abs(saved))} {'longer' if saved < 0 else 'shorter'}"
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def percent(share: float) -> str:

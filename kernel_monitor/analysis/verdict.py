@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -38,16 +37,8 @@ SLACK = 1.2
 PIPELINED = frozenset({"dali-cpu", "dali-gpu"})
 BATCHES_AHEAD, MOST_STEPS = 10, 200
 """Steps per batch in flight before the absence of waiting means something, and the most that are asked for."""
-WATCH = "phases: monitor.watch(model, optimizer)"
+WATCH = "the phases of a step, by monitor.watch(model, optimizer)"
 KINDS: dict[str, Kind] = {"wait": "input-bound", "copy": "copy-bound", "other": "residual-heavy"}
-
-PAST = {
-    r"\bwaits for\b": "waited for",
-    r"\btakes? (?=\d|less)": "took ",
-    r"\bof each step is in\b": "of each step was in",
-    r"\b(loop|it|GPU) is (not |busy )": r"\1 was \2",
-}
-"""What the sentences below say of a loop under way, and of one that has ended."""
 
 
 class Judged(NamedTuple):
@@ -126,7 +117,7 @@ def verdict(
 def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Mapping[str, float], gpu: bool) -> Judged:
     if segment.synthetic:
         rate = f"{segment.rate:,.0f} images/s" if np.isfinite(segment.rate) else "its rate is not known"
-        text = f"Batches were replayed here: {rate} is what the loop can take at most, and says nothing of the loader."
+        text = f"Batches were replayed here: {rate} is what the loop can take at most, however fast data is loaded."
         return Judged("undetermined", text)
     if found is None or timings.steps < limits["steps"]:
         left = f" ({segment.left_out} of warm-up and profiling left out)" if segment.left_out else ""
@@ -134,7 +125,7 @@ def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Map
         return Judged("undetermined", text, (f"at least {limits['steps']:.0f} steps",))
     mixed = _mixed(found, timings, limits)
     if mixed is not None:
-        return Judged("undetermined", mixed, ("a mark where the loop changes: monitor.mark(…)",))
+        return Judged("undetermined", mixed, ("a mark where the loop changes, by monitor.mark(…)",))
     return _input(segment, timings, found, limits, gpu) or _not_input(segment, timings, found, limits, gpu)
 
 
@@ -142,24 +133,25 @@ def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[st
     """Input-bound, or undetermined with the reason; None: it is not input-bound."""
     wait, threshold = found.wait, limits["wait"]
     serial = segment.backend not in (*PIPELINED, "ray") and segment.knobs.get("workers", 0) == 0
-    who = "The GPU waits for data" if timings.on_device and found.parts else "The loop waits for data"
-    text = f"{who} {percent(wait.value)} of each step ({_ms(timings, wait.value)}, {_steps(timings)})."
+    who = "the GPU waiting for data" if timings.on_device and found.parts else "waiting for data"
+    text = f"{percent(wait.value)} of each step is {who} ({_ms(timings, wait.value)}, {_steps(timings)})."
     if wait.low < threshold:
         if wait.high < threshold:
             return None
         larger = max((found.parts[name].low for name in ("copy", "other") if name in found.parts), default=0.0)
         if larger > 2 * wait.high and wait.value < threshold:
             return None
-        between = f"{text} It is {_range(wait)}; {percent(threshold)} is the threshold."
+        between = f"{text} The steps vary, so it may be {_range(wait)}; from {percent(threshold)} on it counts."
         return Judged("undetermined", between, ("more steps",))
     busy = segment.median("gpu")
     phased = timings.on_device and bool(found.parts) and not {"copy", "optimizer"} & set(found.missing)
     if gpu and not phased and not busy < limits["gpu_busy"]:
         seen = f"the GPU is busy (p50 {busy:.0f} %)" if math.isfinite(busy) else "what the GPU did was not measured"
-        return Judged("undetermined", f"{text} But {seen}: the wait may be hidden behind queued work.", (WATCH,))
+        hidden = f"{text} But {seen}: it may have queued work to do while the loop waits."
+        return Judged("undetermined", hidden, (WATCH,))
     if serial and not found.parts and wait.low < limits["wait_serial"]:
-        rest = f"{text} What the rest of the step is made of was not measured, and it is not known that batches are"
-        return Judged("undetermined", f"{rest} loaded beside it.", (WATCH,))
+        rest = f"{text} The loop seems to load its batches itself, between its steps, and what the rest of a step is"
+        return Judged("undetermined", f"{rest} made of was not measured.", (WATCH,))
     if serial:
         larger_name = max(found.parts, key=lambda name: _over(found, name, limits), default=None)
         if larger_name in ("copy", "other") and found.parts[larger_name].value > wait.value:
@@ -175,7 +167,7 @@ def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
 
 def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged:
     """What the step is bound by, as data do not hold it up."""
-    wait = f"The loop waits for data {percent(found.wait.value)} of each step"
+    wait = f"{percent(found.wait.value)} of each step is waiting for data"
     needed = _steps_needed(segment, limits)
     if timings.steps < needed:
         text = f"{wait}, in {_steps(timings)}; batches loaded in advance may still hide a slow loader."
@@ -185,7 +177,7 @@ def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mappin
         if busy >= limits["gpu_working"]:
             text = f"{wait} ({_steps(timings)}), and the GPU is busy (p50 {busy:.0f} %)."
             return Judged("compute-bound", text, (WATCH,))
-        text = f"{wait} ({_steps(timings)}): it is not input-bound; what the rest is made of was not measured."
+        text = f"{wait} ({_steps(timings)}): loading is fast enough. What the rest is made of was not measured."
         return Judged("undetermined", text, (WATCH,))
     # Host and device work side by side: what the host adds holds the device up, a copy then does not.
     order = ["other", "copy"] if timings.on_device else sorted(("other", "copy"), key=lambda n: -found.parts[n].value)
@@ -194,11 +186,12 @@ def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mappin
         if part.low >= threshold or (part.value >= SLACK * threshold and part.low >= threshold / SLACK):
             return _part(timings, found, name, gpu)
         if part.high >= threshold and part.value > threshold / SLACK:
-            text = f"{_words(name, found)} ({_steps(timings)}), {_range(part)}; {percent(threshold)} is the threshold."
+            text = f"{_words(name, found)} ({_steps(timings)}). The steps vary, so it may be {_range(part)}; "
+            text += f"from {percent(threshold)} on it counts."
             return Judged("undetermined", text, ("more steps",))
     share = found.parts["compute"].value
-    text = f"Forward, backward and optimizer take {percent(share)} of each step ({_ms(timings, share)},"
-    return Judged("compute-bound", f"{text} {_steps(timings)}); the wait for data {percent(found.wait.value)}.")
+    text = f"{percent(share)} of each step is forward, backward and optimizer ({_ms(timings, share)},"
+    return Judged("compute-bound", f"{text} {_steps(timings)}), {percent(found.wait.value)} waiting for data.")
 
 
 def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> Judged:
@@ -206,8 +199,10 @@ def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> Judged:
     needed = {"optimizer", *(["copy"] if gpu or timings.on_device else [])}
     blind = [phase for phase in found.missing if phase in needed]
     if name == "other" and blind:
-        missing = tuple(f"{phase}: monitor.phase({phase!r})" for phase in blind)
-        return Judged("undetermined", f"{text} It may hold the {' and the '.join(blind)}, not measured.", missing)
+        missing = tuple(f"the {phase}, by monitor.phase({phase!r})" for phase in blind)
+        return Judged(
+            "undetermined", f"{text} The {' and the '.join(blind)} may be part of that: not measured.", missing
+        )
     return Judged(KINDS[name], text)
 
 
@@ -234,23 +229,17 @@ def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str 
             continue
         high = float(np.average(values[much], weights=found.seconds[much]))
         low = float(np.average(values[little], weights=found.seconds[little]))
-        words = {"wait": "the wait for data", "copy": "the copy to the device", "other": "what is in no phase"}[name]
+        words = {"wait": "waiting for data", "copy": "copying to the device", "other": "outside of the phases"}[name]
+        mean = found.wait.value if name == "wait" else found.parts[name].value
         return (
-            f"The loop is not one thing here: {words} takes {percent(low)} of the step for some of the time and "
-            f"{percent(high)} for the rest ({_steps(timings)})."
+            f"{percent(mean)} of each step is {words} ({_ms(timings, mean)}, {_steps(timings)}), but not evenly: "
+            f"{percent(low)} in a part of the time, {percent(high)} in another."
         )
     return None
 
 
-def past(sentence: str) -> str:
-    """The sentence of a verdict on a loop that has ended."""
-    for pattern, words in PAST.items():
-        sentence = re.sub(pattern, words, sentence)
-    return sentence
-
-
 def _range(share: Share) -> str:
-    return f"{100 * share.low:.0f} to {100 * share.high:.0f} % by the spread of the steps"
+    return f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
 
 
 def _steps(timings: Timings) -> str:
@@ -266,5 +255,5 @@ def _ms(timings: Timings, share: float) -> str:
 def _words(name: str, found: Shares) -> str:
     share = found.parts[name].value
     if name == "copy":
-        return f"Copying to the device takes {percent(share)} of each step"
-    return f"{percent(share)} of each step is in no phase: neither wait nor copy, forward, backward or optimizer"
+        return f"{percent(share)} of each step is copying to the device"
+    return f"{percent(share)} of each step is outside of wait, copy, forward, backward and optimizer"

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.results import Analysis, Gain
+from ..analysis.gains import gain_text
+from ..analysis.results import Analysis
 from ..analysis.rules import with_verdict
 from ..analysis.switch_comparison import sentence
 from ..diagnosis.diagnose_command import Diagnosis
@@ -87,7 +88,7 @@ class Answers:
         """Remember that `diagnosing` or `profiling` was requested; returns what to print of its result."""
         if what not in self._pending:
             self._pending.append(what)
-        return "the result stands under the cell in which it is ready"
+        return "the result will be printed under the cell that runs when it is ready"
 
     def ready(self) -> list[str]:
         """The results that are ready, each returned once."""
@@ -127,9 +128,9 @@ def analysis_text(analysis: Analysis) -> str:
         before, after = sides[analysis.headline.before], sides[analysis.headline.after]
         parts.append(("switch", sentence(analysis.headline, before, after)))
     parts.append(("next", verdict.advice))
-    parts += [("gain", _gain(gain)) for gain in verdict.gains]
-    if analysis.feeding is not None and analysis.feeding.advice:
-        parts.append(("feeding", analysis.feeding.advice))
+    parts += [("gain", f"{gain_text(gain)}. {_sentence(gain.basis)}") for gain in verdict.gains]
+    if analysis.feeding is not None and analysis.feeding.advice not in ("", verdict.advice):
+        parts.append(("loading", analysis.feeding.advice))
     said = with_verdict(analysis.findings, verdict.segment)
     fired = [finding for finding in analysis.findings if finding.state == "fired" and finding not in said]
     for finding in fired[:MOST_FINDINGS]:
@@ -137,9 +138,14 @@ def analysis_text(analysis: Analysis) -> str:
         where = "" if finding.segment in (None, verdict.segment) else f", {finding.segment}"
         parts.append(("rule", f"{finding.title} ({finding.severity}{where}): {evidence}"))
     if len(fired) > MOST_FINDINGS:
-        parts.append(("rules", f"{len(fired) - MOST_FINDINGS} more fired: %monitor export PATH has all of them"))
-    parts += [("missing", text) for text in verdict.missing if text not in verdict.advice]
-    parts += [("cannot", text) for text in analysis.cannot]
+        parts.append(
+            (
+                "rules",
+                f"{len(fired) - MOST_FINDINGS} more rules fired: %monitor export PATH writes all of them to a file",
+            )
+        )
+    parts += [("unknown", text) for text in verdict.missing if text not in verdict.advice]
+    parts += [("note", text) for text in analysis.cannot]
     lines = [f"{of}{verdict.kind}"]
     for label, words in parts:
         if words:
@@ -162,8 +168,5 @@ def _wrapped(label: str, words: str) -> list[str]:
     return textwrap.wrap(words, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
 
 
-def _gain(gain: Gain) -> str:
-    what = "no wait for data" if gain.action == "loader" else gain.action
-    low, high = (f"{100 * share:.0f}" for share in (gain.low, gain.high))
-    span = f"{low} %" if low == high else f"{low} to {high} %"
-    return f"{what}: {span} of the step time saved. {gain.basis}".rstrip()
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}." if words else ""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from ..analysis.gains import speed
+
 BEFORE = "$£¥"  # currencies of one sign that stand before the figure where it is written in English
 BYTES = ("B", "B/s")
 
@@ -123,5 +125,5 @@ def ranges(numbers: list[int]) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (amount, count, duration, is_known, moment, money, ms, number, percent, plural, settings, size,
-                     spread)
+                     speed, spread)
 }  # fmt: skip

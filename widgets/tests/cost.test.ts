@@ -169,15 +169,21 @@ describe('the price', () => {
 describe('a gain', () => {
   const gain = { action: 'dali-cpu', basis: '', by: '' };
   it.each([
-    [0.35, 0.55, 0.48, 'dali-cpu: expected 35 to 55 % shorter steps; measured 48 %'],
-    [0.35, 0.55, null, 'dali-cpu: expected 35 to 55 % shorter steps'],
-    [0.5, 0.5, null, 'dali-cpu: expected 50 % shorter steps'],
-    [-0.2, 0.1, null, 'dali-cpu: expected between 20 % longer and 10 % shorter steps'],
-    [-0.3, -0.1, -0.2, 'dali-cpu: expected 10 to 30 % longer steps; measured 20 % longer steps'],
-    [0.1, 0.2, -0.05, 'dali-cpu: expected 10 to 20 % shorter steps; measured 5 % longer steps'],
-    [null, null, 0.3, 'dali-cpu: measured 30 % shorter steps'],
+    [0.35, 0.55, 0.48, 'dali-cpu: expected 1.5 to 2.2 × faster; measured 1.92 × faster'],
+    [0.35, 0.55, null, 'dali-cpu: expected 1.5 to 2.2 × faster'],
+    [0.5, 0.5, null, 'dali-cpu: expected 2.0 × faster'],
+    [-0.3, 0.16, null, 'dali-cpu: expected between 1.3 × slower and 1.2 × faster'],
+    [-0.3, 0.01, null, 'dali-cpu: expected up to 1.3 × slower'],
+    [0.01, 0.23, null, 'dali-cpu: expected up to 1.3 × faster'],
+    [-0.3, -0.1, -0.2, 'dali-cpu: expected 1.1 to 1.3 × slower; measured 1.20 × slower'],
+    [0.1, 0.2, -0.02, 'dali-cpu: expected 1.1 to 1.2 × faster; measured about as fast, 0.98 ×'],
+    [0.9, 1, null, 'dali-cpu: expected 10 to 100 × faster'],
+    [null, null, 0.3, 'dali-cpu: measured 1.43 × faster'],
     [null, null, null, 'dali-cpu: not known']
   ])('from %s to %s, measured %s', (low, high, measured, text) => {
-    expect(gainText({ ...gain, low, high, measured })).toBe(text);
+    expect(gainText({ ...gain, low, high, measured }, true)).toBe(text);
+    if (measured !== null) {
+      expect(gainText({ ...gain, low, high, measured })).not.toContain('expected');
+    }
   });
 });
