@@ -26,9 +26,11 @@ HEAD = (
 WORD = re.compile(r"[A-Za-z’'-]{2,}")
 FIELD = re.compile(r"\{[^{}]*\}")
 CODE = re.compile(
-    r"\\[a-zA-Z.\[(]|_src\b|-src |^\s*[<@#./-]|</|\bkm-|\bjp-|\blm-|;\s*$|^(SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA|ALTER|DROP|BEGIN)\b"
-    r"|^\(?\w+: [\w.]+;|^(M|m)[\d{]|^(import|from|def|class|with|for|const|var|return) |=>|\(\?[:!=P]|^[a-z-]+: [\w(-]+$"
-    r"|^\d+px|\bsans-serif\b|^(translate|rgba?|rotate|repeat|minmax|matrix|hsl)\(|^[\w.]+\(.*\)$|^[a-z_]+=\"|, *sans|:has\("
+    r"\\[a-zA-Z.\[(]|_src\b|-src |^\s*[<@#./-]|</|\b(km|jp|lm)-|;\s*$|^(M|m)[\d{]|=>|\(\?[:!=P]|^\(?\w+: [\w.]+;"
+    r"|^(SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA|ALTER|DROP|BEGIN|ORDER BY|WHERE)\b| WHERE |^id, "
+    r"|^(import \w+$|import \w+ as|from [\w.]+ import|def |class \w+[:(]|const |var |return )"
+    r"|^\d+px|\bsans-serif\b|, *sans|^(translate|rgba?|rotate|repeat|minmax|matrix|hsl)\(|:has\(|^\(prefers-"
+    r"|^[a-z-]+: [\w(-]+$|^[\w.]+\(.*\)$|^[a-z_]+=\""
 )
 TOKEN = re.compile(
     r"(?P<comment>//[^\n]*|/\*.*?\*/)"

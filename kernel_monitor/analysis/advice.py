@@ -40,7 +40,7 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
         return ()
     best = decision.best
     if best is not None and best.gain is not None:
-        return (say(decision, f"Switch to {best.engine}: {_brings(decision, best.gain)}.", *_points([best])),)
+        return (say(decision, f"Switch to {best.engine}: {_brings(decision, best.gain, 'it')}.", *_points([best])),)
     own = decision.segment.backend
     stay = f"Stay with {own}: " if all(engine.stance == "against" for engine in decision.engines) else ""
     found = [
@@ -171,7 +171,7 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
         return (*best, say(decision, text, *_points(untried)))
     if decision.kind != "input-bound":
         share = f"{100 * decision.wait:.0f} % of its step" if math.isfinite(decision.wait) else "little of its step"
-        text = f"Loading is fast enough: waiting for data is {share}. More cores would not speed this loop up."
+        text = f"More cores would not speed this loop up: waiting for data is {share}."
         return (say(decision, text, Point("cores", "more", "against")),)
     found = raise_crowd(decision) or storage(decision) or remote_workers(decision)
     if found:
@@ -225,9 +225,9 @@ def _ready(decision: Decision, engine: Outlook) -> Offer:
     if gain is None:
         text = f"{head}, and was not measured in this loop yet. Try it: the way back is one click."
     elif math.isfinite(gain.measured) or gain.low >= 0:
-        text = f"{head}: {_brings(decision, gain)}."
+        text = f"{head}: {_brings(decision, gain, 'it')}."
     else:
-        text = f"{head}: {_brings(decision, gain)}. Try it: the way back is one click."
+        text = f"{head}: {_brings(decision, gain, 'it')}. Try it: the way back is one click."
     return Offer(engine.engine, (say(decision, text, *_points([engine])),), gain)
 
 
@@ -281,9 +281,9 @@ def _names(of: Sequence[Outlook]) -> str:
     return " and ".join(engine.engine for engine in of)
 
 
-def _brings(decision: Decision, gain: Gain) -> str:
+def _brings(decision: Decision, gain: Gain, name: str = "") -> str:
     """How fast the loop was, or should be, with another engine."""
-    name, own = gain.action, decision.segment.backend
+    name, own = name or gain.action, decision.segment.backend
     if not math.isfinite(gain.measured):
         return f"with {name} the loop should be {speed(gain.low, gain.high)}"
     by = ", as Diagnose measured" if gain.by == "Diagnose" else ""

@@ -169,4 +169,4 @@ def _wrapped(label: str, words: str) -> list[str]:
 
 
 def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}." if words else ""
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}." if words else ""

@@ -175,13 +175,22 @@ NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "ava
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"kind": "compute-bound", "wait": 0.001}, "Nothing: the loop waits 1 % of its step"),
-        ({"kind": "undetermined"}, "not settled"),
+        (
+            {"kind": "compute-bound", "wait": 0.001},
+            "More cores would not speed this loop up: waiting for data is 1 % of its step",
+        ),
+        ({"kind": "undetermined"}, "not clear yet whether it waits"),
         ({"states": knobs(2), "busy": 50.0}, "Raise the workers from 2 to 4"),
         ({"states": knobs(4), "busy": 50.0}, "most likely the storage"),
-        ({"states": knobs(4), "busy": 99.0, "gains": FASTER}, "Switch to dali-cpu: that should save 35 to 55 %"),
-        ({"states": knobs(4), "busy": 99.0}, "Diagnose tries the other engines in this loop."),
-        ({"states": knobs(4), "busy": 99.0, "gains": SLOWER}, "dali-cpu would not be faster here"),
+        (
+            {"states": knobs(4), "busy": 99.0, "gains": FASTER},
+            "with it the loop should be 1.5 to 2.2 × faster.",
+        ),
+        ({"states": knobs(4), "busy": 99.0}, "Press Diagnose: it measures dali-cpu in this loop."),
+        (
+            {"states": knobs(4), "busy": 99.0, "gains": SLOWER},
+            "with dali-cpu the loop should be 1.6 to 1.9 × slower.",
+        ),
         ({"states": knobs(4), "busy": 99.0, "gains": SLOWER, "workers": 320.0}, "About 8 cores feed this loop"),
         ({"states": knobs(1, "dali-cpu"), "busy": 30.0, "cpus": 8}, "Raise the threads from 2 to 8"),
         (

@@ -134,11 +134,11 @@ def calibration(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "resources", "state", "words"),
     [
-        ({}, {}, {}, "not been measured on files of yours"),
-        ({}, {}, {"expected": {"dali-cpu": {"AMD": 0.55}}}, "not been measured on files of yours"),  # an old recording
+        ({}, {}, {}, "not decoded any of your files"),
+        ({}, {}, {"expected": {"dali-cpu": {"AMD": 0.55}}}, "not decoded any of your files"),  # an old recording
         ({}, {}, calibration(state="running"), "32 of your files are being measured"),
         ({}, {}, calibration(reason="DALI failed: no memory"), "DALI failed: no memory"),
-        ({}, {}, calibration(seconds=math.nan), "not been measured on files of yours"),
+        ({}, {}, calibration(seconds=math.nan), "not decoded any of your files"),
         ({}, {"workers_s": math.nan}, calibrated(0.08), "workers was not measured"),
         ({}, {"workers_s": 0.02, "busy": 0.2}, calibrated(0.08), "wait for files"),
         ({"backend": "dali-gpu"}, {}, calibrated(0.08), "cannot be separated"),

@@ -55,24 +55,24 @@ def test_verdict_strip_and_rates_come_before_anything_else(html: str) -> None:
         "verdict",
         "Compute-bound: the loop is busy computing train/2 · dali-cpu, 590 steps",
         "Next: Switch to dali-cpu.",
-        "no wait for data left: 5 % of the step time saved (What is left of the wait)",
+        "with data that is always ready: 1.1 × faster (What is left of the wait)",
     )
     says(
         html,
         "change",
         "images/s 320 → 960 3.00 times as many",
-        "Predicted before the change (dali-cpu): 55 to 72 % of the step time saved (From CPU",
-        "Measured: 66.7 %, within it.",
+        "Predicted before the change (dali-cpu): 2.2 to 3.6 × faster (From CPU",
+        "Measured: 3.00 × faster, within it.",
     )
 
 
 @pytest.mark.parametrize(
     ("gain", "words"),
     [
-        (replace(GAIN, measured=0.4), "Measured: 40 %, outside of it"),
+        (replace(GAIN, measured=0.4), "Measured: 1.67 × faster, outside of it"),
         (
             replace(GAIN, low=math.nan, measured=-0.125),
-            "cores that are shared). Measured: −12.5 %.",
+            "cores that are shared). Measured: 1.12 × slower.",
         ),
     ],
 )
@@ -262,8 +262,8 @@ def test_a_diagnosis_has_its_runs_with_spread_and_counts(html: str) -> None:
         "diagnoses",
         "torchvision 320 310 to 331 31 % 60 ms 100 ms 99 % 31 % 80 steps, 2,560 images in 8.0 s -",
         "dali-cpu 960 930 to 985 - 5 ms 33.3 ms 66 % - 240 steps, 7,680 images in 8.0 s too few steps",
-        "Predicted: dali-cpu 55 to 72 % of the step time saved.",
-        "Measured: dali-cpu 67 % of the step time saved.",
+        "Predicted: dali-cpu 2.2 to 3.6 × faster.",
+        "Measured: dali-cpu 3.00 × faster.",
         "dali-gpu: no usable GPU",
     )
 

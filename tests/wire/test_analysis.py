@@ -39,7 +39,7 @@ def verdict() -> dict[str, Any]:
     made = Verdict(
         kind="input-bound",
         segment="train <b>/1",
-        sentence="The loop waits for data 62 % of each step (48 of 78 ms, 1,204 steps).",
+        sentence="62 % of each step is waiting for data (48 of 78 ms, 1,204 steps).",
         advised=(
             Advice(
                 "Switch to dali-cpu: that should save 35 to 55 % of the step time.",

@@ -86,7 +86,7 @@ describe('the verdict', () => {
     expect([el.open, shown('.km-verdict-body')]).toEqual([false, false]);
     expect(el.querySelector('summary')!.getAttribute('aria-controls')).toBe(body.id);
     expect(el.querySelector('summary')!.textContent).toBe(
-      'Input-bound: the loop waits for data 62 % of each step (48 of 78 ms, 1,204 steps).'
+      'Input-bound: 62 % of each step is waiting for data (48 of 78 ms, 1,204 steps).'
     );
     expect(el.querySelector('svg')!.getAttribute('aria-hidden')).toBe('true');
     expect([...body.querySelectorAll('.km-shares-legend li')].map(li => li.textContent)).toEqual([

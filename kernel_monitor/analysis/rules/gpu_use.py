@@ -50,7 +50,7 @@ def io(session: Session, check: Check, segment: Segment) -> Finding:
 
 def _relief(decision: Decision) -> Sequence[Advice]:
     if not decision.waits:
-        words = f"The CPU is full and the GPU idles, but not for data: the step is {decision.kind}."
+        words = f"The CPU is full and the GPU idle for another reason than data: the step is {decision.kind}."
         return (advice.say(decision, words), *advice.next_step(decision))
     seen = advice.say(decision, "The CPU prepares batches as fast as it can and the GPU waits for them.")
     return (seen, *advice.engines(decision), *([] if decision.engines else [advice.cores(decision)]))
@@ -118,7 +118,7 @@ def low(session: Session, check: Check, segment: Segment) -> Finding:
 
 
 def _headroom(decision: Decision) -> Sequence[Advice]:
-    seen = advice.say(decision, "The GPU has headroom.")
+    seen = advice.say(decision, "The GPU could do more.")
     if decision.withheld is not None:
         return (seen, advice.over(decision))
     if decision.kind == "input-bound":

@@ -205,9 +205,9 @@ def _sentence(before: Side, after: Side, longer: float, low: float, high: float)
     own = [1e3 * float(side.own.mean()) for side in (before, after)]
     figures = f"{own[0]:,.1f} → {own[1]:,.1f} ms without the wait for data, {counts}"
     if longer > 0:
-        text = f"{what} took {_percent(longer)} from the training's own steps ({_range(low, high)}: {figures})"
+        text = f"{what} made the training's own steps {_percent(longer)} longer ({_range(low, high)}: {figures})"
     else:
-        text = f"{what} took nothing from the training's own steps ({figures})"
+        text = f"{what} made the training's own steps no longer ({figures})"
     whole = [1e3 * side.step for side in (before, after)]
     saved = 1 - whole[1] / whole[0]
     steps = f"{whole[0]:,.1f} → {whole[1]:,.1f} ms"
@@ -215,7 +215,7 @@ def _sentence(before: Side, after: Side, longer: float, low: float, high: float)
         return f"{text}; the whole step is as long as before ({steps})."
     if saved < 0:
         return f"{text}; the whole step is {_percent(-saved)} longer ({steps})."
-    yet = " all the same: it paid, and could pay more" if longer > 0 else ""
+    yet = " all the same" if longer > 0 else ""
     return f"{text}; the whole step is {_percent(saved)} shorter{yet} ({steps})."
 
 
