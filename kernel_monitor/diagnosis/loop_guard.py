@@ -132,9 +132,7 @@ class LoopGuard:
             self.clicked = str(event["target"])
             self.cancel(f"Stopped, as {self.clicked} was chosen meanwhile and stays in use.")
         elif kind == "knobs":
-            self.cancel(
-                "Stopped, as a knob was turned meanwhile: a comparison of engines needs the same knobs for all."
-            )
+            self.cancel("Stopped, as a knob was turned meanwhile: engines are compared with the same knobs.")
         elif kind == "switch":
             self.took.add(str(event["target"]))
         elif kind == "switch-failed":

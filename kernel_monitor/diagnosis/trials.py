@@ -12,6 +12,7 @@ import numpy as np
 from ..analysis.counted_steps import counted
 from ..analysis.decision import CLEAR
 from ..analysis.frames import Floats, Frames, Steps
+from ..analysis.number_text import factor
 from ..analysis.results import Advice, Point, plain
 from ..analysis.statistics import finite
 from ..analysis.switches import REPLAYS
@@ -22,12 +23,12 @@ from ..store import STEP, Rows
 FEWEST = 3  # with fewer steps an engine has no figures
 FEWEST_PARTS = 4  # a trial is cut into single seconds, or into this many parts if it is shorter
 NO_CEILING = (
-    "The share of the compute ceiling is not known: allow synthetic, or watch the model: "
+    "How fast the loop could be with data that is always ready is not known: allow synthetic, or watch the model with "
     "monitor.watch(model, optimizer)."
 )
 CEILING_OF_PHASES = (
-    "The ceiling is computed from the phases; where loading and training share cores the loop alone may be faster: "
-    "allow synthetic to measure it."
+    "How fast the loop could be with data that is always ready is computed from its phases; where loading and training "
+    "share cores it may be faster still: allow synthetic to measure it."
 )
 
 
@@ -221,19 +222,20 @@ def _sentence(usable: Mapping[str, Trial], first: str, best: str | None) -> str:
     if best == first or _least_saved(base, top) < CLEAR:
         other = runner_up if best == first else base
         return (
-            f"No engine is clearly faster than {first}: {_figures(top)}, {_figures(other)}; the spreads overlap or "
-            f"nearly do{_share(top)}."
+            f"No engine is clearly faster here than {first}: {_figures(top)}, {_figures(other)}. The difference is "
+            f"within the spread{_share(top)}."
         )
-    faster = 100 * (top.rate / base.rate - 1)
+    times = factor(top.rate / base.rate)
     shifts = "".join(
         f"; {label} {before:.0f} % → {after:.0f} %"
         for label, before, after in (("CPU p95", base.cpu_p95, top.cpu_p95), ("GPU p50", base.gpu_p50, top.gpu_p50))
         if before is not None and after is not None
     )
     if runner_up is not base and runner_up.rate_high >= top.rate_low:
-        words = f"{best} is faster here than {first}, by {faster:.0f} %, and {runner_up.backend} is about as fast as it"
+        words = f"{best} is {times} than {first} here, and {runner_up.backend} is about as fast as {best}"
         return f"{words}: {_figures(base)}, {_figures(top)}, {_figures(runner_up)}{_share(top)}{shifts}."
-    return f"{best} is the fastest here, by {faster:.0f} %: {_figures(base)}, {_figures(top)}{_share(top)}{shifts}."
+    words = f"{best} is the fastest here, {times} than {first}"
+    return f"{words}: {_figures(base)}, {_figures(top)}{_share(top)}{shifts}."
 
 
 def _best(usable: Mapping[str, Trial], first: str) -> str | None:

@@ -177,7 +177,7 @@ NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "ava
     [
         (
             {"kind": "compute-bound", "wait": 0.001},
-            "More cores would not speed this loop up: waiting for data is 1 % of its step",
+            "would not speed this loop up: waiting for data is 1 % of its step",
         ),
         ({"kind": "undetermined"}, "not clear yet whether it waits"),
         ({"states": knobs(2), "busy": 50.0}, "Raise the workers from 2 to 4"),

@@ -169,7 +169,9 @@ def test_a_diagnosis_sets_the_measured_gain_beside_the_predicted_one() -> None:
     assert replay["measured"] == pytest.approx(0.75)
     assert told["best"] == "dali-cpu"
     assert told["synthetic"] is True
-    assert told["sentence"].startswith("dali-cpu is the fastest here, by 100 %: torchvision 25 images/s (quartiles 25")
+    assert told["sentence"].startswith(
+        "dali-cpu is the fastest here, 2.00 × faster than torchvision: torchvision 25 images/s (quartiles 25"
+    )
     assert "50 % of what the loop can take" in told["sentence"]
     assert "CPU p95 70 % → 70 %" in told["sentence"]
     assert [run["backend"] for run in told["runs"]] == ["torchvision", "dali-cpu", "synthetic"]

@@ -49,7 +49,7 @@ def verdict() -> dict[str, Any]:
         ),
         shares={"wait": 0.62, "copy": 0.03, "compute": 0.30, "other": 0.05},
         steps=1204,
-        missing=("phases: monitor.watch(model, optimizer)",),
+        missing=("the phases of a step, by monitor.watch(model, optimizer)",),
         gains=(
             Gain("dali-cpu", 0.35, 0.55, basis="CPU seconds of loading and training over 2 shared cores"),
             Gain("loader", 0.6, 0.62, measured=0.61, basis="without the wait"),

@@ -176,7 +176,7 @@ describe('a gain', () => {
     [-0.3, 0.01, null, 'dali-cpu: expected up to 1.3 × slower'],
     [0.01, 0.23, null, 'dali-cpu: expected up to 1.3 × faster'],
     [-0.3, -0.1, -0.2, 'dali-cpu: expected 1.1 to 1.3 × slower; measured 1.20 × slower'],
-    [0.1, 0.2, -0.02, 'dali-cpu: expected 1.1 to 1.2 × faster; measured about as fast, 0.98 ×'],
+    [0.1, 0.2, -0.02, 'dali-cpu: expected 1.1 to 1.3 × faster; measured about as fast, 0.98 ×'],
     [0.9, 1, null, 'dali-cpu: expected 10 to 100 × faster'],
     [null, null, 0.3, 'dali-cpu: measured 1.43 × faster'],
     [null, null, null, 'dali-cpu: not known']

@@ -207,7 +207,7 @@ def _sentence(before: Side, after: Side, longer: float, low: float, high: float)
     if longer > 0:
         text = f"{what} made the training's own steps {_percent(longer)} longer ({_range(low, high)}: {figures})"
     else:
-        text = f"{what} made the training's own steps no longer ({figures})"
+        text = f"{what} made the training's own steps hardly longer ({figures})"
     whole = [1e3 * side.step for side in (before, after)]
     saved = 1 - whole[1] / whole[0]
     steps = f"{whole[0]:,.1f} → {whole[1]:,.1f} ms"

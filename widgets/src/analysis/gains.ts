@@ -14,7 +14,9 @@ export function gainText({ action, low, high, measured }: Gain, both = false): s
   const what = action === 'loader' ? 'with data that is always ready' : action;
   const known = isKnown(measured);
   const parts = [
-    ...(isKnown(low) && isKnown(high) && (both || !known) ? [`expected ${between(low, high)}`] : []),
+    ...(isKnown(low) && isKnown(high) && (both || !known)
+      ? [`expected ${between(low, high)}`]
+      : []),
     ...(known ? [`measured ${factor(ratio(measured))}`] : [])
   ];
   return `${what}: ${parts.length > 0 ? parts.join('; ') : 'not known'}`;

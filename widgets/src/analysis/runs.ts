@@ -57,7 +57,10 @@ export class RunsView {
       rows.map(row => used.map(k => row[k]!))
     );
     // A measured gain replaces the predicted one.
-    this.gains.update(diagnosis.measured.length > 0 ? diagnosis.measured : diagnosis.predicted, true);
+    this.gains.update(
+      diagnosis.measured.length > 0 ? diagnosis.measured : diagnosis.predicted,
+      true
+    );
     const notes = [...(message ? [message] : []), ...cannot];
     this.notes.replaceChildren(...notes.map(note => element('li', '', note)));
     this.notes.hidden = notes.length === 0;
