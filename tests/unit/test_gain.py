@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis.gains import Resources, gains
+from kernel_monitor.analysis.gains import Resources, gains, speed
 from kernel_monitor.analysis.results import Segment
 from kernel_monitor.analysis.step_times import of_steps
 from kernel_monitor.store.steps import STEP
@@ -158,3 +158,23 @@ def test_dali_gpu_is_left_to_diagnose() -> None:
     found = gains(segment(), steps(0.1, 0.06), given, {"backends": BACKENDS, **calibrated(0.08)})
     assert "dali-gpu" not in [one.action for one in found.gains]
     assert any("dali-gpu" in one and "Diagnose" in one for one in found.unknown)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.1, 0.5, "1.1 to 2.0 × faster"),
+        (0.5, 0.5, "2.0 × faster"),
+        (-0.3, 0.16, "between 1.3 × slower and 1.2 × faster"),
+        (-0.3, 0.01, "up to 1.3 × slower"),
+        (0.01, 0.23, "up to 1.3 × faster"),
+        (-1.0, -0.09, "1.1 to 2.0 × slower"),
+        (0.9, 1.0, "10 to 100 × faster"),
+        (-0.01, 0.02, "about as fast"),
+        (math.nan, 0.2, "not known"),
+        (0.324, None, "1.48 × faster"),
+        (-0.5, None, "1.50 × slower"),
+    ],
+)
+def test_a_share_saved_is_said_as_a_factor(low: float, high: float | None, words: str) -> None:
+    assert speed(low, high) == words

@@ -76,7 +76,7 @@ def test_it_stands_with_the_verdict_in_text_report_and_json() -> None:
     snapshot = swapped()
     analysis = analyse(snapshot)
     (warning,) = analysis.verdict.warnings
-    assert warning.startswith("The swap from torchvision to dali-cpu took 12 % from")
+    assert warning.startswith("The swap from torchvision to dali-cpu made the training's own steps 12 % longer")
     assert warning.endswith("before it. Fewer threads: loader.set(threads=2) instead of 4.")
     assert analysis.verdicts[0].warnings == ()
     text = " ".join(analysis_text(analysis).split())
@@ -111,7 +111,7 @@ def test_a_turned_knob_is_judged_as_a_swap_and_its_old_value_advised() -> None:
              for time, threads in ((0.01, 1), (40.1, 4))]  # fmt: skip
     found = after(swapped(events=knobs))
     assert found.state == "fired"
-    assert found.evidence[0].text.startswith("Turning threads from 1 to 4 took 12 % from")
+    assert found.evidence[0].text.startswith("Turning threads from 1 to 4 made the training's own steps 12 % longer")
     assert found.advice == "Fewer threads: loader.set(threads=1) instead of 4."
 
 
