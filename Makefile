@@ -11,7 +11,8 @@ SAY := @printf '\033[1m==> %s\033[0m\n'
 SOURCES := package.json package-lock.json tsconfig.base.json $(wildcard widgets/*.json extension/*.json extension/*.cjs) \
   $(shell find widgets/src widgets/style extension/src extension/style extension/schema -type f 2>/dev/null | grep -v ' ')
 
-.PHONY: help setup demo test test-long bench soak gpu gpu-kit check dev docs screenshots build protocol sentences lock format clean
+.PHONY: help setup demo test test-long bench soak gpu gpu-kit check dev docs screenshots build protocol sentences lock \
+  format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,7 +29,7 @@ help:
 	@echo 'make screenshots  write build/screens, and those that the documents show to docs/screens'
 	@echo 'make build        wheel and sdist into dist/'
 	@echo 'make protocol     write the types of messages for the page from kernel_monitor/protocol'
-	@echo 'make sentences    write tests/unit/sentences.txt: every sentence that the product can say'
+	@echo 'make sentences    list every sentence that the product can say: tests/unit/sentences.txt'
 	@echo 'make lock         renew tests/constraints.txt and package-lock.json'
 	@echo 'make format       let ruff and prettier rewrite the sources'
 	@echo 'make clean        remove everything that was built or installed here'
@@ -225,7 +226,6 @@ protocol: setup
 	@mv $(STAMPS)/protocol.ts widgets/src/stream/protocol.ts
 
 sentences: setup
-	$(SAY) 'every sentence that the product can say: tests/unit/sentences.txt'
 	@$(PY) -m tests.sentences
 
 lock: $(STAMPS)/venv

@@ -7,7 +7,9 @@ What a command needs is imported when it runs.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,12 @@ class _Parser(argparse.ArgumentParser):
     """argparse without the usage text before an error."""
 
     def error(self, message: str) -> NoReturn:
+        wrong = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)$", message)
+        if wrong is not None:
+            names = re.findall(r"[a-z-]+", wrong[2])
+            near = difflib.get_close_matches(wrong[1], names, 1)
+            better = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            message = f"there is no command {wrong[1]!r}: {better}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
@@ -64,7 +72,7 @@ def _parser() -> _Parser:
     demo = add(
         _demo_data,
         "demo-data",
-        "make a folder of photograph-like JPEGs to train on",
+        "make a folder of photograph-like JPEG images to train on",
         "Makes JPEGs of about 500 x 375 pixels and 110 to 150 kB, in one folder per class, as torchvision's "
         "ImageFolder reads them. A set that is there is kept, an interrupted one finished.",
     )
@@ -89,20 +97,20 @@ def _parser() -> _Parser:
     report = add(
         _report,
         "report",
-        "write a recorded session as one HTML file, or what can be said of it as JSON",
-        "Writes a recorded session as one HTML file that opens offline; with --json the same as data, to stdout or to "
-        "FILE.",
+        "write the report of a recorded session as one HTML file, or as JSON",
+        "Writes the report of a recorded session as one HTML file that opens offline; with --json the same as data, to "
+        "stdout or to FILE.",
     )
     report.add_argument("session", metavar="SESSION", type=_name, help="its file, its id or the beginning of that")
     report.add_argument("-o", "--output", metavar="FILE", type=_name, help="the file, or - for stdout; needed for HTML")
-    report.add_argument("--json", action="store_true", help="verdict, segments, rules, costs … as JSON")
+    report.add_argument("--json", action="store_true", help="what held the training up, what it costs … as JSON")
 
     compare = add(
         _compare,
         "compare",
-        "compare the loops of two recorded sessions",
+        "compare the speed of two recorded sessions",
         "Compares the time per image (without images: per step) of the loaders that two recorded sessions have in "
-        "common, with the spread of their steps. Exit status 0: good; 1: surely slower than allowed; 2: an error; 3: "
+        "common, and says how exact that is. Exit status 0: not slower than allowed; 1: slower; 2: an error; 3: "
         "nothing can be compared.",
     )
     before = "the session before: its file, its id or the beginning of that"
@@ -110,9 +118,10 @@ def _parser() -> _Parser:
     compare.add_argument("b", metavar="B", type=_name, help="the session after; may be the same")
     compare.add_argument("--max-slowdown", metavar="5%", type=_share, help="how much longer an image may take")
     compare.add_argument("--loader", metavar="NAME", type=_name, help="only this loader")
-    which = "a segment by its key (train/2) in both; given twice, of A and of B"
-    for option, words in (("--segment", which), ("--stretch", argparse.SUPPRESS)):  # the latter is its former name
-        compare.add_argument(option, dest="segment", metavar="KEY", type=_name, action="append", default=[], help=words)
+    parts = "only this part of a loader's run, such as train/2: the name in the report; given twice, of A and of B"
+    compare.add_argument("--segment", metavar="KEY", type=_name, action="append", default=[], help=parts)
+    # The former name, which scripts may use.
+    compare.add_argument("--stretch", dest="segment", type=_name, action="append", help=argparse.SUPPRESS)
     compare.add_argument("--json", action="store_true", help="as JSON, for other programs")
     for command in (report, compare):
         price = "of an hour, such as 2.50€ (or 2.50€+0.30 with that of each CPU machine), instead of the recorded one"
@@ -121,30 +130,35 @@ def _parser() -> _Parser:
     sweep = add(
         _sweep,
         "sweep",
-        "measure a grid of models, loads, engines and knobs, and write one page of it",
-        "Measures every cell of a grid in one process, the engines in turns, and writes a page. By default quick: "
-        "two models, the least and the most load, windows of 3 s; --full measures the whole grid. Ctrl-C stops it; the "
-        "same command goes on from there. Exit status 1: a cell could not be measured.",
+        "measure a table of trainings with torchvision and with DALI, and write one page of it",
+        "Trains several models for some seconds each, with torchvision and with DALI in turns, and writes a page with "
+        "the table of their speeds. The quick form is the default; --full measures longer. Ctrl-C stops it; the same "
+        "command goes on from there. Exit status 1: a cell of the table could not be measured.",
     )
     add_options(sweep)
 
     ranks = add(
         _run,
         "run",
-        "run a training whose ranks appear in a notebook's dashboard, or are recorded",
-        "Runs a command. The steps of its processes (of loaders under switchable or watch_loader) go to the session of "
-        "a kernel (--join, or KERNEL_MONITOR_JOIN); without one they are recorded in a session of their own. The exit "
-        "status is the command's.",
+        "run a training, and record it or show its processes in a notebook's dashboard",
+        "Runs a command, such as a training of several processes (ranks). What their loaders do (those wrapped by "
+        "switchable or watch_loader) is shown in the dashboard of a notebook (--join, or KERNEL_MONITOR_JOIN); without "
+        "one it is recorded. The exit status is the command's.",
     )
-    ranks.add_argument("--join", metavar="PLACE", type=_name, help="the folder or address that %%monitor join names")
+    ranks.add_argument(
+        "--join",
+        metavar="PLACE",
+        type=_name,
+        help="the folder or address that %%monitor join prints",
+    )
     ranks.add_argument("words", metavar="-- COMMAND …", nargs=argparse.REMAINDER, help="such as: -- torchrun train.py")
 
     add(
         _warm,
         "warm",
-        "make this machine's charts ready, so that the first notebook does not wait for them",
-        "Prepares the charts that notebooks on this machine show and keeps them in the user's cache folder (or in that "
-        "of KERNEL_MONITOR_CACHE). %load_ext does so, too, in the background.",
+        "prepare the charts, so that the first notebook does not wait for them",
+        "Draws the empty charts that notebooks on this machine need and keeps them in the user's cache folder (or "
+        "in that of KERNEL_MONITOR_CACHE). %load_ext does so, too, in the background.",
     )
     return parser
 
@@ -331,7 +345,7 @@ def _warm(_options: argparse.Namespace) -> int:
     from .warm import warm
 
     made = warm(cache_folder())
-    print(f"prepared the charts of {made} kinds of sessions" if made else "the charts of this machine are ready")
+    print("the charts of this machine are ready" + (f" ({made} made now)" if made else ""))
     return 0
 
 

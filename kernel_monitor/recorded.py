@@ -17,6 +17,7 @@ import numpy as np
 from .analysis import analyse
 from .analysis import strip as switch_strip
 from .analysis.results import plain
+from .analysis.verdict import past
 from .errors import MonitorError, SessionError
 from .output import check, write
 from .protocol.analysis_states import VerdictState
@@ -151,7 +152,8 @@ class RecordedSession:
         judged = next((segment for segment in analysis.segments if segment.key == analysis.verdict.segment), None)
         if judged is None:
             return None
-        return cast("VerdictState", {**plain(analysis.verdict), "loader": judged.loader, "over": True})
+        verdict = replace(analysis.verdict, sentence=past(analysis.verdict.sentence))
+        return cast("VerdictState", {**plain(verdict), "loader": judged.loader, "over": True})
 
     def words(self) -> str:
         """One line: date, length, how it ended, and the file."""

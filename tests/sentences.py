@@ -1,10 +1,8 @@
-"""Writes `tests/unit/sentences.txt`: every sentence that the product can say to a user, to be read as a whole.
+"""Every sentence that the product can say, as templates: `python -m tests.sentences` writes tests/unit/sentences.txt.
 
-python -m tests.sentences
-
-A string counts as prose if it holds at least two words beside its fields, and no code, CSS, SQL or HTML. Fields are in
-braces, by the last name in their expression. Docstrings, comments, regular expressions and messages of `assert` are
-left out.
+They are the string literals of the Python modules and of the page's TypeScript that hold words; `{rate}` stands for
+what is put in. A literal that is joined to others while the program runs is a line of its own. The file is there to be
+read as a whole, and so that a change of a sentence is seen in a diff.
 """
 
 from __future__ import annotations
@@ -12,222 +10,121 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-LIST = ROOT / "tests" / "unit" / "sentences.txt"
-HEAD = (
-    "# Every sentence that the product can say. Written by `make sentences`; a test compares. `{…}` is a field.\n"
-    "# Read it from time to time: is each understood without the line before?\n"
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "tests" / "unit" / "sentences.txt"
+COMMAND = "make sentences"
+FRONT = ("widgets/src", "extension/src")
+GENERATED = ("static", "labextension", "stream/protocol.ts")
+UNSEEN = {"compile", "debug", "getLogger", "TypeVar", "NewType", "execute", "fullmatch", "sub", "findall", "search"}
+"""Calls whose literals nobody reads: patterns, SQL, names."""
+_WORDS = re.compile(r"[A-Za-z}%)*»,;:.]['’\"]? +['’\"(«]?[A-Za-z{%\d(]")
+_CODE = re.compile(
+    r"^\s*[<.#@&]"  # markup, selectors
+    r"|[{;]\s*[a-z-]+: ?[^;{}]+;"  # style sheets
+    r"|^[MmLlHhVvCcZzAaQq\d\s.,-]+$"  # outlines
+    r"|^(?:[a-z]+-[\w-]+|\{\w*\})(?: (?:[a-z]+-[\w-]+|\{\w*\}))*$"  # classes
+    r"|=>|\);|\]\)|^\w+\(.*\)$|^[\w-]+: [\w%-]+;?$|^/|\\s|\(\?|%[a-zA-Z]:?%"
+    r"|^import |^from \w+ import|\n(?:import|from|def) "
+    r"|^[a-z-]+='"
+    r"|\b[A-Z]{3,} [\w{},*]+ (?:BY|FROM|WHERE|DESC|SET|INTO)\b|^ORDER BY|^PRAGMA|^layouts WHERE|default-src"  # SQL
+    r"|sans-serif|\dpx\b|-gradient|^\(prefers-|prefix_|\bid, "  # style
 )
 
-WORD = re.compile(r"[A-Za-z’'-]{2,}")
-FIELD = re.compile(r"\{[^{}]*\}")
-CODE = re.compile(
-    r"\\[a-zA-Z.\[(]|_src\b|-src |^\s*[<@#./-]|</|\b(km|jp|lm)-|;\s*$|^(M|m)[\d{]|=>|\(\?[:!=P]|^\(?\w+: [\w.]+;"
-    r"|^(SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA|ALTER|DROP|BEGIN|ORDER BY|WHERE)\b| WHERE |^id, "
-    r"|^(import \w+$|import \w+ as|from [\w.]+ import|def |class \w+[:(]|const |var |return )"
-    r"|^\d+px|\bsans-serif\b|, *sans|^(translate|rgba?|rotate|repeat|minmax|matrix|hsl)\(|:has\(|^\(prefers-"
-    r"|^[a-z-]+: [\w(-]+$|^[\w.]+\(.*\)$|^[a-z_]+=\""
-)
-TOKEN = re.compile(
-    r"(?P<comment>//[^\n]*|/\*.*?\*/)"
-    r"|(?P<regex>(?<=[(,=:\[!&|?{};\n])\s*/(?![/*])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+/[a-z]*)"
-    r"|'(?P<single>(?:\\.|[^'\\\n])*)'|\"(?P<double>(?:\\.|[^\"\\\n])*)\"|(?P<template>`)",
-    re.DOTALL,
-)
-SERIES = re.compile(r"/\{\}/|:\w+[?\[{]|:(string|number|unknown|boolean)|^km\w+\{\}")  # a key, a field of a message
-GENERATED = re.compile(r"kernel_monitor/(static|labextension)/|__pycache__|widgets/src/stream/protocol\.ts")
+
+def collect() -> str:
+    """The file's text."""
+    lines: dict[str, set[str]] = {}
+    for path, text in (*_python(), *_front()):
+        if _said(text):
+            lines.setdefault(path, set()).add(_one_line(text))
+    parts = [f"# {path}\n" + "".join(f"{line}\n" for line in sorted(lines[path])) for path in sorted(lines)]
+    return "\n".join(parts)
 
 
-def is_prose(text: str) -> bool:
-    """Whether a literal is for people: by its words, as nothing else tells it from a key."""
-    if CODE.search(text):
-        return False
-    parts = FIELD.sub("{}", text).split()
-    words = [part for part in parts if WORD.search(part) and not SERIES.search(part)]
-    return len(words) >= 2 or (len(words) == 1 and any("{}" in part for part in parts if part not in words))
+def sentences(text: str) -> list[tuple[str, str]]:
+    """(module, sentence) of the file's text."""
+    found, module = [], ""
+    for line in text.splitlines():
+        if line.startswith("# ") and line.endswith((".py", ".ts", ".tsx")):
+            module = line[2:]
+        elif line:
+            found.append((module, line))
+    return found
 
 
-def in_one_line(text: str) -> str:
-    return " ".join(text.split())
+def _said(text: str) -> bool:
+    return bool(_WORDS.search(text)) and not _CODE.search(text)
 
 
-# ---- Python
+def _one_line(text: str) -> str:
+    return text.strip().replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _field(node: ast.expr) -> str:
-    """The last name in an expression: `{rate:,.0f}` and `{self.rate}` are both `rate`."""
+def _python() -> Iterator[tuple[str, str]]:
+    package = ROOT / "kernel_monitor"
+    for path in sorted(package.rglob("*.py")):
+        if path.relative_to(package).parts[0] not in GENERATED:
+            name = path.relative_to(ROOT).as_posix()
+            for text in _literals(ast.parse(path.read_text(encoding="utf-8"))):
+                yield name, text
+
+
+def _literals(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return  # a docstring
+    if isinstance(node, ast.Call) and _name(node.func) in UNSEEN:
+        return
+    if isinstance(node, ast.JoinedStr):
+        yield _template(node)
+        return
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, str):
+            yield node.value
+        return
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.arg | ast.AnnAssign) and child is node.annotation):
+            yield from _literals(child)
+
+
+def _template(node: ast.JoinedStr) -> str:
+    return "".join(
+        f"{{{_name(part.value)}}}" if isinstance(part, ast.FormattedValue) else _name(part) for part in node.values
+    )
+
+
+def _name(node: ast.AST) -> str:
+    """The name in an expression that says what stands in its place."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
         return node.attr
-    if isinstance(node, ast.Call):
-        return _field(node.args[0]) if node.args and isinstance(node.func, ast.Name) else _field(node.func)
-    if isinstance(node, ast.BinOp):
-        left = _field(node.left)
-        return left if left != "…" else _field(node.right)
-    if isinstance(node, ast.UnaryOp):
-        return _field(node.operand)
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.IfExp):
+        return f"{_name(node.body)}|{_name(node.orelse)}"
+    if isinstance(node, ast.JoinedStr):
+        return _template(node)
     if isinstance(node, ast.Subscript):
-        key = node.slice
-        return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else _field(node.value)
-    return "…"
+        return _name(node.slice) or _name(node.value)
+    if isinstance(node, ast.Call):
+        return next((name for one in node.args if (name := _name(one))), "") or _name(node.func)
+    return next((name for child in ast.iter_child_nodes(node) if re.search("[a-z]", name := _name(child))), "")
 
 
-class Literals(ast.NodeVisitor):
-    """Collects the literals of a module."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        if not isinstance(node.value, ast.Constant):  # a docstring
-            self.generic_visit(node)
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        return
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self.visit(node.value)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str):
-            self.found.append(node.value)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        parts = []
-        for value in node.values:
-            if isinstance(value, ast.FormattedValue):
-                parts.append("{" + _field(value.value) + "}")
-                self.visit(value.value)
-            elif isinstance(value, ast.Constant):
-                parts.append(str(value.value))
-        self.found.append("".join(parts))
-
-    def visit_Call(self, node: ast.Call) -> None:
-        # What goes to a log for developers, a pattern, a statement of a data base.
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name not in ("compile", "sub", "search", "match", "fullmatch", "findall", "execute", "debug", "TypeVar"):
-            self.generic_visit(node)
-
-
-def of_python(source: str) -> Iterator[str]:
-    """The literals of a module of Python, fields in braces."""
-    visitor = Literals()
-    visitor.visit(ast.parse(source))
-    yield from visitor.found
-
-
-# ---- TypeScript
-
-
-def of_typescript(source: str) -> Iterator[str]:
-    """The literals of a module of TypeScript, fields in braces."""
-    place = 0
-    while (token := TOKEN.search(source, place)) is not None:
-        place = token.end()
-        if token["single"] is not None or token["double"] is not None:
-            yield re.sub(r"\\(['\"])", r"\1", token["single"] or token["double"] or "")
-        elif token["template"] is not None:
-            text, inner, place = _template(source, place)
-            yield text
-            for code in inner:
-                yield from of_typescript(code)
-
-
-def _template(source: str, place: int) -> tuple[str, list[str], int]:
-    """The text of a template literal that began before `place`, the code of its fields, and where it ends."""
-    parts, inner = [], []
-    while place < len(source) and source[place] != "`":
-        if source[place] == "\\":
-            parts.append(source[place : place + 2])
-            place += 2
-        elif source.startswith("${", place):
-            begin = place = place + 2
-            depth = 1
-            while place < len(source) and depth:
-                token = TOKEN.match(source, place)
-                if token is not None and token["template"] is not None:
-                    place = _template(source, token.end())[2]
-                elif token is not None and token["regex"] is None:
-                    place = token.end()
-                else:
-                    depth += {"{": 1, "}": -1}.get(source[place], 0)
-                    place += 1
-            code = source[begin : place - 1]
-            names = re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'|`[^`]*`", "", code))
-            parts.append("{" + (names[-1] if names else "…") + "}")
-            inner.append(code)
-        else:
-            parts.append(source[place])
-            place += 1
-    return "".join(parts), inner, place + 1
-
-
-# ---- templates of the report, settings of JupyterLab
-
-
-def of_template(source: str) -> Iterator[str]:
-    """The texts between the tags of a Jinja template, and its literals."""
-    source = re.sub(r"\{#.*?#\}|<(style|script)\b.*?</\1>", "", source, flags=re.DOTALL)
-    for code in re.findall(r"\{[%{](.*?)[%}]\}", source, flags=re.DOTALL):
-        for single, double in re.findall(r"'((?:\\.|[^'\\])*)'|\"((?:\\.|[^\"\\])*)\"", code):
-            yield single or double
-    source = re.sub(r"\s*\{%-?.*?%\}", "\n\n", source, flags=re.DOTALL)
-    source = re.sub(r"\{\{.*?([A-Za-z_]\w*)[^A-Za-z_]*?\}\}", r"{\1}", source, flags=re.DOTALL)
-    for tag in re.findall(r"<[^<>]*>", source, flags=re.DOTALL):
-        yield from re.findall(r"(?:aria-label|title)=\"([^\"]*)\"", tag)
-    for part in re.split(r"</?(?!(?:code|em|strong|b|i|a|abbr)\b)\w[^<>]*>|\n\s*\n", source):
-        yield re.sub(r"<[^<>]*>", "", part)
-
-
-def of_schema(source: str) -> Iterator[str]:
-    """Titles and descriptions of settings."""
-    stack = [json.loads(source)]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            yield from (value[key] for key in ("title", "description") if isinstance(value.get(key), str))
-        if isinstance(value, dict | list):
-            stack += value.values() if isinstance(value, dict) else value
-
-
-READERS = (
-    ("kernel_monitor", "*.py", of_python),
-    ("kernel_monitor/report/templates", "*.html", of_template),
-    ("widgets/src", "*.ts", of_typescript),
-    ("extension/src", "*.ts*", of_typescript),
-    ("extension/schema", "*.json", of_schema),
-)
-
-
-@cache
-def sentences() -> dict[str, list[str]]:
-    """The sentences of each module, sorted, by its path."""
-    found: dict[str, list[str]] = {}
-    for folder, pattern, read in READERS:
-        for path in sorted((ROOT / folder).rglob(pattern)):
-            name = path.relative_to(ROOT).as_posix()
-            if GENERATED.match(name):
-                continue
-            said = {in_one_line(text) for text in read(path.read_text(encoding="utf-8")) if is_prose(text)}
-            if said:
-                found[name] = sorted(said)
-    return found
-
-
-def listed() -> str:
-    """The text of the list."""
-    parts = [HEAD]
-    for name, said in sentences().items():
-        parts.append(f"\n## {name}\n" + "".join(f"{text}\n" for text in said))
-    return "".join(parts)
+def _front() -> Iterator[tuple[str, str]]:
+    paths = sorted(path for folder in FRONT for path in (ROOT / folder).rglob("*.ts*"))
+    names = [name for path in paths if not (name := path.relative_to(ROOT).as_posix()).endswith(GENERATED)]
+    ran = subprocess.run(
+        ["node", "tests/sentences.mjs", *names], cwd=ROOT, check=True, capture_output=True, encoding="utf-8", timeout=60
+    )
+    for name, text in json.loads(ran.stdout):
+        yield name, text
 
 
 if __name__ == "__main__":
-    LIST.write_text(listed(), encoding="utf-8")
-    print(f"{LIST.relative_to(ROOT)}: {sum(map(len, sentences().values())):,} sentences")
+    FILE.write_text(collect(), encoding="utf-8")
+    print(f"{FILE.relative_to(ROOT)}: {len(sentences(FILE.read_text(encoding='utf-8'))):,} sentences")

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .decision import IDLE, WATCHED, Crowd, Decision, Outlook, Reason
-from .gains import COMPUTES, SATURATED, speed
-from .number_text import ALIKE
+from .decision import CLEAR, IDLE, WATCHED, Crowd, Decision, Outlook, Reason
+from .gains import COMPUTES, SATURATED
 from .remote_advice import remote_workers
-from .results import Advice, Gain, Point, Stance
+from .results import Advice, Gain, Point, Stance, faster
 
 MOST_CORES = 128  # of one machine: two sockets of 64 cores. Where more are needed, machines beside it are.
 WRAP = "Wrap the DataLoader with switchable(loader): its workers can then be raised, and DALI tried, in the run."
@@ -38,13 +37,15 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
     """Advice on the other engines: which one to take, which are no faster, which are not known."""
     if decision.withheld is not None or not decision.engines:
         return ()
-    best = decision.best
+    best, segment = decision.best, decision.segment
     if best is not None and best.gain is not None:
-        return (say(decision, f"Switch to {best.engine}: {_brings(decision, best.gain, 'it')}.", *_points([best])),)
-    own = decision.segment.backend
-    stay = f"Stay with {own}: " if all(engine.stance == "against" for engine in decision.engines) else ""
+        return (say(decision, f"Switch to {best.engine}: {_pace(decision, best.gain, 'it')}.", *_points([best])),)
     found = [
-        say(decision, f"{_sentence(stay + _brings(decision, engine.gain))}.", *_points([engine]))
+        say(
+            decision,
+            f"Keep {decision.segment.backend}: {_pace(decision, engine.gain, engine.engine)}.",
+            *_points([engine]),
+        )
         for engine in decision.engines
         if engine.stance == "against" and engine.gain is not None
     ]
@@ -54,11 +55,12 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
         names = _names(near)
         by_diagnose = all(engine.gain is not None and engine.gain.by == "Diagnose" for engine in near)
         measured = "Diagnose" if by_diagnose else "A switch"
-        words = f"{measured} measured no clear difference in speed between {own} and {names}."
+        words = f"{measured} found {names} about as fast as {segment.backend}."
         found.append(say(decision, words, *_points(near)))
     unknown = [engine for engine in rest if engine not in near]
     if unknown and decision.waits:
-        found.append(say(decision, f"Press Diagnose: it measures {_names(unknown)} in this loop.", *_points(unknown)))
+        words = "the other engines" if len(unknown) == len(decision.engines) else _names(unknown)
+        found.append(say(decision, f"Press Diagnose to measure {words} in this loop.", *_points(unknown)))
     return tuple(found)
 
 
@@ -70,19 +72,19 @@ def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
     busy = f"(median {decision.load:.0f} % busy)"
     those = f"{many} {word.removesuffix('s') if many == 1 else word}"
     texts: dict[Reason, str] = {
-        "idle": f"Raise the {word} from {many} to {wanted}: cores are idle {busy} while the loop waits for data.",
+        "idle": f"Raise the {word} from {many} to {wanted}: the cores idle {busy} while the loop waits.",
         "full": (
-            f"Lower the {word} from {many} to {wanted} and compare: the cores are full, and the training's own thread "
-            "has to share them."
+            f"Lower the {word} from {many} to {wanted} and compare: the cores are full, and the loop's own thread, "
+            "which feeds the GPU, has to share them."
         ),
-        "many": f"Lower the {word} from {many} to {wanted}: {many} are more than the {decision.cores:g} cores can run.",
+        "many": f"Lower the {word} from {many} to {wanted}: more than the cores can run only get in each other's way.",
         "busy": f"More {word} than {many} would not help: the cores are busy {busy}.",
-        "not waiting": f"More {word} would not speed this loop up: it is {decision.kind}.",
+        "not waiting": f"More {word} would bring next to nothing: the step is {decision.kind}.",
         "no core left": f"More {word} would not help: {those} for {decision.cores:g} cores.",
         "undetermined": (
-            f"Raise the {word} from {many} if the loop turns out to wait for its data; that is not clear yet."
+            f"It is not clear yet whether the loop waits for its data; if it does, raise the {word} from {many}."
         ),
-        "unknown": f"Raise the {word} from {many} if cores are idle; how busy they are was not measured.",
+        "unknown": f"Raise the {word} from {many} if the cores idle.",
     }
     return (say(decision, texts[found.reason], Point(word, *WAYS.get(found.reason, ("more", "against")))),)
 
@@ -112,11 +114,13 @@ def cores(decision: Decision) -> Advice:
     key, needed = decision.segment.key, decision.needed
     more = Point("cores", "more", "for")
     if not math.isfinite(needed):
-        text = f"A machine with more CPU cores for each GPU; how many is not known from {key}."
+        text = f"Take a machine with more CPU cores for each GPU; how many it takes is not known from {key}."
         return say(decision, text, more)
-    text = f"About {math.ceil(needed - 1e-9):,} cores feed this loop; this process may use {decision.cores:g}."
+    text = (
+        f"It takes about {math.ceil(needed - 1e-9):,} cores to feed this loop; this process may use {decision.cores:g}."
+    )
     if needed <= decision.cores:
-        text += " They are enough by this estimate: look at what else runs on them."
+        text += " These should be enough: look at what else runs on them."
         return say(decision, text, Point("cores", "more", "against"))
     lacking = math.ceil(needed - decision.cores - 1e-9)
     text += f" {lacking:,} more core{' would' if lacking == 1 else 's would'} end the wait:"
@@ -133,9 +137,7 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
     if decision.withheld is not None:
         return (over(decision),)
     if segment.synthetic:
-        text = (
-            "Switch back to a real engine: how far it stays below the rate of replayed batches is what can be gained."
-        )
+        text = "Switch back to a loader to judge it; its rate beside this one says how much there is to gain."
         return (say(decision, text, Point("engine", "synthetic", "against")),)
     found = engines(decision)
     if decision.kind == "input-bound":
@@ -144,18 +146,15 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
     if decision.kind == "copy-bound":
         text = "Pin the loader's memory (pin_memory=True) and copy with non_blocking=True, or send smaller types."
     elif decision.kind == "compute-bound":
-        text = "Profile 10 steps to see which operators take the time; try mixed precision."
+        text = "Profile 10 steps to see the operators; try mixed precision."
         if not switch:
             slow = [engine for engine in decision.engines if engine.stance == "against"]
             nothing = Point("loading", "faster", "against")
-            return (say(decision, f"Loading is fast enough. {text}", nothing, *_points(slow)),)
+            return (say(decision, f"A faster loader brings nothing. {text}", nothing, *_points(slow)),)
     elif decision.kind == "residual-heavy":
-        text = (
-            "Profile 10 steps to see what takes the time between the phases: often it is logging, metrics, .item() or "
-            "another synchronisation."
-        )
+        text = "Profile 10 steps to see what it is: logging, metrics, .item() and other synchronisation are usual."
     else:
-        text = f"To say more, measure {'; '.join(missing)}." if missing else "Let the loop run on."
+        text = f"To say more: {'; '.join(missing)}." if missing else "Let the loop run on."
     return (*switch, say(decision, text))
 
 
@@ -167,11 +166,11 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
         best = engines(decision) if decision.best is not None else ()
         untried = [engine for engine in decision.engines if engine.gain is None]
         press = ", or press Diagnose" if untried else ""
-        text = f"Let the loop run on{press}: it is not clear yet whether it waits for its data."
+        text = f"It is not clear yet whether the loop waits for its data: let it run on{press}."
         return (*best, say(decision, text, *_points(untried)))
     if decision.kind != "input-bound":
-        share = f"{100 * decision.wait:.0f} % of its step" if math.isfinite(decision.wait) else "little of its step"
-        text = f"More cores would not speed this loop up: waiting for data is {share}."
+        share = percent(decision.wait) if math.isfinite(decision.wait) else "little"
+        text = f"Nothing to do: {share} of the step is waiting for data, so more cores would bring next to nothing."
         return (say(decision, text, Point("cores", "more", "against")),)
     found = raise_crowd(decision) or storage(decision) or remote_workers(decision)
     if found:
@@ -223,11 +222,11 @@ def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
 def _ready(decision: Decision, engine: Outlook) -> Offer:
     head, gain = f"{engine.engine} is ready", engine.gain
     if gain is None:
-        text = f"{head}, and was not measured in this loop yet. Try it: the way back is one click."
+        text = f"{head}. It is not measured in this loop yet: try it, the way back is one click."
     elif math.isfinite(gain.measured) or gain.low >= 0:
-        text = f"{head}: {_brings(decision, gain, 'it')}."
+        text = f"{head}: {_pace(decision, gain, 'it')}."
     else:
-        text = f"{head}: {_brings(decision, gain, 'it')}. Try it: the way back is one click."
+        text = f"{head}: {_pace(decision, gain, 'it')}. Try it: the way back is one click."
     return Offer(engine.engine, (say(decision, text, *_points([engine])),), gain)
 
 
@@ -281,19 +280,17 @@ def _names(of: Sequence[Outlook]) -> str:
     return " and ".join(engine.engine for engine in of)
 
 
-def _brings(decision: Decision, gain: Gain, name: str = "") -> str:
-    """How fast the loop was, or should be, with another engine."""
-    name, own = name or gain.action, decision.segment.backend
+def _pace(decision: Decision, gain: Gain, who: str) -> str:
+    """How fast another engine (`who`) is beside the one in use, and how that is known."""
+    than = f"than {decision.segment.backend}"
     if not math.isfinite(gain.measured):
-        return f"with {name} the loop should be {speed(gain.low, gain.high)}"
-    by = ", as Diagnose measured" if gain.by == "Diagnose" else ""
-    if abs(gain.measured) < ALIKE:
-        return f"the loop was about as fast with {name} as with {own}{by}"
-    return f"the loop was {speed(gain.measured)} with {name} than with {own}{by}"
+        return f"{who} is expected to run {_than(faster(gain.low, gain.high), than)}"
+    words = _than("about as fast" if abs(gain.measured) < CLEAR else faster(gain.measured), than)
+    return f"{who} ran {words} in this loop" if gain.by == "switch" else f"Diagnose measured {who} {words}"
 
 
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def _than(words: str, than: str) -> str:
+    return f"{words} {than.replace('than', 'as', 1) if words.endswith('fast') else than}"
 
 
 def percent(share: float) -> str:

@@ -18,7 +18,6 @@ from ..store.steps import StepTable
 from .counted_steps import counted
 from .frames import Floats
 from .machine_limits import usable_cores
-from .number_text import FEW, factor
 from .results import Gain, Segment
 from .segments import Part, parts
 from .step_times import BLOCK_STEPS, BLOCKS, Share, Timings, block_steps, shares, student
@@ -34,7 +33,6 @@ WAITS = 0.10  # share of the step: `verdict.THRESHOLDS` has the same for an inpu
 FEW_STEPS = 10
 ANOTHER_LOOP = ("knobs", "mark")  # events after which the loop is not the one that was measured
 FEWEST_STEPS = 20  # each side of a switch must have so many
-READY = "with data that is always ready"  # the action `loader`, in words
 Event = Mapping[str, Any]
 
 
@@ -115,64 +113,19 @@ def gains(
         if isinstance(gain, Gain):
             found.append(gain)
         else:
-            unknown.append(f"how fast the loop is with {name}, which Diagnose measures ({gain})")
+            unknown.append(f"Diagnose, to measure {name} ({gain})")
     return Reckoned(tuple(sorted(found, key=lambda one: one.high + one.low, reverse=True)), tuple(unknown))
-
-
-def speed(low: float, high: float | None = None) -> str:
-    """How fast the loop is if a share of the step time is saved, in words: `1.48 × faster`; of two shares, the least
-    and the most, `1.1 to 2.0 × faster`, `between 1.3 × slower and 1.2 × faster` or `up to 1.3 × slower`."""
-    if high is None:
-        return factor(_ratio(low))
-    if not math.isfinite(low + high):
-        return "not known"
-    ends = [_ratio(min(low, high)), _ratio(max(low, high))]
-    least, most = (_times(end) for end in ends)
-    if least == most == "1.0":
-        return "about as fast"
-    if "1.0" in (least, most):
-        at = ends[0] if most == "1.0" else ends[1]
-        return f"up to {_times(at)} × {_way(at)}"
-    if ends[0] < 1 < ends[1]:
-        return f"between {least} × slower and {most} × faster"
-    if least == most:
-        return f"{least} × {_way(ends[0])}"
-    first, last = (least, most) if ends[0] > 1 else (most, least)
-    return f"{first} to {last} × {_way(ends[0])}"
-
-
-def _ratio(saved: float) -> float:
-    """How many times as fast, for a share saved; what would take no time at all counts as a hundred times."""
-    return 1 / max(1 - saved, 0.01)
-
-
-def _times(ratio: float) -> str:
-    times = max(ratio, 1 / ratio)
-    return f"{times:.1f}" if times < FEW else f"{times:.0f}"
-
-
-def _way(ratio: float) -> str:
-    return "faster" if ratio > 1 else "slower"
-
-
-def gain_text(gain: Gain) -> str:
-    """`dali-cpu: expected 1.1 to 2.0 × faster` or `dali-cpu: measured 1.48 × faster`, as the page says it."""
-    what = READY if gain.action == "loader" else gain.action
-    if math.isfinite(gain.measured):
-        return f"{what}: measured {speed(gain.measured)}"
-    expected = speed(gain.low, gain.high)
-    return f"{what}: {expected if expected == 'not known' else f'expected {expected}'}"
 
 
 def _no_wait(wait: Share, timings: Timings, given: Resources) -> Gain:
     """Nothing left to wait for: the wait at least; on shared cores, what loading took from training besides."""
     low, high, step = wait.low, wait.high, timings.mean
-    basis = f"by the share of the step that is waiting for data, over {timings.steps:,} steps"
+    basis = f"from the share of the step that is waiting for data, over {timings.steps:,} steps"
     if not timings.on_device and _saturated(given, step) and given.kernel_s < step:
         alone = 1 - given.kernel_s / step
         if alone > high:
             high = alone
-            basis += "; the most is reached if loading no longer takes processor time from the training"
+            basis += "; at most, if loading took no processor time from training"
     return Gain("loader", low, high, basis=basis)
 
 
@@ -181,9 +134,9 @@ def _engine(
 ) -> Gain | str:
     """The gain of another engine, or why it is not known."""
     if name == "dali-gpu":
-        return "what decoding would take of this GPU is not known"
+        return "how much of this GPU decoding takes was not measured"
     if name == "ray":
-        return "what other machines can do is not known"
+        return "the speed of the other machines was not measured"
     if segment.backend != "torchvision":
         return f"the processor time of {segment.backend} cannot be separated from the training's own"
     step = timings.mean
@@ -194,10 +147,10 @@ def _engine(
     if wait >= WAITS and given.workers_s / (workers * step) < COMPUTES and not _saturated(given, step):
         return "the workers wait for files rather than compute"
     if calibration.get("state") == "running":
-        return f"{calibration['files']} of your files are being measured"
+        return f"it is being tried on {calibration['files']} of your files"
     seconds, error = calibration.get("seconds") or math.nan, calibration.get("error") or 0.0
     if not (0 < seconds < math.inf and 0 <= error < math.inf and segment.batches):
-        return calibration.get("reason") or f"{name} has not decoded any of your files yet"
+        return calibration.get("reason") or "it was not tried on your files yet"
     loading = seconds * segment.samples / segment.batches
     spread = math.hypot(CALIBRATION_SPREAD, error / seconds)
     threads = segment.knobs.get("threads") or workers
@@ -308,8 +261,10 @@ def _compared(paces: Mapping[str, Pace], engine: str, by: str) -> dict[str, Gain
         if own is None or name in (engine, REPLAYS):
             continue
         was, became = (f"{1e3 * pace.step:,.1f}" for pace in (own, other))
-        basis = f"by {'a switch' if by == 'switch' else by}: {was} ms per step with {engine} ({own.steps:,} steps), "
-        basis += f"{became} ms with {name} ({other.steps:,} steps)"
+        basis = f"by Diagnose: {was} → {became} ms per step ({own.steps:,} → {other.steps:,} steps)"
+        if by == "switch":
+            basis = f"by a switch: {engine} {was} ms per step, {name} {became} ms "
+            basis += f"({own.steps:,} and {other.steps:,} steps)"
         low, high, saved = 1 - other.high / own.low, 1 - other.low / own.high, 1 - other.step / own.step
         found[name] = Gain(name, low, high, measured=saved, basis=basis, by=by)
     return found

@@ -20,7 +20,7 @@ from .loops import beside_training
 from .results import Segment, plain
 from .segments import Part, figures, known_knobs
 from .switches import first, settled
-from .verdict import KINDS, THRESHOLDS, advised, judge
+from .verdict import KINDS, THRESHOLDS, advised, judge, past
 
 LONGEST_S = 60.0  # only so much of the newest past is judged: the verdict follows the loop
 MOST_STEPS = 2000
@@ -54,7 +54,7 @@ def live_verdict(
         loader: the id of the one to judge, whenever it delivered last.
         switched: what switches of the session measured; those of these steps if left out.
         aside: ids of the loaders whose loops stand beside another one; by these steps if left out.
-        over: `loader`'s loop has ended: it is judged by all steps of its last segment.
+        over: `loader`'s loop has ended: it is judged by all steps of its last segment, and in the past tense.
     """
     if not len(rows.time):
         return None
@@ -72,8 +72,10 @@ def live_verdict(
         found, decision = advised(frames, segment, found, state, _withheld(loader, aside, steps, loaders))
         offered = offer(decision, state)
     sentence = found.sentence
-    if not over and segment.start > began:
-        sentence += f" Measured over the last {segment.end - segment.start:.0f} s."
+    if over:
+        sentence = past(sentence)
+    elif segment.start > began:
+        sentence += f" That is of the last {segment.end - segment.start:.0f} s."
     return {**plain(replace(found, sentence=sentence)), "loader": loader, "over": over, "offer": plain(offered)}
 
 

@@ -172,10 +172,10 @@ def withheld(segment: Segment, stands: Segment, used: str | None) -> str | None:
     if segment is stands and used in (None, segment.backend):
         return None
     if segment is stands or used not in (None, stands.backend):
-        return f"{used} is in use now and has hardly delivered yet: let it run on."
+        return f"{used} has only just taken over: let it run on."
     if stands.steps < FEWEST_STEPS:
-        return f"{stands.key} ({stands.backend}, {stands.steps:,} steps) came after it: let it run on."
-    return f"Advice is on {stands.key}, as it is in use now ({stands.backend}, {stands.steps:,} steps)."
+        return f"{stands.key} ({stands.backend}) is in use now, with {stands.steps:,} steps yet: let it run on."
+    return f"The advice is for what is in use now: {stands.key} ({stands.backend}, {stands.steps:,} steps)."
 
 
 def representative(segments: Sequence[Segment], stands: Mapping[str, Segment]) -> Segment | None:

@@ -15,6 +15,7 @@ LOSS = 1e-3  # share by which a rate and the step time that it comes from may di
 Kind = Literal["input-bound", "copy-bound", "compute-bound", "residual-heavy", "undetermined"]
 State = Literal["fired", "quiet", "abstained"]
 Stance = Literal["for", "against", "neutral"]
+MOST_FACTOR = 100.0  # a change is called at most so many times faster or slower
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,28 @@ class Finding(Advised):
     parameters: dict[str, float] = field(default_factory=dict)  # the thresholds that were used
 
 
+def faster(low: float, high: float | None = None) -> str:
+    """A share of the step time saved, or a range of it, as a factor: `1.48 × faster`, `1.20 to 1.60 × slower`.
+
+    The page has the same function (widgets/src/analysis/gains.ts).
+    """
+    ends = (low, low if high is None else high)
+    factors = [min(MOST_FACTOR, 1 - share if share < 0 else 1 / max(1 - share, 1 / MOST_FACTOR)) for share in ends]
+    digits = 1 if max(factors) >= 2 else 2
+    first, last = (f"{factor:.{0 if factor >= 10 else digits}f}" for factor in factors)
+    way, other = ("slower" if share < 0 else "faster" for share in ends)
+    same = f"{1:.{digits}f}"
+    if first == last == same:
+        return "as fast"
+    if first == last and way == other:
+        return f"{first} × {way}"
+    if same in (first, last):
+        return f"up to {last} × {other}" if first == same else f"up to {first} × {way}"
+    if way != other:
+        return f"between {first} × slower and {last} × faster"
+    return f"{first} to {last} × faster" if way == "faster" else f"{last} to {first} × slower"
+
+
 @dataclass(frozen=True)
 class Gain:
     """What a change would bring or brought."""
@@ -197,6 +220,22 @@ class Gain:
     measured: float = math.nan  # what it did save; NaN until it was done
     basis: str = ""  # one sentence that says what it was computed from
     by: str = ""  # what measured it, `Diagnose` or `switch`; empty where it is a prediction
+
+    @property
+    def words(self) -> str:
+        """What is expected and what was measured, for people: `dali-cpu: expected 1.20 to 1.50 × faster`.
+
+        Of an engine that was tried (`by`) `low` and `high` are the spread of its measurement: where they lie on both
+        sides of *as fast*, the steps vary too much.
+        """
+        what = "Without any wait for data" if self.action == "loader" else self.action
+        bounds, measured = math.isfinite(self.low + self.high), math.isfinite(self.measured)
+        if self.by and measured:
+            unsure = bounds and self.low < 0 < self.high
+            return f"{what}: measured {faster(self.measured)}{', but the steps vary too much to be sure' * unsure}"
+        parts = [f"expected {faster(self.low, self.high)}"] if bounds else []
+        parts += [f"measured {faster(self.measured)}"] if measured else []
+        return f"{what}: {'; '.join(parts) or 'not known'}"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -37,8 +38,16 @@ SLACK = 1.2
 PIPELINED = frozenset({"dali-cpu", "dali-gpu"})
 BATCHES_AHEAD, MOST_STEPS = 10, 200
 """Steps per batch in flight before the absence of waiting means something, and the most that are asked for."""
-WATCH = "the phases of a step, by monitor.watch(model, optimizer)"
+WATCH = "phases: monitor.watch(model, optimizer)"
 KINDS: dict[str, Kind] = {"wait": "input-bound", "copy": "copy-bound", "other": "residual-heavy"}
+
+PAST = {
+    r"\bwaits for\b": "waited for",
+    r"\btakes? (?=\d|less)": "took ",
+    r"\bof each step is in\b": "of each step was in",
+    r"\b(loop|it|GPU) is (not |busy )": r"\1 was \2",
+}
+"""What the sentences below say of a loop under way, and of one that has ended."""
 
 
 class Judged(NamedTuple):
@@ -116,8 +125,8 @@ def verdict(
 
 def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Mapping[str, float], gpu: bool) -> Judged:
     if segment.synthetic:
-        rate = f"{segment.rate:,.0f} images/s" if np.isfinite(segment.rate) else "its rate is not known"
-        text = f"Batches were replayed here: {rate} is what the loop can take at most, however fast data is loaded."
+        rate = f"{segment.rate:,.0f} images/s" if np.isfinite(segment.rate) else "the rate is not known"
+        text = f"Replayed batches: {rate}. That is the ceiling that any loader can reach, not the speed of one."
         return Judged("undetermined", text)
     if found is None or timings.steps < limits["steps"]:
         left = f" ({segment.left_out} of warm-up and profiling left out)" if segment.left_out else ""
@@ -125,7 +134,7 @@ def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Map
         return Judged("undetermined", text, (f"at least {limits['steps']:.0f} steps",))
     mixed = _mixed(found, timings, limits)
     if mixed is not None:
-        return Judged("undetermined", mixed, ("a mark where the loop changes, by monitor.mark(…)",))
+        return Judged("undetermined", mixed, ("a mark where the loop changes: monitor.mark(…)",))
     return _input(segment, timings, found, limits, gpu) or _not_input(segment, timings, found, limits, gpu)
 
 
@@ -133,25 +142,24 @@ def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[st
     """Input-bound, or undetermined with the reason; None: it is not input-bound."""
     wait, threshold = found.wait, limits["wait"]
     serial = segment.backend not in (*PIPELINED, "ray") and segment.knobs.get("workers", 0) == 0
-    who = "the GPU waiting for data" if timings.on_device and found.parts else "waiting for data"
-    text = f"{percent(wait.value)} of each step is {who} ({_ms(timings, wait.value)}, {_steps(timings)})."
+    what = "the GPU waiting for data" if timings.on_device and found.parts else "waiting for data"
+    text = f"{_part_of(wait.value)} {what} ({_ms(timings, wait.value)}, {_steps(timings)})."
     if wait.low < threshold:
         if wait.high < threshold:
             return None
         larger = max((found.parts[name].low for name in ("copy", "other") if name in found.parts), default=0.0)
         if larger > 2 * wait.high and wait.value < threshold:
             return None
-        between = f"{text} The steps vary, so it may be {_range(wait)}; from {percent(threshold)} on it counts."
+        between = f"{text} {_range(wait)}, and a loop is input-bound from {percent(threshold)} on."
         return Judged("undetermined", between, ("more steps",))
     busy = segment.median("gpu")
     phased = timings.on_device and bool(found.parts) and not {"copy", "optimizer"} & set(found.missing)
     if gpu and not phased and not busy < limits["gpu_busy"]:
-        seen = f"the GPU is busy (p50 {busy:.0f} %)" if math.isfinite(busy) else "what the GPU did was not measured"
-        hidden = f"{text} But {seen}: it may have queued work to do while the loop waits."
-        return Judged("undetermined", hidden, (WATCH,))
+        seen = f"The GPU is busy (median {busy:.0f} %)" if math.isfinite(busy) else "The GPU's load was not measured"
+        return Judged("undetermined", f"{text} {seen}: it may work on queued steps during that wait.", (WATCH,))
     if serial and not found.parts and wait.low < limits["wait_serial"]:
-        rest = f"{text} The loop seems to load its batches itself, between its steps, and what the rest of a step is"
-        return Judged("undetermined", f"{rest} made of was not measured.", (WATCH,))
+        rest = f"{text} The loop may load its batches itself, and its own computing was not measured."
+        return Judged("undetermined", rest, (WATCH,))
     if serial:
         larger_name = max(found.parts, key=lambda name: _over(found, name, limits), default=None)
         if larger_name in ("copy", "other") and found.parts[larger_name].value > wait.value:
@@ -167,17 +175,17 @@ def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
 
 def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged:
     """What the step is bound by, as data do not hold it up."""
-    wait = f"{percent(found.wait.value)} of each step is waiting for data"
+    wait = f"{_part_of(found.wait.value)} waiting for data"
     needed = _steps_needed(segment, limits)
     if timings.steps < needed:
-        text = f"{wait}, in {_steps(timings)}; batches loaded in advance may still hide a slow loader."
+        text = f"{wait} ({_steps(timings)}). Batches loaded in advance may still hide a slow loader."
         return Judged("undetermined", text, (f"at least {needed} steps",))
     if not found.parts:
         busy = segment.median("gpu")
         if busy >= limits["gpu_working"]:
-            text = f"{wait} ({_steps(timings)}), and the GPU is busy (p50 {busy:.0f} %)."
+            text = f"{wait} ({_steps(timings)}), and the GPU is busy (median {busy:.0f} %)."
             return Judged("compute-bound", text, (WATCH,))
-        text = f"{wait} ({_steps(timings)}): loading is fast enough. What the rest is made of was not measured."
+        text = f"{wait} ({_steps(timings)}): loading is fast enough. The parts of the rest were not measured."
         return Judged("undetermined", text, (WATCH,))
     # Host and device work side by side: what the host adds holds the device up, a copy then does not.
     order = ["other", "copy"] if timings.on_device else sorted(("other", "copy"), key=lambda n: -found.parts[n].value)
@@ -186,12 +194,11 @@ def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mappin
         if part.low >= threshold or (part.value >= SLACK * threshold and part.low >= threshold / SLACK):
             return _part(timings, found, name, gpu)
         if part.high >= threshold and part.value > threshold / SLACK:
-            text = f"{_words(name, found)} ({_steps(timings)}). The steps vary, so it may be {_range(part)}; "
-            text += f"from {percent(threshold)} on it counts."
+            text = f"{_words(name, found)} ({_steps(timings)}). {_range(part)}; much is {percent(threshold)} or more."
             return Judged("undetermined", text, ("more steps",))
     share = found.parts["compute"].value
-    text = f"{percent(share)} of each step is forward, backward and optimizer ({_ms(timings, share)},"
-    return Judged("compute-bound", f"{text} {_steps(timings)}), {percent(found.wait.value)} waiting for data.")
+    text = f"{_part_of(share)} forward, backward and optimizer ({_ms(timings, share)}, {_steps(timings)});"
+    return Judged("compute-bound", f"{text} {percent(found.wait.value)} is waiting for data.")
 
 
 def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> Judged:
@@ -199,10 +206,8 @@ def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> Judged:
     needed = {"optimizer", *(["copy"] if gpu or timings.on_device else [])}
     blind = [phase for phase in found.missing if phase in needed]
     if name == "other" and blind:
-        missing = tuple(f"the {phase}, by monitor.phase({phase!r})" for phase in blind)
-        return Judged(
-            "undetermined", f"{text} The {' and the '.join(blind)} may be part of that: not measured.", missing
-        )
+        missing = tuple(f"{phase}: monitor.phase({phase!r})" for phase in blind)
+        return Judged("undetermined", f"{text} It may include the {' and the '.join(blind)}, not measured.", missing)
     return Judged(KINDS[name], text)
 
 
@@ -229,17 +234,23 @@ def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str 
             continue
         high = float(np.average(values[much], weights=found.seconds[much]))
         low = float(np.average(values[little], weights=found.seconds[little]))
-        words = {"wait": "waiting for data", "copy": "copying to the device", "other": "outside of the phases"}[name]
-        mean = found.wait.value if name == "wait" else found.parts[name].value
+        share = found.wait.value if name == "wait" else found.parts[name].value
         return (
-            f"{percent(mean)} of each step is {words} ({_ms(timings, mean)}, {_steps(timings)}), but not evenly: "
-            f"{percent(low)} in a part of the time, {percent(high)} in another."
+            f"{_words(name, found)} ({_ms(timings, share)}, {_steps(timings)}), but not evenly: {percent(low)} in a "
+            f"part of the time, {percent(high)} in another."
         )
     return None
 
 
+def past(sentence: str) -> str:
+    """The sentence of a verdict on a loop that has ended."""
+    for pattern, words in PAST.items():
+        sentence = re.sub(pattern, words, sentence)
+    return sentence
+
+
 def _range(share: Share) -> str:
-    return f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
+    return f"By the spread of the steps it may be {100 * share.low:.0f} to {100 * share.high:.0f} %"
 
 
 def _steps(timings: Timings) -> str:
@@ -253,7 +264,15 @@ def _ms(timings: Timings, share: float) -> str:
 
 
 def _words(name: str, found: Shares) -> str:
-    share = found.parts[name].value
-    if name == "copy":
-        return f"{percent(share)} of each step is copying to the device"
-    return f"{percent(share)} of each step is outside of wait, copy, forward, backward and optimizer"
+    share = found.wait.value if name == "wait" else found.parts[name].value
+    what = {
+        "wait": "waiting for data",
+        "copy": "copying to the device",
+        "other": "something else than waiting, copying, forward, backward and optimizer",
+    }
+    return f"{_part_of(share)} {what[name]}"
+
+
+def _part_of(share: float) -> str:
+    text = f"{percent(share)} of each step is"
+    return text[0].upper() + text[1:]

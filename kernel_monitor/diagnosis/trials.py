@@ -12,8 +12,7 @@ import numpy as np
 from ..analysis.counted_steps import counted
 from ..analysis.decision import CLEAR
 from ..analysis.frames import Floats, Frames, Steps
-from ..analysis.number_text import factor
-from ..analysis.results import Advice, Point, plain
+from ..analysis.results import Advice, Point, faster, plain
 from ..analysis.statistics import finite
 from ..analysis.switches import REPLAYS
 from ..protocol.analysis_states import DiagnosisResult, GainState
@@ -23,12 +22,12 @@ from ..store import STEP, Rows
 FEWEST = 3  # with fewer steps an engine has no figures
 FEWEST_PARTS = 4  # a trial is cut into single seconds, or into this many parts if it is shorter
 NO_CEILING = (
-    "How fast the loop could be with data that is always ready is not known: allow synthetic, or watch the model with "
+    "The share of the compute ceiling is not known: allow synthetic, or watch the model: "
     "monitor.watch(model, optimizer)."
 )
 CEILING_OF_PHASES = (
-    "How fast the loop could be with data that is always ready is computed from its phases; where loading and training "
-    "share cores it may be faster still: allow synthetic to measure it."
+    "The ceiling is computed from the phases; where loading and training share cores the loop alone may be faster: "
+    "allow synthetic to measure it."
 )
 
 
@@ -222,20 +221,19 @@ def _sentence(usable: Mapping[str, Trial], first: str, best: str | None) -> str:
     if best == first or _least_saved(base, top) < CLEAR:
         other = runner_up if best == first else base
         return (
-            f"No engine is clearly faster here than {first}: {_figures(top)}, {_figures(other)}. The difference is "
-            f"within the spread{_share(top)}."
+            f"No engine is clearly faster than {first}: {_figures(top)}, {_figures(other)}; the spreads overlap or "
+            f"nearly do{_share(top)}."
         )
-    times = factor(top.rate / base.rate)
+    words = f"{faster(1 - base.rate / top.rate)} than {first}"
     shifts = "".join(
         f"; {label} {before:.0f} % → {after:.0f} %"
         for label, before, after in (("CPU p95", base.cpu_p95, top.cpu_p95), ("GPU p50", base.gpu_p50, top.gpu_p50))
         if before is not None and after is not None
     )
     if runner_up is not base and runner_up.rate_high >= top.rate_low:
-        words = f"{best} is {times} than {first} here, and {runner_up.backend} is about as fast as {best}"
-        return f"{words}: {_figures(base)}, {_figures(top)}, {_figures(runner_up)}{_share(top)}{shifts}."
-    words = f"{best} is the fastest here, {times} than {first}"
-    return f"{words}: {_figures(base)}, {_figures(top)}{_share(top)}{shifts}."
+        both = f"{best} is {words} here, and {runner_up.backend} is about as fast as {best}"
+        return f"{both}: {_figures(base)}, {_figures(top)}, {_figures(runner_up)}{_share(top)}{shifts}."
+    return f"{best} is the fastest here, {words}: {_figures(base)}, {_figures(top)}{_share(top)}{shifts}."
 
 
 def _best(usable: Mapping[str, Trial], first: str) -> str | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.gains import gain_text
 from ..analysis.results import Analysis
 from ..analysis.rules import with_verdict
 from ..analysis.switch_comparison import sentence
@@ -17,6 +16,7 @@ from ..diagnosis.diagnose_command import Diagnosis
 from ..profiler.profile_command import text as operators_text
 from ..profiler.profile_run import READING
 from ..runtime import Monitor
+from ..runtime.status import loader_words
 
 WIDTH = 100
 READING_S = 5.0  # how long the end of a cell waits for a trace that is being read
@@ -46,7 +46,7 @@ def summary_rows(monitor: Monitor) -> Rows:
         counts = f"{state['samples']:,} of {planned} samples, {state['lost']} lost, {state['doubled']} doubled"
         counts += f", {state['replaced']:,} replaced by synthetic" if state["replaced"] else ""
         counts += f", {state['skipped']:,} skipped" if state["skipped"] else ""
-        out.append((f"Loader {state['name']}", f"{state['status']}; epoch {state['epoch'] + 1}: {counts}"))
+        out.append((f"Loader {state['name']}", f"{loader_words(state)}; epoch {state['epoch'] + 1}: {counts}"))
     compared = monitor.comparison()
     if compared.switch is not None:
         out.append(("Switch", compared.sentence))
@@ -88,7 +88,7 @@ class Answers:
         """Remember that `diagnosing` or `profiling` was requested; returns what to print of its result."""
         if what not in self._pending:
             self._pending.append(what)
-        return "the result will be printed under the cell that runs when it is ready"
+        return "the result stands under the cell in which it is ready"
 
     def ready(self) -> list[str]:
         """The results that are ready, each returned once."""
@@ -128,9 +128,9 @@ def analysis_text(analysis: Analysis) -> str:
         before, after = sides[analysis.headline.before], sides[analysis.headline.after]
         parts.append(("switch", sentence(analysis.headline, before, after)))
     parts.append(("next", verdict.advice))
-    parts += [("gain", f"{gain_text(gain)}. {_sentence(gain.basis)}") for gain in verdict.gains]
-    if analysis.feeding is not None and analysis.feeding.advice not in ("", verdict.advice):
-        parts.append(("loading", analysis.feeding.advice))
+    parts += [("gain", f"{gain.words}. {gain.basis}".rstrip()) for gain in verdict.gains]
+    if analysis.feeding is not None and analysis.feeding.advice:
+        parts.append(("feeding", analysis.feeding.advice))
     said = with_verdict(analysis.findings, verdict.segment)
     fired = [finding for finding in analysis.findings if finding.state == "fired" and finding not in said]
     for finding in fired[:MOST_FINDINGS]:
@@ -138,14 +138,9 @@ def analysis_text(analysis: Analysis) -> str:
         where = "" if finding.segment in (None, verdict.segment) else f", {finding.segment}"
         parts.append(("rule", f"{finding.title} ({finding.severity}{where}): {evidence}"))
     if len(fired) > MOST_FINDINGS:
-        parts.append(
-            (
-                "rules",
-                f"{len(fired) - MOST_FINDINGS} more rules fired: %monitor export PATH writes all of them to a file",
-            )
-        )
-    parts += [("unknown", text) for text in verdict.missing if text not in verdict.advice]
-    parts += [("note", text) for text in analysis.cannot]
+        parts.append(("rules", f"{len(fired) - MOST_FINDINGS} more fired: %monitor export PATH has all of them"))
+    parts += [("needs", text) for text in verdict.missing if text not in verdict.advice]
+    parts += [("cannot", text) for text in analysis.cannot]
     lines = [f"{of}{verdict.kind}"]
     for label, words in parts:
         if words:
@@ -166,7 +161,3 @@ def offer_lines(monitor: Monitor) -> list[str]:
 def _wrapped(label: str, words: str) -> list[str]:
     head = f"  {label:<8}"
     return textwrap.wrap(words, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
-
-
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:].rstrip('.')}." if words else ""

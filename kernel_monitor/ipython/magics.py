@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -61,6 +62,9 @@ USAGE = """%monitor                        show the dashboard (starts the monito
 %monitor open [SESSION]         the dashboard of a recorded session: a path, an id or its beginning; or the newest
 %%monitor [LABEL]               as a cell's first line: what the machine did meanwhile, under it when it ends"""
 
+COMMANDS = ["help", *dict.fromkeys(re.findall(r"^%monitor ([a-z]+)", USAGE, re.MULTILINE))]
+
+NEAR = 0.65  # of difflib's similarity, from 0 to 1: how close a word must be to one that there is, to be meant by it
 PATIENCE_S = 600.0  # how long a profile waits for a loop in another cell
 
 SIDEBAR_S = 2.0  # how long `%monitor sidebar` waits for the page, which usually answers within 20 ms
@@ -97,8 +101,6 @@ class MonitorMagics(Magics):
         if words in (["--help"], ["help"]):
             _say(USAGE)
             return
-        if words and not words[0].startswith("-") and words[0] not in self._parser.commands:
-            raise UsageError(_unknown(words[0], self._parser.commands))
         args = self._parser.parse_args(words)
         try:
             self._run(args)
@@ -268,25 +270,52 @@ def _say(text: str) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Of `%monitor` (with the names of its `commands`) or of one command; an error is one line."""
+    """Its errors are one line: the nearest word that there is, or the usage of the command that was called."""
 
-    commands: Collection[str] = ()
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Options that no command takes are named with the one that was meant."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            command = "" if found.command is None else f" {found.command}"
+            said = next((word for word in unknown if word.startswith("-")), unknown[0])
+            meant = _nearest(said.partition("=")[0], re.findall(r"--[a-z-]+", _usage(found.command)))
+            if meant is None:
+                takes = _usage(found.command).strip()
+                raise UsageError(f"%monitor{command}: there is no {said!r} here. It is called as {takes}")
+            raise UsageError(f"%monitor{command}: there is no {said!r}: did you mean {meant}?")
+        return found
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}. %monitor help explains the commands.")
+        _, _, command = self.prog.partition(" ")
+        if not command and (wrong := re.search(r"invalid choice: '(.*?)'", message)) is not None:
+            meant = _nearest(wrong[1], COMMANDS)
+            if meant is None:
+                raise UsageError(f"There is no %monitor {wrong[1]}. %monitor help names all commands.")
+            raise UsageError(f"There is no %monitor {wrong[1]}: did you mean %monitor {meant}?")
+        stop = "" if message.endswith("?") else "."
+        raise UsageError(f"%monitor {command}: {message}{stop} It is called as {_usage(command or None)}")
 
 
-def _unknown(word: str, commands: Collection[str]) -> str:
-    """What to say of a command that there is not."""
-    near = difflib.get_close_matches(word.lower(), [*commands, "help"], 1, 0.5)
-    ask = f" Did you mean %monitor {near[0]}?" if near else ""
-    return f"There is no %monitor {shown(word)}.{ask} %monitor help lists the commands."
+def _nearest(word: str, words: Sequence[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word.lower(), words, 1, NEAR)), None)
+
+
+def _usage(command: str | None) -> str:
+    """How a command is called: its first lines in the help, without what they say of it."""
+    wanted = "%monitor" if command is None else f"%monitor {command}"
+    return next(
+        found[1].rstrip()
+        for one in USAGE.splitlines()
+        if (found := re.match(rf"({re.escape(wanted)}(?: .*?)??)(?:  |$)", one)) is not None
+    )
 
 
 def _knob(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
     if name not in KNOBS:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of workers=N, prefetch=N, threads=N")
+        meant = _nearest(name, KNOBS)
+        better = "" if meant is None else f": did you mean {meant}={value}?"
+        raise argparse.ArgumentTypeError(f"{text!r} is none of workers=N, prefetch=N, threads=N{better}")
     try:
         return name, int(value)
     except ValueError:
@@ -333,5 +362,4 @@ def _parser() -> _Parser:
     add("show").add_argument("charts", nargs="+", metavar="CHART")
     add("record").add_argument("record", choices=("on", "off"))
     add("open").add_argument("session", nargs="?", default=None)
-    made.commands = commands.choices
     return made

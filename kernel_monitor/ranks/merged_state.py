@@ -42,7 +42,7 @@ def merged(loader: str, name: str, states: States, status: str, wanted: str | No
     alike = {key: value if all(other[key] == value for other in knobs) else None for key, value in knobs[0].items()}
     engines = _engines(states)
     if wanted is not None:
-        wanted = next((one["name"] for one in engines if one["available"] and reached(one["name"], wanted)), wanted)
+        wanted = _meant(engines, wanted)
     batches = [state["batches"] for state in own if state["batches"] is not None]
     found: dict[str, Any] = {
         "id": loader,
@@ -78,9 +78,7 @@ def status(states: States, target: str | None, waiting: Iterable[str], refusals:
     count = f"{len(states)} rank{'s' if len(states) > 1 else ''}"
     if target is None:
         engines = Counter(state["backend"] for _, state in states)
-        if len(engines) == 1:
-            return f"{next(iter(engines))} on {count}", True
-        return f"{', '.join(f'{name} on {number}' for name, number in engines.items())} of {count}", True
+        return _on(engines, len(states), count), True
     there = [rank for rank, state in states if reached(state["backend"], target)]
     under_way, left = [], []
     missing = set(waiting)
@@ -92,9 +90,24 @@ def status(states: States, target: str | None, waiting: Iterable[str], refusals:
         else:
             why = refusals.get(rank.id) or (state["status"] if state["status"] != state["backend"] else "")
             left.append((rank, f"stays on {state['backend']}: {why}" if why else f"on {state['backend']}"))
-    words = [f"{target} on {len(there)} of {count}" if len(there) < len(states) else f"{target} on {count}"]
+    # `dali` is another engine on a rank with a GPU than on one without: those that run are named.
+    running = Counter(state["backend"] for rank, state in states if rank in there)
+    words = [_on(running or {_meant(_engines(states), target): 0}, len(states), count)]
     words += [f"{numbers(ranks)} {why}" for why, ranks in alike(left)]
     return "; ".join(words), not under_way
+
+
+def _meant(engines: Sequence[EngineState], target: str) -> str:
+    """The engine that a name means, as each rank resolves it: `dali` is `dali-gpu` where that can run."""
+    able = [one["name"] for one in engines if one["available"] and reached(one["name"], target)]
+    return max(able, default=target)  # dali-gpu before dali-cpu
+
+
+def _on(engines: Mapping[str, int], ranks: int, count: str) -> str:
+    """`dali-cpu on 2 ranks`, or `dali-gpu on 1, dali-cpu on 1 of 2 ranks`."""
+    if len(engines) == 1 and sum(engines.values()) == ranks:
+        return f"{next(iter(engines))} on {count}"
+    return f"{', '.join(f'{name} on {number}' for name, number in engines.items())} of {count}"
 
 
 def reached(backend: str, target: str) -> bool:

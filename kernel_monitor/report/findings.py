@@ -1,17 +1,15 @@
-"""What the templates show of what was found: verdict, last change, rules, diagnoses, profiles, cost."""
+"""What the templates show of what was found: verdict, rules, diagnoses, profiles, cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..analysis import strip
-from ..analysis.results import Finding, Segment
+from ..analysis.results import Finding
 from ..analysis.rules import RULES
-from ..protocol.states import StripRow
-from .formats import duration, is_known, plural
+from .formats import is_known, plural
 from .segments_section import legend, stack
-from .subject import Subject, statistic
+from .subject import Subject
 
 SEVERITIES = ("critical", "warning", "note")
 MOST_EVIDENCE = 4  # pieces of evidence of one finding that are listed; how many more there are is said
@@ -46,61 +44,27 @@ def cannot(subject: Subject) -> dict[str, Any] | None:
     return {"lines": dict.fromkeys(lines)} if lines else None
 
 
-def change(subject: Subject) -> dict[str, Any]:
-    """What the newest change brought, in figures: those of the last switch, or of the segments of another change."""
-    snapshot = subject.snapshot
-    found = strip(snapshot, snapshot.events, snapshot.loaders)
-    if found is not None:
-        title, sides, text = "What the switch changed:", f"{found['source']} → {found['target']}", found["text"]
-        rows = [row for row in found["rows"] if row["label"] not in ("samples", "counted over")]
-    elif len(subject.pair) == 2:
-        before, after = subject.pair
-        title, sides = "What changed:", f"{subject.called(before.key)} → {subject.called(after.key)}"
-        counts = " → ".join(f"{side.samples:,} in {duration(side.seconds)}" for side in subject.pair)
-        text, rows = f"Images: {counts}.", list(_rows(before, after))
-    else:
-        # Nothing was changed: the rate alone.
-        return {"rated": next((segment for segment in subject.pair if is_known(segment.rate)), None)}
-    shown = [{**dict(row), "last": row["unit"] != "images/s"} for row in rows]
-    return {"title": title, "sides": sides, "rows": shown, "text": text}
-
-
-def _rows(before: Segment, after: Segment) -> Iterator[StripRow]:
-    """The strip's rows from two segments."""
-    yield {"label": "images/s", "unit": "images/s", "before": before.rate, "after": after.rate}
-    for label, metric, quantile in (("CPU p95", "cpu", "p95"), ("GPU p50", "gpu", "p50")):
-        sides = [found for side in (before, after) if (found := statistic(side, metric)) is not None]
-        if len(sides) == 2:
-            low, high = (getattr(side.values, quantile) for side in sides)
-            yield {"label": label, "unit": "%", "before": low, "after": high}
-    yield {"label": "data wait per step", "unit": "ms", "before": before.wait, "after": after.wait}
-
-
 def rules(subject: Subject) -> dict[str, Any] | None:
-    """What every rule says: those that fired with evidence and advice, the quiet and those that lacked a signal."""
+    """What every rule says: those that fired with evidence and advice, the quiet, those that could not look."""
     found = subject.analysis.findings
     if not found:
         return None
-    fired, quiet, abstained = (
-        _grouped((finding for finding in found if finding.state == state), lambda finding: finding.rule)
-        for state in ("fired", "quiet", "abstained")
-    )
-    names = {finding.rule for finding in found}
+    fired, quiet, abstained = by_state(found)
     note = (
-        f"Of {plural(len(names), 'rule')} {len(fired)} fired; {len(quiet.keys() - fired.keys())} looked and did not; "
-        f"{len(names - fired.keys() - quiet.keys())} lacked a signal."
+        f"Of {plural(len(fired) + len(quiet) + len(abstained), 'rule')} {len(fired)} fired; "
+        f"{len(quiet)} found nothing; {len(abstained)} lacked a signal."
     )
     return {
         "note": note,
         "fired": sorted(fired.values(), key=lambda findings: SEVERITIES.index(severity(findings))),
         "quiet": list(quiet.values()),
         "abstained": len(abstained),
-        # The same words of several segments once.
-        "lacking": [
-            (those, missing)
-            for findings in abstained.values()
-            for missing, those in _grouped(findings, lambda finding: "; ".join(finding.missing) or "-").items()
-        ],
+        "lacking": [pair for findings in abstained.values() for pair in _lacking(findings)],
+        "partly": {
+            rule: lacking
+            for rule in (*fired, *quiet)
+            if (lacking := _lacking(each for each in found if each.rule == rule and each.state == "abstained"))
+        },
         "explained": RULES,
         "most_evidence": MOST_EVIDENCE,
         "most_keys": MOST_KEYS,
@@ -108,6 +72,24 @@ def rules(subject: Subject) -> dict[str, Any] | None:
         "advised": _advised,
         "seen": _seen,
     }
+
+
+def by_state(found: Sequence[Finding]) -> tuple[dict[str, list[Finding]], ...]:
+    """The findings of the rules that fired, that looked and did not fire, and that could not look, by rule.
+
+    A rule is in one of them: in the first that any of its segments puts it in, with the findings of that state.
+    """
+    kinds: list[dict[str, list[Finding]]] = []
+    for state in ("fired", "quiet", "abstained"):
+        grouped = _grouped((each for each in found if each.state == state), lambda each: each.rule)
+        kinds.append({rule: own for rule, own in grouped.items() if not any(rule in kind for kind in kinds)})
+    return tuple(kinds)
+
+
+def _lacking(findings: Iterable[Finding]) -> list[tuple[list[Finding], str]]:
+    """What is missing, each once, with the findings that say so."""
+    grouped = _grouped(findings, lambda each: "; ".join(each.missing) or "-")
+    return [(own, missing) for missing, own in grouped.items()]
 
 
 def _grouped(found: Iterable[Finding], key: Callable[[Finding], str]) -> dict[str, list[Finding]]:

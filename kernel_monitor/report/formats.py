@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from ..analysis.gains import speed
+from ..analysis.number_text import figure
 
 BEFORE = "$£¥"  # currencies of one sign that stand before the figure where it is written in English
 BYTES = ("B", "B/s")
@@ -124,6 +124,6 @@ def ranges(numbers: list[int]) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (amount, count, duration, is_known, moment, money, ms, number, percent, plural, settings, size,
-                     speed, spread)
+    for function in (amount, count, duration, figure, is_known, moment, money, ms, number, percent, plural, settings,
+                     size, spread)
 }  # fmt: skip

@@ -18,12 +18,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from ..analysis.results import Analysis
+from ..analysis.results import Analysis, faster
 from ..analysis.session_analysis import analyse
 from ..analysis.switches import REPLAYS, switches
 from ..store import Snapshot
 from ..stream import bokehjs
-from . import findings, loading, machine, ranks_section, segments_section
+from . import findings, loading, machine, ranks_section, segments_section, summary
 from .embedded import embed
 from .formats import FILTERS, zone
 from .privacy import clean
@@ -77,8 +77,8 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
         policy=policy([bokeh, script]),
         version=str(snapshot.facts.get("versions", {}).get("kernel-monitor", "")),
         style=_code(_read(STATIC / "report.css") + _read(STYLE)),
+        summary=fill("summary", subject=subject, **summary.summary(subject)),
         verdict=fill("verdict", subject=subject, **findings.verdict(subject)),
-        change=fill("change", subject=subject, **findings.change(subject)),
         sections=parts,
         replayed=any(event["target"] == REPLAYS for event in switches(snapshot.events)),
         bin_s=bin_s,
@@ -97,7 +97,7 @@ def environment() -> Environment:
     # In a chart document the first mention of a model defines it: what comes first must stay first.
     made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     made.filters.update(FILTERS)
-    made.globals.update(statistic=statistic)
+    made.globals.update(statistic=statistic, faster=faster)
     return made
 
 

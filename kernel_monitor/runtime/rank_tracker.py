@@ -123,7 +123,8 @@ class RankTracker:
         for job in dict.fromkeys(rank.job for rank in self.ranks):
             own = [rank for rank in self.ranks if rank.job == job]
             alive = sum(rank.alive for rank in own)
-            found.append(f"job {job}: {alive} of {own[-1].world or len(own)} ranks run")
+            whole = own[-1].world or len(own)
+            found.append(f"job {job}: {alive} of {whole} ranks run" if alive else f"job {job} has ended")
         found += self.sentences()
         server = self._server
         if server is not None and found:

@@ -10,7 +10,14 @@ from .recorder import words
 from .session import Session
 
 if TYPE_CHECKING:
-    from ..protocol.states import SettingsState
+    from ..protocol.states import LoaderState, SettingsState
+
+
+def loader_words(loader: LoaderState) -> str:
+    """The state of a loader of this process: in the past tense where it has ended."""
+    if loader.get("ended"):
+        return f"has ended, was on {loader['backend']}"
+    return loader["status"]
 
 
 def lines(session: Session, store: Store, settings: SettingsState, cost: Cost) -> list[str]:
@@ -32,7 +39,9 @@ def lines(session: Session, store: Store, settings: SettingsState, cost: Cost) -
     if schema.gpu_reason:
         found.append(f"no GPU rows: {schema.gpu_reason}")
     for loader in session.tracker.states():
-        found.append(f"{loader['name']}: {loader['status']}")
+        found.append(f"{loader['name']}: {loader_words(loader)}")
+        if loader.get("ended"):
+            continue
         found += [f"  {engine['name']}: {engine['note']}" for engine in loader["backends"] if engine.get("note")]
     found += [f"{loader['name']}: {loader['status']}" for loader in session.ranks.loader_states()]
     for node in session.nodes.nodes:

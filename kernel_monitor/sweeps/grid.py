@@ -47,8 +47,8 @@ class Grid:
         seconds: of a window at least; not used with `epochs`.
         steps: of a window at least.
         epochs: whole epochs in a window; 0: windows of `seconds`.
-        short: small images, for machines without a GPU.
-        full: all loads of the preset and long windows; the quick form has neither.
+        short: the small form for machines without a GPU.
+        quick: the quick form, with few and short windows.
         empty_epoch: whether the comparison with an iterator that is never reset is re-enacted.
         images: samples of the data set.
         data: name of the folder of images, or `demo`.
@@ -61,7 +61,7 @@ class Grid:
     steps: int = 12
     epochs: int = 0
     short: bool = False
-    full: bool = False
+    quick: bool = False
     empty_epoch: bool = False
     images: int = 0
     data: str = ""

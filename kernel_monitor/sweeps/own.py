@@ -33,14 +33,15 @@ def own_grid(loader: SwitchableLoader, choice: Choice, knobs: Sequence[Mapping[s
             raise MonitorError(f"There is no knob {unknown[0]!r}. There are: {', '.join(KNOBS)}.")
         words_of = ", ".join(f"{name} {setting[name]}" for name in KNOBS if name in setting)
         rows.append(Row(words_of or loader.name, engines, knobs=dict(setting)))
+    passes, seconds = choice.times()
     return Grid(
         "own",
         tuple(rows),
-        passes=choice.times,
-        seconds=choice.window,
+        passes=passes,
+        seconds=seconds,
         epochs=choice.epochs,
         short=choice.short,
-        full=choice.full,
+        quick=choice.quick,
         images=len(loader.dataset),
         data=loader.name,
     )

@@ -22,11 +22,12 @@ SIZES = {False: (256, 224), True: (73, 64)}
 BATCH = {"sagemaker-dali": 32, "resnet50-case-study": 128, "workers": 32}
 SHORT_BATCH = 8
 SECONDS, PASSES = {False: 20.0, True: 4.0}, {False: 2, True: 4}
-"""Of the full form: of a window at least, and how often a cell is measured. Without a GPU, training and loading share
-the cores, and the steps vary more."""
+"""Of a window at least, and how often a cell is measured: without a GPU, training and loading share the cores, and the
+steps vary more."""
+QUICK_SECONDS, QUICK_PASSES = {False: 3.0, True: 2.0}, 2
+QUICK_LOADS = (LOADS[0], LOADS[-1])
+"""Of the quick form, in which a table takes two or three minutes: less exact, and its page says so."""
 MOST_WORKERS = 16
-QUICK_MODELS, QUICK_LOADS, QUICK_SECONDS, QUICK_PASSES = MODELS[:2], (1, 12), 3.0, 2
-"""The quick form, which is the default: without the slowest model, the least and the most load alone, short windows."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,13 @@ class Choice:
     epochs: int = 0
     passes: int = 0
     short: bool = False
-    full: bool = False
+    quick: bool = False
 
-    @property
-    def window(self) -> float:
-        """Seconds of a window at least."""
-        return self.seconds or (SECONDS[self.short] if self.full else QUICK_SECONDS)
-
-    @property
-    def times(self) -> int:
-        """How often a cell is measured."""
-        return self.passes or (PASSES[self.short] if self.full else QUICK_PASSES)
+    def times(self) -> tuple[int, float]:
+        """Passes, and s of a window."""
+        passes = QUICK_PASSES if self.quick else PASSES[self.short]
+        seconds = (QUICK_SECONDS if self.quick else SECONDS)[self.short]
+        return self.passes or passes, self.seconds or seconds
 
 
 def preset(name: str, choice: Choice, *, cores: int, gpu: bool, images: int, data: str) -> Grid:
@@ -71,14 +68,15 @@ def preset(name: str, choice: Choice, *, cores: int, gpu: bool, images: int, dat
         raise MonitorError("--loads are 0 or more: how often flips and rotation are repeated.")
     dali = "dali-gpu" if gpu else "dali-cpu"
     batch = choice.batch or (SHORT_BATCH if choice.short else BATCH[name])
+    passes, seconds = choice.times()
     return Grid(
         preset=name,
         rows=_rows(name, choice, dali, batch, choice.workers or max(1, min(cores, MOST_WORKERS)), cores),
-        passes=choice.times,
-        seconds=choice.window,
+        passes=passes,
+        seconds=seconds,
         epochs=choice.epochs,
         short=choice.short,
-        full=choice.full,
+        quick=choice.quick,
         empty_epoch=name == "sagemaker-dali",
         images=images,
         data=data,
@@ -115,8 +113,8 @@ def _rows(name: str, choice: Choice, dali: str, batch: int, workers: int, cores:
         )
     return tuple(
         Row(f"{model} · load {load}", engines, model, "repeated", load, batch, resize, crop, _knobs(workers, 2))
-        for model in choice.models or (MODELS if choice.full else QUICK_MODELS)
-        for load in choice.loads or (LOADS if choice.full else QUICK_LOADS)
+        for model in choice.models or MODELS
+        for load in choice.loads or (QUICK_LOADS if choice.quick else LOADS)
     )
 
 

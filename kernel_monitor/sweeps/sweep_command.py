@@ -18,8 +18,8 @@ from .sweep_file import PAGE, RECORDINGS, SweepFile, begin
 if TYPE_CHECKING:
     from .sweep_run import Prepare
 
-BESIDE_S = 2.0  # what a window takes beside its seconds, as a first guess: the switch, the batches that are left out
-IMAGES = {False: 2048, True: 512}  # of the demo set, by whether the sweep is short
+IMAGES, FEW_IMAGES = 2048, 512  # of the demo set; few where the sweep is short or quick
+ROW_S, CHANGE_S = 5.0, 2.0  # what a row's start and a change of engines usually take
 STOPPED = "stopped after {done} passes, which are kept in {folder}: the same command goes on from there."
 
 
@@ -83,12 +83,15 @@ def sweep(
     price: Any = None,
     progress: bool = True,
 ) -> Swept:
-    """Measure a grid and write its page. Called again with the same folder and grid, it goes on where it was.
+    """Measure a grid and write its page: quickly, in two or three minutes, or in full.
+
+    Called again with the same folder and grid, it goes on where it was.
 
     Args:
         name: `sagemaker-dali`, `resnet50-case-study`, `workers`, or `own` with a `loader`.
         data: a folder of images, one folder per class; without it a demo set in the user's cache folder.
-        output: the folder of the results; `sweep-NAME` in the working directory by default.
+        output: the folder of the results; by default `sweep-NAME-quick`, or `sweep-NAME` of a full one, in the working
+            directory.
         loader: of `own`: the `switchable` loader.
         step: of `own`: called with each batch. Without it, supervised training of `model` with `optimizer`.
         engines: those to compare, the first being what the others are compared with. `dali` is the better of the two
@@ -97,14 +100,13 @@ def sweep(
         models, loads, batch, workers: of the presets, instead of the preset's.
         seconds: of a window at least.
         epochs: whole epochs in a window instead.
-        passes: how often each engine of a row is measured; twice by default (full and short: four times).
+        passes: how often each engine of a row is measured; twice by default, four times if it is short and full.
         images: of the demo set.
-        short: small images; by default on machines without a GPU, unless the form is full.
-        full: all loads of the preset and long windows. Without it the form is quick: two models, the least
-            and the most load, windows of 3 s. Either is overruled by `models`, `loads`, `seconds` and `passes`.
+        short: small images and short windows, for machines without a GPU; None: in a quick sweep without one.
+        full: more and longer windows, and all of the preset's loads; else it is quick and says how exact it is.
         again: measure what is done, too.
         price: of an hour of this machine, such as `2.50 €`.
-        progress: whether to show the line with the bar.
+        progress: whether to show how far it is, and the time left.
 
     Raises:
         MonitorError: an argument is none, the folder has another grid, or there are no images.
@@ -114,8 +116,9 @@ def sweep(
     from ..runtime.settings import Settings
 
     settings = Settings().changed(price="" if price is None else price)
-    short = is_short(short, full=full)
-    choice = Choice(models, loads, engines, batch, workers, seconds, epochs, passes, short, full)
+    if short is None:
+        short = name != "own" and not full and not _has_gpu()
+    choice = Choice(models, loads, engines, batch, workers, seconds, epochs, passes, short, quick=not full)
     prepare: Prepare
     kept: AbstractContextManager[None] = nullcontext()
     if name == "own":
@@ -134,7 +137,11 @@ def sweep(
         from .training import prepare as prepare_row
 
         grid = preset(name, choice, cores=usable_cores(), gpu=device().type == "cuda", images=0, data="")
-        root = _demo(images or IMAGES[short], progress=progress) if data is None else Path(data).expanduser()
+        root = (
+            _demo(images or (IMAGES if full and not short else FEW_IMAGES), progress=progress)
+            if data is None
+            else Path(data).expanduser()
+        )
         grid = preset(
             name, choice, cores=usable_cores(), gpu=device().type == "cuda",
             images=len(folder(root)), data="demo" if data is None else root.name,
@@ -148,16 +155,15 @@ def sweep(
         return run(grid, prepare, target, root=root, again=again, settings=settings, progress=progress)
 
 
-def is_short(short: bool | None, *, full: bool) -> bool:
-    """Whether images are small: as asked for, or else in the quick form on a machine without a GPU."""
+def default_folder(name: str, *, short: bool | None, full: bool) -> str:
+    """Where a sweep is kept that names no folder; quick ones and full ones do not get into each other's way."""
+    return f"sweep-{name}{'' if full else '-quick'}{'-short' if full and short else ''}"
+
+
+def _has_gpu() -> bool:
     from .training import device
 
-    return (not full and device().type != "cuda") if short is None else short
-
-
-def default_folder(name: str, *, short: bool, full: bool) -> str:
-    """Where the results of a sweep are: grids that differ by default have folders of their own."""
-    return f"sweep-{name}{'-full' if full else ''}{'-short' if short else ''}"
+    return device().type == "cuda"
 
 
 def run(
@@ -172,11 +178,11 @@ def run(
     file = begin(target, grid, machine_facts(), again=again)
     swept = Swept(target, file.content, settings.price, settings.currency)
     planned = len(grid.rows) * grid.passes
-    longest = max((len(row.engines) for row in grid.rows), default=1)
-    line = Progress(planned, len(file.passes), pass_s=longest * (grid.seconds + BESIDE_S), shown=progress)
+    line = Progress(planned, len(file.passes), expected=_expected(grid), shown=progress)
     empty = grid.empty_epoch and root is not None and file.content["empty_epoch"] is None
     try:
         if empty or len(file.passes) < planned:
+            line.cell("starting")
             with _recorded(target / RECORDINGS):
                 SweepRun(grid, file, prepare, line).rows()
                 if empty:
@@ -185,6 +191,14 @@ def run(
         line.end()
         write_page(target, file.content, settings.price, settings.currency)
     return swept
+
+
+def _expected(grid: Grid) -> float | None:
+    """s that a pass takes, before one is measured; None where whole epochs are."""
+    if grid.epochs:
+        return None
+    starting = ROW_S / grid.passes
+    return starting + sum((grid.seconds + CHANGE_S) * len(row.engines) for row in grid.rows) / max(1, len(grid.rows))
 
 
 def _reenact(grid: Grid, root: Path | None, file: SweepFile, line: Any) -> None:

@@ -63,6 +63,7 @@ def begin(folder: Path, grid: Grid, about: dict[str, Any], *, again: bool = Fals
         raise MonitorError(f"The folder {folder} cannot be made: {error.strerror}. Name another one.") from error
     if (folder / NAME).exists() and not again:
         found = read(folder)
+        found.content["grid"].setdefault("quick", False)  # of an earlier version
         if found.content["grid"] != made["grid"]:
             raise MonitorError(
                 f"{folder} has the sweep of another grid ({_difference(found.content['grid'], made['grid'])}): "

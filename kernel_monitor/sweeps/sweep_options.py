@@ -17,36 +17,39 @@ WORST = 0.10  # how far the ratio of a cell may be from that of another run, a s
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument("preset", metavar="PRESET", nargs="?", help="; ".join(f"{k}: {v}" for k, v in PRESETS.items()))
-    parser.add_argument("--data", metavar="DIR", type=Path, help="images, a folder per class (default: a demo set)")
-    parser.add_argument("--output", "-o", metavar="DIR", type=Path, help="results (default: sweep-PRESET here)")
-    parser.add_argument("--full", action="store_true", help="all loads and long windows (default: quick)")
-    short = "small images (default without a GPU, unless --full)"
-    parser.add_argument("--short", action=argparse.BooleanOptionalAction, default=None, help=short)
+    parser.add_argument(
+        "--data", metavar="DIR", type=Path, help="your images, a folder per class (default: made for it)"
+    )
+    parser.add_argument("--output", "-o", metavar="DIR", type=Path, help="results (default: sweep-PRESET-quick here)")
+    longer = "more and longer measurements, all augmentation loads; without it a quick form that takes 2 to 3 minutes"
+    parser.add_argument("--full", action="store_true", help=longer)
+    small = "small images and short measurements: for machines without a GPU, where the quick form always takes them"
+    parser.add_argument("--short", action="store_true", default=None, help=small)
     window = parser.add_mutually_exclusive_group()
-    window.add_argument("--seconds", metavar="S", type=float, default=0.0, help="of a window at least")
-    window.add_argument("--epochs", metavar="N", type=int, default=0, help="whole epochs in a window instead")
-    parser.add_argument("--passes", metavar="N", type=int, default=0, help="how often each cell is measured")
-    parser.add_argument("--models", metavar="M", nargs="+", help="of torchvision, instead of the preset's")
-    parser.add_argument("--loads", metavar="N", type=int, nargs="+", help="repetitions of flips and rotation")
+    window.add_argument("--seconds", metavar="S", type=float, default=0.0, help="of each measurement at least")
+    window.add_argument("--epochs", metavar="N", type=int, default=0, help="measure whole epochs instead")
+    parser.add_argument("--passes", metavar="N", type=int, default=0, help="how often each is measured")
+    parser.add_argument("--models", metavar="M", nargs="+", help="torchvision's models to train, such as resnet18")
+    parser.add_argument("--loads", metavar="N", type=int, nargs="+", help="how often flips and rotation are repeated")
     engines = "torchvision, dali, dali-fused, synthetic …; the others are compared with the first"
     parser.add_argument("--engines", metavar="E", nargs="+", help=engines)
-    parser.add_argument("--batch", metavar="N", type=int, default=0, help="samples in a batch, instead of the preset's")
+    parser.add_argument("--batch", metavar="N", type=int, default=0, help="images in a batch")
     parser.add_argument(
         "--workers", metavar="N", type=int, default=0, help="workers or threads (default: one per core)"
     )
-    parser.add_argument("--images", metavar="N", type=int, default=0, help="of the demo set")
-    parser.add_argument("--price", metavar="P", help="of an hour of this machine, such as 2.50€: cost per epoch")
-    parser.add_argument("--again", action="store_true", help="measure what is done, too")
-    parser.add_argument("--json", action="store_true", help="the result as JSON, for other programs")
-    compared = (
-        "the ratios of two sweeps of one grid, by their folders; exit status 1 where one differs by more than 10 %%"
+    parser.add_argument("--images", metavar="N", type=int, default=0, help="made where there is no --data")
+    parser.add_argument(
+        "--price", metavar="P", help="of an hour of this machine, such as 2.50€: adds the cost of an epoch"
     )
+    parser.add_argument("--again", action="store_true", help="begin anew, also what is measured already")
+    parser.add_argument("--json", action="store_true", help="the result as JSON, for other programs")
+    compared = "instead: compare two sweeps of one table, by folder; exit status 1 where one differs by more than 10 %%"
     parser.add_argument("--compare", metavar=("A", "B"), nargs=2, type=Path, help=compared)
 
 
 def command(options: argparse.Namespace) -> int:
     """Run the sweep, or compare two. Exit status 0, or 1 where a cell was not measured or differs."""
-    from .sweep_command import STOPPED, compared, default_folder, is_short, sweep
+    from .sweep_command import STOPPED, compared, default_folder, sweep
     from .sweep_file import read
 
     if options.compare is not None:
@@ -58,9 +61,9 @@ def command(options: argparse.Namespace) -> int:
     names = ("data", "output", "short", "full", "seconds", "epochs", "passes", "models", "loads", "engines", "batch",
              "workers", "images", "price", "again")  # fmt: skip
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
-    chosen["short"] = is_short(options.short, full=options.full)
-    default = default_folder(options.preset, short=chosen["short"], full=options.full)
-    folder = chosen["output"] = options.output or Path(default)
+    folder = chosen["output"] = options.output or Path(
+        default_folder(options.preset, short=options.short, full=options.full)
+    )
     try:
         swept = sweep(options.preset, **chosen)
     except KeyboardInterrupt:

@@ -22,7 +22,7 @@ from .histograms import Drawn, drawn
 from .presets import PRESETS
 from .published import PUBLISHED
 from .sweep_file import PAGE
-from .sweep_summary import failed, predicted, said_of_signs, sentence
+from .sweep_summary import exactness, failed, predicted, said_of_signs, sentence
 from .table_cells import Cell, Figures, cells
 
 HERE = Path(__file__).parent
@@ -51,6 +51,7 @@ def render(content: dict[str, Any], price: float | None = None, currency: str = 
         versions=content["versions"],
         sentence=sentence(found),
         signs=said_of_signs(found),
+        exact=exactness(content, found),
         failed=failed(found),
         rows=found,
         engines=_engines(found),

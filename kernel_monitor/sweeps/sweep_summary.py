@@ -105,7 +105,9 @@ def table(content: Mapping[str, Any], price: float | None = None, currency: str 
 
 def closing(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> list[str]:
     """The sentences below the table: result, predicted signs, the empty epoch, and what failed."""
-    lines = [sentence(found), *([] if content["grid"].get("full", True) else [quick(content["grid"])])]
+    lines = [sentence(found)]
+    if (exact := exactness(content, found)) is not None:
+        lines.append(exact)
     if (said := said_of_signs(found)) is not None:
         lines.append(said)
     empty = content.get("empty_epoch")
@@ -114,10 +116,19 @@ def closing(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> list
     return lines
 
 
-def quick(grid: Mapping[str, Any]) -> str:
-    """What the quick form is, and how to measure more."""
-    windows = f"{plural(grid['passes'], 'window')} of {number(grid['seconds'])} s for each cell"
-    return f"This is the quick form: {windows}; the noise says how exact that is. More with --full (full=True)."
+def exactness(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> str | None:
+    """How exact the quick form is; None of a full sweep."""
+    grid = content["grid"]
+    if not grid.get("quick"):
+        return None
+    window = plural(grid["epochs"], "epoch") if grid["epochs"] else f"{grid['seconds']:g} s"
+    words = f"This is the quick form: {plural(grid['passes'], 'measurement')} of {window} for each engine of a row."
+    known = sorted(cell.noise for row in found for cell in row if math.isfinite(cell.noise))
+    if known:
+        low, high = (number(100 * share) for share in (known[0], known[-1]))
+        span = low if low == high else f"{low} to {high}"
+        words += f" Its savings are exact to ± {span} percentage points (the column noise)."
+    return f"{words} More exact: --full, in Python full=True."
 
 
 def predicted(cell: Cell) -> str:

@@ -171,8 +171,8 @@ def test_nothing_is_cut_without_a_tooltip(running: Lab, pixels: int) -> None:
         assert running.page.evaluate(CUT, SIDEBAR) == []
         # What is left out of a line is in its title.
         assert "ms" in str(dashboard.locator(".km-verdict-line").get_attribute("title"))
-        assert "data wait" in str(strip.locator("summary").get_attribute("title"))
-        expect(strip.locator("summary")).not_to_contain_text("data wait", use_inner_text=True)
+        assert "CPU p95" in str(strip.locator("summary").get_attribute("title"))
+        expect(strip.locator("summary")).not_to_contain_text("CPU p95", use_inner_text=True)
         expect(dashboard.locator(".km-verdict-line")).to_contain_text(re.compile(r"\d %"), use_inner_text=True)
         for opened in (dashboard.locator(".km-verdict summary"), strip.locator("summary")):
             opened.click()

@@ -303,7 +303,10 @@ def test_the_published_table_is_measured_with_what_was_delivered(published_table
     assert re.search(
         r"^epoch 2: 0\.0\d+ s, 0 samples; delivered 0 samples", published_tables.of_cell("empty"), re.MULTILINE
     )
-    assert (published_tables.folder / "sweep-sagemaker-dali-short" / "index.html").exists()
+    assert (published_tables.folder / "sweep-sagemaker-dali-quick" / "index.html").exists()
+    assert "0 of 4 passes" in table
+    assert " left" in table
+    assert re.search(r"This is the quick form: 2 measurements of 0.5 s .* exact to ± [\d.]+", table)
 
 
 def test_a_loop_of_ones_own_is_swept(published_tables: Run) -> None:

@@ -12,9 +12,8 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.sweeps.grid import backend_of, fused_of, order_of
 from kernel_monitor.sweeps.presets import Choice, preset
 from kernel_monitor.sweeps.progress_line import Progress
-from kernel_monitor.sweeps.sweep_command import BESIDE_S
 from kernel_monitor.sweeps.sweep_file import begin, read
-from kernel_monitor.sweeps.sweep_summary import quick, sentence
+from kernel_monitor.sweeps.sweep_summary import exactness, sentence
 from kernel_monitor.sweeps.table_cells import cells, noise_of, ratios, sign_right, signs
 
 
@@ -37,36 +36,47 @@ def content(*passes: dict[str, Any], **choice: Any) -> dict[str, Any]:
 
 
 def test_the_published_grid_is_three_models_at_four_loads_with_two_engines() -> None:
-    found = grid("sagemaker-dali", short=True, full=True)
+    found = grid("sagemaker-dali", short=True)
     assert [row.name for row in found.rows][:2] == ["resnet18 · load 1", "resnet18 · load 4"]
     assert sum(len(row.engines) for row in found.rows) == 24
     assert {row.load for row in found.rows} == {1, 4, 8, 12}
     assert {row.engines for row in found.rows} == {("torchvision", "dali-cpu")}
     assert found.empty_epoch
-    assert (found.passes, grid("sagemaker-dali", full=True).passes) == (4, 2)
-    whole = grid("sagemaker-dali", gpu=True, full=True)
+    assert (found.passes, grid("sagemaker-dali").passes) == (4, 2)
+    whole = grid("sagemaker-dali", gpu=True)
     assert {row.engines for row in whole.rows} == {("torchvision", "dali-gpu")}
     assert {(row.batch, row.resize, row.crop) for row in whole.rows} == {(32, 256, 224)}
 
 
-def test_by_default_it_is_quick_and_says_so() -> None:
-    found = grid("sagemaker-dali", short=True)
-    assert [row.load for row in found.rows] == [1, 12] * 2
-    windows = sum(len(row.engines) for row in found.rows) * found.passes
-    assert windows * (found.seconds + BESIDE_S) < 120
-    assert "quick form: 2 windows of 3 s for each cell" in quick(found.to_json())
-    assert grid("sagemaker-dali", loads=[4], seconds=9, passes=3).seconds == 9  # what is asked for is done
+def test_the_quick_form_has_fewer_rows_and_shorter_windows_and_says_how_exact_it_is() -> None:
+    quick, full = grid("sagemaker-dali", short=True, quick=True), grid("sagemaker-dali", short=True)
+    assert {row.load for row in quick.rows} == {1, 12}
+    assert {row.model for row in quick.rows} == {row.model for row in full.rows}
+
+    def seconds(one: Any) -> float:
+        return float(one.passes * one.seconds * sum(len(row.engines) for row in one.rows))
+
+    assert seconds(quick) <= seconds(full) / 5
+    windows = [{"torchvision": window(100), "dali-cpu": window(rate)} for rate in (200, 125)]
+    made = content(*({"windows": one} for one in windows), short=True, quick=True)
+    said = exactness(made, cells(made))
+    assert said is not None
+    assert "2 measurements of 2 s" in said
+    assert "exact to ± 30 percentage points" in said  # 50 % and 20 % were saved
+    assert "full=True" in said
+    assert exactness(content(short=True), []) is None
 
 
-def test_the_time_left_is_said_from_the_first_line_on(capsys: pytest.CaptureFixture[str]) -> None:
-    line = Progress(12, 0, pass_s=10.0)
-    line._live = False  # as in a log file
-    line.cell("resnet18 · load 1, starting")
-    line.finished()
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("0 of 12 passes · resnet18 · load 1, starting · about 2 min left")
-    assert "1 of 12 passes" in second
-    assert "left" in second
+def test_the_time_left_is_known_before_the_first_pass_and_a_log_gets_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = Progress(4, 0, expected=10.0)
+    line.cell("resnet18 · load 1, torchvision")
+    for _ in range(1000):
+        line.tell()
+    said = capsys.readouterr().err
+    assert said.endswith("0 of 4 passes · resnet18 · load 1, torchvision · about 40 s left\n")
+    assert said.count("\n") == 1
 
 
 def test_the_case_study_has_the_fused_decode_apart_from_the_other() -> None:
@@ -107,8 +117,8 @@ def test_a_folder_keeps_to_its_grid(tmp_path: Path) -> None:
     first = grid("sagemaker-dali", short=True)
     begin(tmp_path, first, {}).add({"row": first.rows[0].name, "number": 1, "windows": {}, "predicted": {}})
     assert begin(tmp_path, first, {}).has(first.rows[0].name, 1)
-    with pytest.raises(MonitorError, match=r"another grid.*seconds: 3\.0 there, 2 now.*--again"):
-        begin(tmp_path, grid("sagemaker-dali", short=True, seconds=2), {})
+    with pytest.raises(MonitorError, match=r"another grid.*seconds: 4\.0 there, 3 now.*--again"):
+        begin(tmp_path, grid("sagemaker-dali", short=True, seconds=3), {})
     assert not begin(tmp_path, first, {}, again=True).passes
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(MonitorError, match="cannot be read"):

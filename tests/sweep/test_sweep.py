@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,12 @@ def test_every_time_has_what_was_delivered_for_it(swept: Swept, row: str, engine
     assert found["seconds"] / found["steps"] == pytest.approx(found["step"] / 1e3, rel=0.25)
 
 
+def test_its_progress_and_the_time_left_are_shown_from_the_beginning(swept: Swept) -> None:
+    first, *_, last = swept.said.splitlines()
+    assert re.search(r"^\[·+\] 0 of 4 passes · starting · about \d+ s left$", first)
+    assert last == "4 of 4 passes are measured"
+
+
 def test_an_engine_that_there_is_not_is_named_and_the_others_go_on(swept: Swept) -> None:
     assert swept.status == 1
     for row in ("resnet18 · load 1", "resnet18 · load 2"):
@@ -150,6 +157,7 @@ def test_the_page_shows_it_all_and_asks_for_nothing(page: tuple[Page, list[str]]
         for engine in ENGINES[:2]:
             assert f"{swept.cell(row, engine)['samples']:,} samples delivered" in text
     assert "there is no such engine" in text
+    assert "This is the quick form: 2 measurements of 0.4 s" in text
     assert f"Flagged: epoch 2 delivered 0 samples; epoch 1 delivered {IMAGES}." in text
     assert "images of “pictures”" in text
     assert "115.23" in text or "115" in text  # published

@@ -31,7 +31,7 @@ def starved(**changes: Any) -> Snapshot:
 def test_a_starved_loop_is_input_bound_with_its_figures_and_counts() -> None:
     found = analyse(starved())
     assert found.verdict.kind == "input-bound"
-    assert "60 % of each step is waiting for data (60 of 100 ms, 1,1" in found.verdict.sentence
+    assert "60 % of each step (60 of 100 ms, 1,1" in found.verdict.sentence
     assert found.verdict.shares == pytest.approx({"wait": 0.6, "copy": 0.02, "compute": 0.33, "other": 0.05}, abs=0.002)
     loader = next(one for one in found.verdict.gains if one.action == "loader")
     assert loader.low == pytest.approx(0.6, abs=0.01)

@@ -175,31 +175,34 @@ NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "ava
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (
-            {"kind": "compute-bound", "wait": 0.001},
-            "would not speed this loop up: waiting for data is 1 % of its step",
-        ),
-        ({"kind": "undetermined"}, "not clear yet whether it waits"),
+        ({"kind": "compute-bound", "wait": 0.001}, "Nothing to do: 1 % of the step is waiting"),
+        ({"kind": "undetermined"}, "not clear yet"),
         ({"states": knobs(2), "busy": 50.0}, "Raise the workers from 2 to 4"),
         ({"states": knobs(4), "busy": 50.0}, "most likely the storage"),
         (
             {"states": knobs(4), "busy": 99.0, "gains": FASTER},
-            "with it the loop should be 1.5 to 2.2 × faster.",
+            "expected to run 1.5 to 2.2 × faster",
         ),
-        ({"states": knobs(4), "busy": 99.0}, "Press Diagnose: it measures dali-cpu in this loop."),
+        ({"states": knobs(4), "busy": 99.0}, "Press Diagnose to measure the other engines in this loop."),
         (
             {"states": knobs(4), "busy": 99.0, "gains": SLOWER},
-            "with dali-cpu the loop should be 1.6 to 1.9 × slower.",
+            "Keep torchvision: dali-cpu is expected",
         ),
-        ({"states": knobs(4), "busy": 99.0, "gains": SLOWER, "workers": 320.0}, "About 8 cores feed this loop"),
+        (
+            {"states": knobs(4), "busy": 99.0, "gains": SLOWER, "workers": 320.0},
+            "takes about 8 cores to feed",
+        ),
         ({"states": knobs(1, "dali-cpu"), "busy": 30.0, "cpus": 8}, "Raise the threads from 2 to 8"),
         (
             {"states": knobs(2, "dali-cpu", backends=NO_DALI[1:]), "busy": 99.0},
-            "more CPU cores for each GPU; how many is not known",
+            "more CPU cores for each GPU; how many it takes is not known",
         ),
         ({"states": knobs(None, "loader"), "busy": 99.0}, "Wrap the DataLoader with switchable(loader)"),
-        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 320.0}, "About 8 cores feed this loop"),
-        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 120.0}, "They are enough by this estimate"),
+        (
+            {"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 320.0},
+            "takes about 8 cores to feed",
+        ),
+        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 120.0}, "These should be enough"),
         ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 399.0, "wait": 0.0985}, "CPU machines beside"),
     ],
 )

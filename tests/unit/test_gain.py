@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis.gains import Resources, gains, speed
-from kernel_monitor.analysis.results import Segment
+from kernel_monitor.analysis.gains import Resources, gains
+from kernel_monitor.analysis.results import Gain, Segment, faster
 from kernel_monitor.analysis.step_times import of_steps
 from kernel_monitor.store.steps import STEP
 
@@ -134,11 +136,11 @@ def calibration(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "resources", "state", "words"),
     [
-        ({}, {}, {}, "not decoded any of your files"),
-        ({}, {}, {"expected": {"dali-cpu": {"AMD": 0.55}}}, "not decoded any of your files"),  # an old recording
-        ({}, {}, calibration(state="running"), "32 of your files are being measured"),
+        ({}, {}, {}, "not tried on your files yet"),
+        ({}, {}, {"expected": {"dali-cpu": {"AMD": 0.55}}}, "not tried on your files yet"),  # an old recording
+        ({}, {}, calibration(state="running"), "being tried on 32 of your files"),
         ({}, {}, calibration(reason="DALI failed: no memory"), "DALI failed: no memory"),
-        ({}, {}, calibration(seconds=math.nan), "not decoded any of your files"),
+        ({}, {}, calibration(seconds=math.nan), "not tried on your files yet"),
         ({}, {"workers_s": math.nan}, calibrated(0.08), "workers was not measured"),
         ({}, {"workers_s": 0.02, "busy": 0.2}, calibrated(0.08), "wait for files"),
         ({"backend": "dali-gpu"}, {}, calibrated(0.08), "cannot be separated"),
@@ -160,21 +162,15 @@ def test_dali_gpu_is_left_to_diagnose() -> None:
     assert any("dali-gpu" in one and "Diagnose" in one for one in found.unknown)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [
-        (0.1, 0.5, "1.1 to 2.0 × faster"),
-        (0.5, 0.5, "2.0 × faster"),
-        (-0.3, 0.16, "between 1.3 × slower and 1.2 × faster"),
-        (-0.3, 0.01, "up to 1.3 × slower"),
-        (0.01, 0.23, "up to 1.3 × faster"),
-        (-1.0, -0.09, "1.1 to 2.0 × slower"),
-        (0.9, 1.0, "10 to 100 × faster"),
-        (-0.01, 0.02, "about as fast"),
-        (math.nan, 0.2, "not known"),
-        (0.324, None, "1.48 × faster"),
-        (-0.5, None, "1.50 × slower"),
-    ],
-)
-def test_a_share_saved_is_said_as_a_factor(low: float, high: float | None, words: str) -> None:
-    assert speed(low, high) == words
+def test_a_gain_is_a_factor_in_words_as_on_the_page() -> None:
+    """vitest reads the same table (widgets/tests/cost.test.ts)."""
+    table = json.loads((Path(__file__).parents[1] / "wire" / "faster.json").read_text("utf-8"))
+    assert [faster(low, high) for low, high, _ in table] == [words for _, _, words in table]
+
+
+def test_what_was_tried_is_not_called_expected() -> None:
+    tried = Gain("dali-cpu", 0.2, 0.4, measured=0.324, by="switch")
+    assert tried.words == "dali-cpu: measured 1.48 × faster"
+    unsure = replace(tried, low=-20.0, high=0.7)
+    assert unsure.words == "dali-cpu: measured 1.48 × faster, but the steps vary too much to be sure"
+    assert replace(tried, by="").words == "dali-cpu: expected 1.25 to 1.67 × faster; measured 1.48 × faster"

@@ -61,9 +61,13 @@ def test_a_swap_that_slows_the_training_down_is_said_with_its_figures_and_what_t
     found = after(swapped())
     assert (found.state, found.severity, found.segment) == ("fired", "warning", "train/2")
     text = found.evidence[0].text
-    assert text.startswith("The swap from torchvision to dali-cpu made the training's own steps 12 % longer (1")
-    assert "% by the spread of the steps: 100.0 → 111." in text or "% by the spread of the steps: 99." in text
-    assert "the whole step is 24 % shorter all the same (" in text
+    assert text.startswith("The swap from torchvision to dali-cpu made the training's own steps 1.12 × slower (")
+    assert (
+        "× slower by the spread of the steps: 100.0 → 111." in text
+        or "× slower by the spread of the steps: 99." in text
+    )
+    assert "as a whole the loop runs 1.31 × faster (" in text
+    assert ", and could be faster still." in text
     assert found.evidence[0].value == pytest.approx(12, abs=1)
     assert found.evidence[1].text == "CPU p50 95 %, p95 95 % since the change; p50 70 %, p95 70 % before it"
     assert found.advice == "Fewer threads: loader.set(threads=2) instead of 4."  # 4 cores, of which training takes 1.3
@@ -76,7 +80,7 @@ def test_it_stands_with_the_verdict_in_text_report_and_json() -> None:
     snapshot = swapped()
     analysis = analyse(snapshot)
     (warning,) = analysis.verdict.warnings
-    assert warning.startswith("The swap from torchvision to dali-cpu made the training's own steps 12 % longer")
+    assert warning.startswith("The swap from torchvision to dali-cpu made the training's own steps 1.12 ×")
     assert warning.endswith("before it. Fewer threads: loader.set(threads=2) instead of 4.")
     assert analysis.verdicts[0].warnings == ()
     text = " ".join(analysis_text(analysis).split())
@@ -89,8 +93,8 @@ def test_it_stands_with_the_verdict_in_text_report_and_json() -> None:
 
 def test_a_whole_step_that_became_longer_is_said() -> None:
     text = after(swapped(own=0.16, wait=0.04)).evidence[0].text
-    assert "made the training's own steps 61 % longer (60 to 62 % by" in text
-    assert "; the whole step is 25 % longer (" in text
+    assert "made the training's own steps 1.61 × slower (1.60 to 1.62 × slower by" in text
+    assert "; as a whole the loop runs 1.25 × slower (" in text
     assert "; the whole step is as long as before (" in after(swapped(own=0.15)).evidence[0].text
 
 
@@ -111,7 +115,7 @@ def test_a_turned_knob_is_judged_as_a_swap_and_its_old_value_advised() -> None:
              for time, threads in ((0.01, 1), (40.1, 4))]  # fmt: skip
     found = after(swapped(events=knobs))
     assert found.state == "fired"
-    assert found.evidence[0].text.startswith("Turning threads from 1 to 4 made the training's own steps 12 % longer")
+    assert found.evidence[0].text.startswith("Turning threads from 1 to 4 made the training's own steps 1.12 ×")
     assert found.advice == "Fewer threads: loader.set(threads=1) instead of 4."
 
 
@@ -147,8 +151,8 @@ REPLAYED = {"events": [switch(40.2, "synthetic", "dali-cpu", asked=40.0)]}
         (to("dali-cpu", OTHER), "one change alone"),
         ({"gpus": 1}, "the GPU's own times"),
         ({"busy": math.nan}, "samples of CPU: 0 of the 10"),
-        ({"series": STOLEN}, "a processor of one's own: the hypervisor gave 0 %"),
-        ({"kernel": 130.0}, "a machine of one's own: other programs took 1.0 cores more"),
+        ({"series": STOLEN}, "a processor to itself: the hypervisor gave 0 %"),
+        ({"kernel": 130.0}, "a machine to itself: other programs took 1.0 cores more"),
     ],
     ids=["few", "size", "evaluation", "replayed", "dali-gpu", "another", "gpu", "cpu", "steal", "others"],
 )

@@ -16,6 +16,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
 from kernel_monitor.ipython.answers import summary_rows
+from kernel_monitor.ipython.magics import COMMANDS
 
 
 @pytest.fixture
@@ -66,9 +67,13 @@ def test_without_a_page_there_is_no_sidebar(shell: InteractiveShell, capsys: pyt
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("sidbar", r"^There is no %monitor sidbar. Did you mean %monitor sidebar\? %monitor help lists the commands.$"),
-        ("hepl", r"Did you mean %monitor help\?"),
-        ("xyzzy", r"^There is no %monitor xyzzy. %monitor help lists the commands.$"),
+        ("dance", "There is no %monitor dance. %monitor help names all commands."),
+        ("sidbar", "There is no %monitor sidbar: did you mean %monitor sidebar\\?"),
+        ("exprt run.html", "did you mean %monitor export\\?"),
+        ("export --opn run.html", "there is no '--opn' here. It is called as %monitor export PATH"),
+        ("export", "required: path. It is called as %monitor export PATH"),
+        ("switch dali --loadr train", "there is no '--loadr': did you mean --loader\\?"),
+        ("start --intervall 1", "did you mean --interval\\?"),
         ("start --interval 0.001", "between 0.05 and 60"),
         ("start --interval soon", "invalid float"),
         ("start --history 5", "between 60 and 3600"),
@@ -82,13 +87,19 @@ def test_without_a_page_there_is_no_sidebar(shell: InteractiveShell, capsys: pyt
         ("set workers=4", "no switchable loader"),
         ("set", "required"),
         ("set workers=many", "workers is a whole number, not 'many'"),
-        ("set wrokers=4", "'wrokers=4' is none of workers=N, prefetch=N, threads=N"),
+        ("set wrokers=4", "'wrokers=4' is none of workers=N, prefetch=N, threads=N: did you mean workers=4\\?"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence(shell: InteractiveShell, line: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says) as raised:
+    with pytest.raises(UsageError, match=says) as caught:
         shell.run_line_magic("monitor", line)
-    assert "\n" not in str(raised.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_its_usage(shell: InteractiveShell, command: str) -> None:
+    with pytest.raises(UsageError, match=f"^%monitor {command}|did you mean"):
+        shell.run_line_magic("monitor", f"{command} --zzz")
 
 
 def test_an_interval_can_be_changed_while_running(shell: InteractiveShell) -> None:
@@ -148,6 +159,27 @@ def test_synthetic_needs_a_yes(shell: InteractiveShell, train: Any, capsys: pyte
     shell.run_line_magic("monitor", command)
     assert "my train: switching to synthetic" in capsys.readouterr().out
     assert train.state()["wanted"] == "synthetic"
+
+
+def test_a_loader_that_has_ended_is_told_of_in_the_past_tense(
+    shell: InteractiveShell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from torch.utils.data import DataLoader
+
+    from kernel_monitor import watch_loader
+
+    shell.run_line_magic("monitor", "start --interval 0.05")
+    loop = watch_loader(DataLoader([*range(8)], batch_size=2), name="short")  # type: ignore[arg-type]
+    for _ in loop:
+        pass
+    wait_for_samples()
+    del loop
+    gc.collect()
+    wait_for_samples()
+    capsys.readouterr()
+    shell.run_line_magic("monitor", "status")
+    assert re.search(r"^short: has ended, was on \S+$", capsys.readouterr().out, re.MULTILINE)
+    assert "has ended, was on" in str(summary_rows(monitor))
 
 
 def test_the_summary_tells_of_replaced_samples(shell: InteractiveShell, train: Any) -> None:

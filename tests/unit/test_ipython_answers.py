@@ -99,7 +99,7 @@ def test_the_verdict_in_words() -> None:
         segment="train/1",
         sentence="Steps wait 40 ms of 100 ms for their batch (200 steps).",
         advised=(Advice("Try dali-cpu."),),
-        missing=("the phases of a step, by monitor.watch(model, optimizer)",),
+        missing=("phases: monitor.watch(model, optimizer)",),
         gains=(Gain("loader", 0.4, 0.4), Gain("dali-cpu", 0.1, 0.25, basis="Work is conserved.")),
     )
     findings = (
@@ -113,13 +113,13 @@ def test_the_verdict_in_words() -> None:
         "train/1: input-bound",
         "  why     Steps wait 40 ms of 100 ms for their batch (200 steps).",
         "  next    Try dali-cpu.",
-        "  gain    with data that is always ready: expected 1.7 × faster.",
-        "  gain    dali-cpu: expected 1.1 to 1.3 × faster. Work is conserved.",
+        "  gain    Without any wait for data: expected 1.67 × faster.",
+        "  gain    dali-cpu: expected 1.11 to 1.33 × faster. Work is conserved.",
         "  rule    CPU bottleneck (warning): CPU over 90 %",
         "  rule    Odd (note): of this",
         "  rule    Odd (note, val/1): of another",
-        "  unknown the phases of a step, by monitor.watch(model, optimizer)",
-        "  note    No GPU was measured.",
+        "  needs   phases: monitor.watch(model, optimizer)",
+        "  cannot  No GPU was measured.",
     ]
 
 

@@ -126,14 +126,14 @@ def test_a_command_goes_to_each_rank_until_it_answers() -> None:
     job.loaders.switch(LOADER, "dali", job.ranks)
     sent = {"id": 1, "loader": "loader-7", "do": "switch", "backend": "dali"}
     assert job.hear(0)["commands"] == [sent]
-    assert (job.state()["status"], job.state()["wanted"]) == ("dali on 0 of 2 ranks", "dali-cpu")
+    assert (job.state()["status"], job.state()["wanted"]) == ("dali-cpu on 0 of 2 ranks", "dali-cpu")
     assert job.hear(0, state(wanted="dali-cpu"), handled={1: None})["commands"] == []
     assert job.loaders.settled(job.ranks) == []
     job.hear(0, state(backend="dali-cpu"), handled={1: None})
-    assert job.state()["status"] == "dali on 1 of 2 ranks"
+    assert job.state()["status"] == "dali-cpu on 1 of 2 ranks"
     assert job.hear(1)["commands"] == [sent]
     job.hear(1, handled={1: "DALI cannot decode them."})
-    words = "dali on 1 of 2 ranks; rank 1 stays on torchvision: DALI cannot decode them."
+    words = "dali-cpu on 1 of 2 ranks; rank 1 stays on torchvision: DALI cannot decode them."
     assert (job.state()["status"], job.state()["wanted"]) == (words, None)
     assert job.loaders.settled(job.ranks) == [((1, "train"), words)]
     assert job.loaders.settled(job.ranks) == []
@@ -141,6 +141,24 @@ def test_a_command_goes_to_each_rank_until_it_answers() -> None:
     job.loaders.switch(LOADER, "dali-cpu", job.ranks)
     job.loaders.switch(LOADER, "torchvision", job.ranks)
     assert [command["backend"] for command in job.hear(0, state(backend="dali-cpu"))["commands"]] == ["torchvision"]
+
+
+@pytest.mark.parametrize(
+    ("engines", "words"),
+    [
+        (("dali-cpu", "dali-cpu"), "dali-cpu on 2 ranks"),
+        (("dali-gpu", "dali-cpu"), "dali-gpu on 1, dali-cpu on 1 of 2 ranks"),
+    ],
+)
+def test_the_engines_that_run_are_named_where_dali_was_asked_for(engines: tuple[str, str], words: str) -> None:
+    job = Job()
+    for rank in (0, 1):
+        job.hear(rank)
+    job.loaders.switch(LOADER, "dali", job.ranks)
+    for rank, backend in enumerate(engines):
+        job.hear(rank, state(backend=backend), handled={1: None})
+    assert job.state()["status"] == words
+    assert job.loaders.settled(job.ranks) == [((1, "train"), words)]  # the text of the marker
 
 
 def test_a_rank_that_ends_or_starts_again_is_not_waited_for() -> None:

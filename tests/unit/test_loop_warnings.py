@@ -47,7 +47,7 @@ def test_a_swap_is_warned_of_while_the_loop_runs_in_the_reports_words() -> None:
     assert found is not None
     (said,) = analyse(snapshot).verdict.warnings
     assert found["warnings"] == [said]
-    assert said.startswith("The swap from torchvision to dali-cpu made the training's own steps 12 % longer")
+    assert said.startswith("The swap from torchvision to dali-cpu made the training's own steps 1.12 ×")
 
 
 def test_a_swap_is_judged_by_a_minute_on_each_side_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

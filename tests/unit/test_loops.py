@@ -193,7 +193,7 @@ def test_a_loop_that_takes_turns_with_a_training_is_not_advised_upon() -> None:
     told = live_verdict(rows_of(snapshot), snapshot.steps, (), snapshot.loaders)
     assert told is not None
     assert told["loader"] == TRAIN, "though the evaluation runs"
-    assert told["sentence"].endswith(" Measured over the last 60 s.")
+    assert told["sentence"].endswith(" That is of the last 60 s.")
     aside = live_verdict(rows_of(snapshot), snapshot.steps, (), snapshot.loaders, loader=VAL)
     assert aside is not None
     assert aside["offer"] is None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.results import faster
 from kernel_monitor.protocol.analysis_states import OfferState
 from kernel_monitor.runtime.current_verdict import PERIOD_S
 from kernel_monitor.runtime.offers import BOUND_S, OVER_S, Offers
@@ -51,8 +52,8 @@ def test_what_is_predicted_to_be_faster_is_offered_with_the_prediction() -> None
     assert one is not None
     assert one["engine"] == "dali-cpu"
     assert 0.2 < one["gain"]["low"] < one["gain"]["high"] < 0.7
-    low, high = (f"{1 / (1 - one['gain'][side]):.1f}" for side in ("low", "high"))
-    assert one["advice"] == f"dali-cpu is ready: with it the loop should be {low} to {high} × faster."
+    words = faster(one["gain"]["low"], one["gain"]["high"])
+    assert one["advice"] == f"dali-cpu is ready: it is expected to run {words} than torchvision."
     assert one["advised"][0]["points"] == [{"about": "engine", "target": "dali-cpu", "stance": "for"}]
 
 
@@ -60,13 +61,12 @@ def test_what_was_measured_goes_before_it() -> None:
     rates = {"torchvision": (320.0, 0.02), "dali-cpu": (500.0, 0.02)}
     one = offered(starved(diagnosed(rates, "torchvision", 5.0, 20.0)))
     assert one is not None
-    words = "dali-cpu is ready: the loop was 1.56 × faster with it than with torchvision, as Diagnose measured."
-    assert one["advice"] == words
+    assert one["advice"] == "dali-cpu is ready: Diagnose measured it 1.56 × faster than torchvision."
     events = (switch(12.0, "torchvision", "dali-cpu"), switch(24.0, "dali-cpu", "torchvision"))
     runs = [Run(0, 12, 0.1, 0.08), Run(12, 24, 0.06, 0.04), Run(24, 40, 0.1, 0.08)]
     one = offered(starved(*events, runs=runs))
     assert one is not None
-    assert one["advice"] == "dali-cpu is ready: the loop was 1.67 × faster with it than with torchvision."
+    assert one["advice"] == "dali-cpu is ready: it ran 1.67 × faster than torchvision in this loop."
 
 
 @pytest.mark.parametrize("rate", [200.0, 321.0])
@@ -84,15 +84,15 @@ def test_what_is_predicted_to_be_slower_or_hardly_faster_is_not_offered() -> Non
 def test_a_prediction_that_leaves_room_for_a_loss_says_so() -> None:
     one = offered(starved(states=[calibrated(0.82 * LOADING, error=0.28 * LOADING)]))
     assert one is not None
-    assert one["advice"].startswith("dali-cpu is ready: with it the loop should be between 1.")
-    assert one["advice"].endswith(" × faster. Try it: the way back is one click.")
+    assert one["advice"].startswith("dali-cpu is ready: it is expected to run between ")
+    assert one["advice"].endswith(" × faster than torchvision. Try it: the way back is one click.")
     assert one["advised"][0]["points"][0]["stance"] == "neutral"
 
 
 def test_without_a_prediction_it_is_offered_in_words_that_say_so() -> None:
     one = offered(starved(states=[{}]))
     assert one is not None
-    words = "dali-cpu is ready, and was not measured in this loop yet. Try it: the way back is one click."
+    words = "dali-cpu is ready. It is not measured in this loop yet: try it, the way back is one click."
     assert (one["advice"], one["gain"]) == (words, None)
     one = offered(starved(states=[{"backends": READY}], **GPU))
     assert one is not None
@@ -107,7 +107,7 @@ def test_an_engine_that_is_being_measured_on_some_files_is_not_offered_before_th
     assert offered(starved(states=[state("running")])) is None
     one = offered(starved(states=[state("failed")]))
     assert one is not None
-    assert "was not measured in this loop yet" in one["advice"]
+    assert "It is not measured in this loop yet" in one["advice"]
 
 
 def test_an_engine_that_leaves_work_to_others_is_not_offered_unmeasured() -> None:

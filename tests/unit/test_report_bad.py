@@ -60,7 +60,7 @@ def test_no_gpu() -> None:
     text = text_of(snapshot)
     assert "no GPU" in text
     assert "GPU utilisation, mean" not in text
-    assert "Could not look" in text
+    assert "Lacked a signal" in text
 
 
 def test_an_unfinished_epoch_is_flagged() -> None:

@@ -169,7 +169,9 @@ def test_a_diagnosis_sets_the_measured_gain_beside_the_predicted_one() -> None:
     assert replay["measured"] == pytest.approx(0.75)
     assert told["best"] == "dali-cpu"
     assert told["synthetic"] is True
-    assert told["sentence"].startswith("dali-cpu is the fastest here, 2.00 × faster than torchvision: torchvision 25")
+    assert told["sentence"].startswith(
+        "dali-cpu is the fastest here, 2.0 × faster than torchvision: torchvision 25 images/s (quartiles 25"
+    )
     assert "50 % of what the loop can take" in told["sentence"]
     assert "CPU p95 70 % → 70 %" in told["sentence"]
     assert [run["backend"] for run in told["runs"]] == ["torchvision", "dali-cpu", "synthetic"]
@@ -183,7 +185,7 @@ def test_what_lies_within_the_spread_is_not_called_faster() -> None:
         for name, more in (("torchvision", []), ("dali-cpu", [(0.0, 0.05)] * 8))
     ]
     assert found(*shaky)["best"] == "dali-cpu"
-    assert found(*shaky)["sentence"].startswith("No engine is clearly faster here than torchvision: dali-cpu")
+    assert found(*shaky)["sentence"].startswith("No engine is clearly faster than torchvision: dali-cpu")
 
 
 def test_the_engine_in_use_may_be_the_fastest() -> None:

@@ -42,14 +42,14 @@ def verdict() -> dict[str, Any]:
         sentence="62 % of each step is waiting for data (48 of 78 ms, 1,204 steps).",
         advised=(
             Advice(
-                "Switch to dali-cpu: that should save 35 to 55 % of the step time.",
+                "Switch to dali-cpu: it is expected to run 1.5 to 2.2 × faster than torchvision.",
                 (Point("engine", "dali-cpu", "for"),),
                 "train <b>/1",
             ),
         ),
         shares={"wait": 0.62, "copy": 0.03, "compute": 0.30, "other": 0.05},
         steps=1204,
-        missing=("the phases of a step, by monitor.watch(model, optimizer)",),
+        missing=("phases: monitor.watch(model, optimizer)",),
         gains=(
             Gain("dali-cpu", 0.35, 0.55, basis="CPU seconds of loading and training over 2 shared cores"),
             Gain("loader", 0.6, 0.62, measured=0.61, basis="without the wait"),
@@ -62,7 +62,7 @@ def verdict() -> dict[str, Any]:
 def offer() -> dict[str, Any]:
     """A switch that is offered, as a frame has it."""
     gain = plain(Gain("dali-cpu", 0.35, 0.55, basis="CPU seconds of loading and training over 2 shared cores"))
-    sentence = "dali-cpu is ready and should save 35 to 55 % of the step time."
+    sentence = "dali-cpu is ready: it is expected to run 1.5 to 2.2 × faster than torchvision."
     return {"loader": LOADER, "source": "torchvision", "engine": "dali-cpu", "sentence": sentence, "gain": gain}
 
 

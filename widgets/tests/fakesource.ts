@@ -34,6 +34,7 @@ export function training(loader: string): AnalysisState {
     diagnosing: null,
     profiling: null,
     ranks: [],
+    main: loader,
     alone: null
   };
 }

@@ -31,7 +31,7 @@ SHARED = {
 }
 MENDED = (
     "Mended: the share is of the samples with a GPU below its threshold, as is said, and not of all; those must be a "
-    "tenth of all, or three samples would do; {cores}; no GPU is no error."
+    "tenth of all, or three samples would do; {cores}; a missing GPU is no error."
 )
 
 
@@ -50,7 +50,7 @@ def io(session: Session, check: Check, segment: Segment) -> Finding:
 
 def _relief(decision: Decision) -> Sequence[Advice]:
     if not decision.waits:
-        words = f"The CPU is full and the GPU idle for another reason than data: the step is {decision.kind}."
+        words = f"The CPU is full and the GPU idles for another reason than data: the step is {decision.kind}."
         return (advice.say(decision, words), *advice.next_step(decision))
     seen = advice.say(decision, "The CPU prepares batches as fast as it can and the GPU waits for them.")
     return (seen, *advice.engines(decision), *([] if decision.engines else [advice.cores(decision)]))
@@ -118,13 +118,13 @@ def low(session: Session, check: Check, segment: Segment) -> Finding:
 
 
 def _headroom(decision: Decision) -> Sequence[Advice]:
-    seen = advice.say(decision, "The GPU could do more.")
+    seen = advice.say(decision, "The GPU has headroom.")
     if decision.withheld is not None:
         return (seen, advice.over(decision))
     if decision.kind == "input-bound":
         return (seen, *advice.next_step(decision))
     if decision.kind == "undetermined":
-        unsettled = "Whether it waits for data is not settled: the verdict says what that takes."
+        unsettled = "It is not clear yet whether it waits for data: the verdict says what to measure."
         return (seen, advice.say(decision, unsettled))
     if not decision.wait > WAITS:
         text = "Larger batches, automatic mixed precision or fewer synchronisations fill it."

@@ -14,7 +14,7 @@ from ..counted_steps import counted
 from ..decision import CLEAR, Decision
 from ..frames import Floats, Places, Steps
 from ..machine_limits import usable_cores
-from ..results import Advice, Finding, Point, Quantiles, Segment
+from ..results import Advice, Finding, Point, Quantiles, Segment, faster
 from ..statistics import finite, quantiles
 from ..step_times import BLOCKS, block_steps, student
 from ..switches import LONGEST_S
@@ -59,7 +59,7 @@ def contention(session: Session, check: Check, segment: Segment) -> Finding:
     slower, busy = check["slower"], loads[1].p95 >= check["cpu"]
     if busy and longer > slower >= low:
         raise SignalMissing(
-            f"more steps: the training's own steps became {_percent(longer)} longer, {_range(low, high)}, which is "
+            f"more steps: the training's own steps became {faster(-longer)}, {_range(low, high)}, which is "
             f"within the spread of {len(before.own):,} and {len(after.own):,} steps",
             samples=samples,
         )
@@ -147,7 +147,7 @@ def _not_explained(session: Session, slower: float, low: float, before: Side, af
         given = [1 - min(0.99, taken / wanted) for taken, wanted in zip(steal, busy, strict=True)]
         if given[1] < given[0] and (1 + low) * given[1] / given[0] - 1 <= slower:
             raise SignalMissing(
-                f"a processor of one's own: the hypervisor gave {steal[0]:.0f} % of it to others before the change and "
+                f"a processor to itself: the hypervisor gave {steal[0]:.0f} % of it to others before the change and "
                 f"{steal[1]:.0f} % since"
             )
     cores = len(frames.cores)
@@ -159,7 +159,7 @@ def _not_explained(session: Session, slower: float, low: float, before: Side, af
     ours = [_average(own[side.rows]) for side in (before, after)]
     more, more_ours = taken[1] - ours[1] - taken[0] + ours[0], ours[1] - ours[0]
     if more > OTHERS and more > more_ours:
-        raise SignalMissing(f"a machine of one's own: other programs took {more:.1f} cores more than before the change")
+        raise SignalMissing(f"a machine to itself: other programs took {more:.1f} cores more than before the change")
 
 
 def _average(values: Floats) -> float:
@@ -205,18 +205,16 @@ def _sentence(before: Side, after: Side, longer: float, low: float, high: float)
     own = [1e3 * float(side.own.mean()) for side in (before, after)]
     figures = f"{own[0]:,.1f} → {own[1]:,.1f} ms without the wait for data, {counts}"
     if longer > 0:
-        text = f"{what} made the training's own steps {_percent(longer)} longer ({_range(low, high)}: {figures})"
+        text = f"{what} made the training's own steps {faster(-longer)} ({_range(low, high)}: {figures})"
     else:
-        text = f"{what} made the training's own steps hardly longer ({figures})"
+        text = f"{what} left the training's own steps as short as they were ({figures})"
     whole = [1e3 * side.step for side in (before, after)]
     saved = 1 - whole[1] / whole[0]
     steps = f"{whole[0]:,.1f} → {whole[1]:,.1f} ms"
     if abs(saved) < CLEAR:
-        return f"{text}; the whole step is as long as before ({steps})."
-    if saved < 0:
-        return f"{text}; the whole step is {_percent(-saved)} longer ({steps})."
-    yet = " all the same" if longer > 0 else ""
-    return f"{text}; the whole step is {_percent(saved)} shorter{yet} ({steps})."
+        return f"{text}; as a whole the loop runs as fast as before ({steps})."
+    yet = ", and could be faster still" if longer > 0 and saved > 0 else ""
+    return f"{text}; as a whole the loop runs {faster(saved)} ({steps}){yet}."
 
 
 def _cpu(loads: Sequence[Quantiles]) -> str:
@@ -242,7 +240,7 @@ def _advised(session: Session, before: Side, after: Side) -> Sequence[Advice]:
 def _alone(before: Side, after: Side, word: str) -> str:
     if after.segment.knobs.get(word) == 1 and after.segment.began_by == "switch":
         one = word.removesuffix("s")
-        return f"There is one {one} only: where the whole step is longer, go back to {before.segment.backend}."
+        return f"There is only one {one}: if the whole step became longer, go back to {before.segment.backend}."
     return "Let fewer processes or threads load."
 
 
@@ -272,7 +270,7 @@ def _percent(share: float) -> str:
 
 
 def _range(low: float, high: float) -> str:
-    return f"{100 * low:.0f} to {100 * high:.0f} % by the spread of the steps"
+    return f"{faster(-high, -low)} by the spread of the steps"
 
 
 RULES = (

@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -135,7 +135,13 @@ class FileTable:
                 self._place(number, path)  # it grows now, not under the threads' feet
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(THREADS, "kernel-monitor-files")
-            found += self._pool.map(lambda file: self.look(*file), files[len(found) :])
+            rest = files[len(found) :]
+            looked: Iterable[Facts]
+            try:
+                looked = self._pool.map(lambda file: self.look(*file), rest)
+            except RuntimeError:  # the main thread has ended, and a thread that trains goes on: Python starts no more
+                looked = [self.look(*file) for file in rest]
+            found += looked
         return found
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ import torch
 from ...errors import BackendUnavailable
 from ..data.file_source import Located
 from ..plan import Slot
-from . import worker_start
+from . import process_end, worker_start
 from .dali_batch import Batches, Issued
 from .dali_graph import explained
 from .engine import Delivery, EngineFailed, Pull
@@ -25,6 +25,7 @@ FAILURES = 3  # errors of DALI in a row that no bad file explains, before the en
 WARM_UP_SEARCH = 64  # files looked at to find some to warm up with
 WARM_UP = 2  # files to warm up with: two sizes show whether a pipeline of the user's own makes them one
 WARM_UPS = 3  # attempts, with other files each
+ENDS = "Python ends"
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,10 @@ class DaliEngine:
         if self._pipeline is not None and not self.broken:
             return
         worker_start.note_dali()
-        self._pipeline = self._build()
+        with process_end.building() as may:
+            if not may:
+                raise EngineFailed(ENDS)
+            self._pipeline = self._build()
         self.broken = False
 
     def start(self, pull: Pull) -> None:
@@ -171,6 +175,8 @@ class DaliEngine:
     def _recover(self) -> Delivery:
         """Build the pipeline anew, issue again what was under way, compute the oldest batch without DALI."""
         error, self._error = self._error, None
+        if process_end.ending():
+            raise EngineFailed(ENDS) from error
         reason = f"DALI failed: {'' if error is None else explained(error)}"
         self._failures += 1
         if self._failures > FAILURES:

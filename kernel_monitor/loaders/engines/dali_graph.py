@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ..transforms.draws import Ints, UInt64s
 from ..transforms.ops.operation import Graph
 from ..transforms.program import Program, arrays
+from . import process_end
 
 NAME, ENCODED = "name", "encoded"  # inputs: the bytes of each file's path, or each file itself; uint8[1-D]
 
@@ -100,6 +101,7 @@ def pipeline(*, batch_size: int, threads: int, device: int | None) -> Any:
     preload()
     from nvidia.dali.pipeline import Pipeline
 
+    process_end.notice()  # again: DALI's own function was registered by this import
     # Depth 1: how many runs are in flight is the engine's own count, and partial batches are just smaller feeds.
     made = Pipeline(
         batch_size=batch_size, num_threads=threads, device_id=device, prefetch_queue_depth=1, exec_dynamic=True

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader
 
 from ..data.keyed_dataset import KeyedDataset
-from . import fork_server
+from . import fork_server, process_end
 from .fork_server import NoWorkers
 from .trial_pickler import Trial, pickled
 
@@ -57,6 +57,7 @@ def ready_for_dali() -> bool:
 
 def note_dali() -> None:
     """DALI's threads exist in this process from now on: nothing is forked from it any more."""
+    process_end.notice()
     with forking:
         _dali_runs.set()
 

@@ -4,36 +4,60 @@ import type { Gain } from './analysis.js';
 import { element, setText } from '../page/dom.js';
 import { isKnown } from './figures.js';
 
-/** Two rates this close to each other are called alike (as in kernel_monitor/analysis/number_text.py). */
-const ALIKE = 0.05;
+/** A change is called at most so many times faster or slower. */
+const MOST_FACTOR = 100;
 
-/** `dali-cpu: expected 1.5 to 2.2 × faster`, or as it was measured: `dali-cpu: measured 1.92 × faster`.
- * @param both - also what was expected of what was measured; else `low` and `high` are the measurement's own spread
- */
-export function gainText({ action, low, high, measured }: Gain, both = false): string {
-  const what = action === 'loader' ? 'with data that is always ready' : action;
-  const known = isKnown(measured);
+/** `dali-cpu: expected 1.54 to 2.2 × faster; measured 1.92 × faster` (its Python half: Gain.words of kernel_monitor/analysis/results.py) */
+export function gainText({ action, low, high, measured, by }: Gain): string {
+  const what = action === 'loader' ? 'Without any wait for data' : action;
+  if (by !== '' && isKnown(measured)) {
+    // The bounds are the spread of the measurement.
+    const isUnsure = isKnown(low) && isKnown(high) && low < 0 && high > 0;
+    const unsure = isUnsure ? ', but the steps vary too much to be sure' : '';
+    return `${what}: measured ${faster(measured)}${unsure}`;
+  }
   const parts = [
-    ...(isKnown(low) && isKnown(high) && (both || !known)
-      ? [`expected ${between(low, high)}`]
-      : []),
-    ...(known ? [`measured ${factor(ratio(measured))}`] : [])
+    ...(isKnown(low) && isKnown(high) ? [`expected ${faster(low, high)}`] : []),
+    ...(isKnown(measured) ? [`measured ${faster(measured)}`] : [])
   ];
   return `${what}: ${parts.length > 0 ? parts.join('; ') : 'not known'}`;
+}
+
+/** A share of the step time saved, or a range of it, as a factor: `1.48 × faster`, `1.20 to 1.60 × slower`. */
+export function faster(low: number, high: number = low): string {
+  const factors = [low, high].map(share =>
+    Math.min(MOST_FACTOR, share < 0 ? 1 - share : 1 / Math.max(1 - share, 1 / MOST_FACTOR))
+  );
+  const digits = Math.max(...factors) >= 2 ? 1 : 2;
+  const [first, last] = factors.map(factor => factor.toFixed(factor >= 10 ? 0 : digits));
+  const [way, other] = [low, high].map(share => (share < 0 ? 'slower' : 'faster'));
+  const same = (1).toFixed(digits);
+  if (first === same && last === same) {
+    return 'as fast';
+  }
+  if (first === last && way === other) {
+    return `${first} × ${way}`;
+  }
+  if (first === same || last === same) {
+    return first === same ? `up to ${last} × ${other}` : `up to ${first} × ${way}`;
+  }
+  if (way !== other) {
+    return `between ${first} × slower and ${last} × faster`;
+  }
+  return way === 'faster' ? `${first} to ${last} × faster` : `${last} to ${first} × slower`;
 }
 
 /** A list of gains, each with how it was computed. */
 export class GainList {
   readonly el = element('ul', 'km-gains');
 
-  /** @param both - see `gainText` */
-  update(gains: readonly Gain[], both = false): void {
+  update(gains: readonly Gain[]): void {
     while (this.el.children.length > gains.length) {
       this.el.lastElementChild!.remove();
     }
     gains.forEach((gain, i) => {
       const line = this.el.children[i] ?? this.el.appendChild(gainLine());
-      setText(line.children[0]!, gainText(gain, both));
+      setText(line.children[0]!, gainText(gain));
       setText(line.children[1]!, gain.basis);
     });
     this.el.hidden = gains.length === 0;
@@ -44,49 +68,4 @@ function gainLine(): HTMLElement {
   const line = element('li');
   line.append(element('span'), element('span', 'km-basis'));
   return line;
-}
-
-/** How many times as fast, for a share of the step time saved. */
-function ratio(saved: number): number {
-  return 1 / Math.max(1 - saved, 0.01);
-}
-
-/** `1.48 × faster` */
-function factor(times: number): string {
-  if (Math.abs(times - 1) < ALIKE) {
-    return `about as fast, ${times.toFixed(2)} ×`;
-  }
-  return times > 1 ? `${times.toFixed(2)} × faster` : `${(1 / times).toFixed(2)} × slower`;
-}
-
-/** `1.1 to 2.0 × faster`, `between 1.3 × slower and 1.2 × faster`, `up to 1.3 × slower`
- * (as `speed` in kernel_monitor/analysis/gains.py).
- */
-function between(low: number, high: number): string {
-  const ends = [ratio(Math.min(low, high)), ratio(Math.max(low, high))] as const;
-  const [least, most] = [times(ends[0]), times(ends[1])];
-  if (least === '1.0' && most === '1.0') {
-    return 'about as fast';
-  }
-  if (least === '1.0' || most === '1.0') {
-    const at = most === '1.0' ? ends[0] : ends[1];
-    return `up to ${times(at)} × ${way(at)}`;
-  }
-  if (ends[0] < 1 && ends[1] > 1) {
-    return `between ${least} × slower and ${most} × faster`;
-  }
-  if (least === most) {
-    return `${least} × ${way(ends[0])}`;
-  }
-  const [first, last] = ends[0] > 1 ? [least, most] : [most, least];
-  return `${first} to ${last} × ${way(ends[0])}`;
-}
-
-function times(rate: number): string {
-  const factor = Math.max(rate, 1 / rate);
-  return factor.toFixed(factor < 9.95 ? 1 : 0);
-}
-
-function way(rate: number): string {
-  return rate > 1 ? 'faster' : 'slower';
 }

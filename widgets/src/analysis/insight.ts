@@ -90,8 +90,9 @@ export class InsightControl {
     const warned = (verdict?.warnings ?? []).map(words => words.replace(/[\d.,]+/g, '')).join('\n');
     if (verdict !== null && this.kind !== null) {
       const isNew = warned !== this.warned && warned !== '';
+      // Without the sentence: its figures would be those of the moment, and stay there to be read later.
       const news = [
-        ...(verdict.kind === this.kind ? [] : [verdictWords(verdict).join('')]),
+        ...(verdict.kind === this.kind ? [] : [verdictWords(verdict)[0]]),
         ...(isNew ? verdict.warnings.map(words => `Careful: ${words}`) : [])
       ];
       if (news.length > 0) {

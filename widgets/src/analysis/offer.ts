@@ -53,7 +53,7 @@ export class OfferView {
     try {
       await this.actions.decline();
     } catch (error) {
-      this.actions.failed(`The offer was not put away: ${errorText(error)}`);
+      this.actions.failed(`The offer could not be declined: ${errorText(error)}`);
     } finally {
       this.busy = false;
     }

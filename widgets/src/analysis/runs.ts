@@ -56,11 +56,9 @@ export class RunsView {
       used.map(k => HEADINGS[k]!),
       rows.map(row => used.map(k => row[k]!))
     );
-    // A measured gain replaces the predicted one.
-    this.gains.update(
-      diagnosis.measured.length > 0 ? diagnosis.measured : diagnosis.predicted,
-      true
-    );
+    // A measured gain replaces the predicted one, whose bounds it has.
+    const measured = diagnosis.measured.map(gain => ({ ...gain, by: '' }));
+    this.gains.update(measured.length > 0 ? measured : diagnosis.predicted);
     const notes = [...(message ? [message] : []), ...cannot];
     this.notes.replaceChildren(...notes.map(note => element('li', '', note)));
     this.notes.hidden = notes.length === 0;

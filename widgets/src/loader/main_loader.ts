@@ -8,9 +8,8 @@ export function mainLoader(
   loaders: readonly LoaderState[],
   analysis: AnalysisState | null
 ): string | null {
-  const judged = analysis?.verdict?.loader ?? [...(analysis?.verdicts.keys() ?? [])].at(-1);
   const main =
-    loaders.find(({ id, ended }) => id === judged && ended !== true) ??
+    loaders.find(({ id, ended }) => id === analysis?.main && ended !== true) ??
     loaders.find(({ ended }) => ended !== true) ??
     loaders.at(-1);
   return main?.id ?? null;

@@ -34,7 +34,10 @@ export function glanceParts(glance: Figures): GlancePart[] {
   }
   if (glance.images !== null) {
     const text = WHOLE.format(glance.images);
-    parts.push({ text: `${text} img/s`, meaning: `The loop that trains: ${text} images per second` });
+    parts.push({
+      text: `${text} img/s`,
+      meaning: `The loop that trains: ${text} images per second`
+    });
   }
   return parts;
 }

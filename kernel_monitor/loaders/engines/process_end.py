@@ -1,0 +1,53 @@
+"""Python's end, while threads of a loader still run: a script may end in the middle of a switch or of an epoch.
+
+Daemon threads run on while the functions registered with `atexit` do their work: DALI's, which ends its pipelines, and
+ours, which ends the fork server. From then on no pipeline is built or used, and the loaders log nothing: what fails
+then fails because Python ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PATIENCE_S = 20.0  # how long Python's end waits for a pipeline that is being built, which cannot be cut short
+
+_ending = threading.Event()
+_builds: set[object] = set()  # pipelines that are being built
+
+
+def ending() -> bool:
+    """Whether Python ends: its `atexit` functions run or have run."""
+    return _ending.is_set()
+
+
+def notice() -> None:
+    """Be told of Python's end before everything that has asked for that so far; cheap, to be called again.
+
+    `atexit` runs the newest function first: after DALI was imported, ours comes before DALI's own.
+    """
+    atexit.unregister(_end)
+    atexit.register(_end)
+
+
+@contextmanager
+def building() -> Iterator[bool]:
+    """While a pipeline is built: Python's end waits for it. False where Python ends already: build none."""
+    build = object()
+    _builds.add(build)
+    try:
+        yield not ending()
+    finally:
+        _builds.discard(build)
+
+
+def _end() -> None:
+    _ending.set()
+    logging.getLogger("kernel_monitor.loaders").setLevel(logging.CRITICAL + 1)
+    until = time.monotonic() + PATIENCE_S
+    while _builds and time.monotonic() < until:
+        time.sleep(0.01)

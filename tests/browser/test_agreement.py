@@ -1,0 +1,209 @@
+"""Every figure of one session agrees with every other: on the page, in its tooltips, in text answers, in the report.
+
+The last cell prints the analysis as JSON. Each figure of a loop that is said anywhere must be one of those of its
+segments, rounded, and what a switch brought must be the same two rates everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from kernel_monitor.analysis.number_text import figure, percent
+from tests.loaders.conftest import make_folder
+
+from .lab import CELL, SIDEBAR, Lab
+from .test_report import opened
+
+ROOT = Path(__file__).parents[2]
+TEXTS = """(where) => {
+  const root = where === null ? document.body : document.querySelector(where);
+  for (const details of root.querySelectorAll('details')) details.open = true;
+  for (const button of root.querySelectorAll('[aria-expanded=false].km-loader-line')) button.click();
+  const shown = (el) => el.checkVisibility({ visibilityProperty: true });
+  return [root.innerText, ...[...root.querySelectorAll('[title]')].filter(shown).map((el) => el.title)];
+}"""
+"""What can be read in a place with everything unfolded, and its tooltips."""
+SAID = "print(monitor.comparison())\n%monitor status\n%monitor verdict\n%monitor export {report}"
+FACTS = """\
+import json
+from kernel_monitor.analysis import analyse
+snapshot = monitor.snapshot()
+print("FACTS" + json.dumps({"analysis": analyse(snapshot).to_json(), "loaders": snapshot.loaders}, default=str))"""
+TRAINING = """\
+%load_ext kernel_monitor
+import time, torch
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from kernel_monitor import monitor, switchable
+
+torch.set_num_threads(1)
+crop = transforms.Compose([transforms.RandomResizedCrop(64), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+train = switchable(DataLoader(ImageFolder({root!r}, crop), batch_size=8, shuffle=True, num_workers=1), name="train")
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
+                            torch.nn.Flatten(), torch.nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def one_epoch():
+    batches = samples = 0
+    for images, labels in train:
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        batches += 1; samples += len(labels)
+    return batches, samples
+
+def evaluate(loader):
+    return sum(len(labels) for _, labels in loader)  # it only counts
+%monitor"""
+LOOP = """\
+whole = transforms.Compose([transforms.Resize((64, 64)), transforms.ToTensor()])
+others = [switchable(DataLoader(ImageFolder({root!r}, whole), batch_size=8), name="val")][: {others}]
+epochs, switched, began = 0, None, time.monotonic()
+while switched is None or time.monotonic() < switched + 8 or not monitor.comparison().faster > 0:
+    assert time.monotonic() < began + 150, monitor.comparison()
+    batches, samples = one_epoch()
+    for other in others:
+        evaluate(other)
+    epochs += 1
+    if time.monotonic() > began + 8 and not train.history and train.switch_state.wanted is None:
+        train.switch("dali-cpu")
+    if switched is None and train.backend == "dali-cpu":
+        switched = time.monotonic()
+print("counted", epochs, batches, samples)"""
+"""Switched after 8 s; then at least 8 s more, and until there is something to compare."""
+NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
+RATES = re.compile(rf"{NUMBER} → {NUMBER} images/s")
+FACTORS = re.compile(r"(\d+\.\d\d) × (faster|slower)")
+PARTS_OF_STEP = re.compile(rf"{NUMBER} of {NUMBER} ms\b")
+OF_EACH_STEP = re.compile(rf"{NUMBER} % of (?:each|the) step (?:is|was) waiting for data")
+STEPS = re.compile(rf"{NUMBER} steps?\b")
+EPOCHS = re.compile(rf"\bepoch {NUMBER}\b")
+BATCHES = re.compile(rf"\bbatch {NUMBER} of {NUMBER}\b")
+SAMPLES = re.compile(rf"{NUMBER} of {NUMBER} samples")
+
+
+@dataclass(frozen=True)
+class Session:
+    """What was said of one session, by place, and its facts."""
+
+    places: dict[str, list[str]]
+    facts: dict[str, Any]
+    counted: tuple[int, int, int]  # epochs of the training; batches and samples of its last one, by the loop itself
+
+    @property
+    def segments(self) -> list[dict[str, Any]]:
+        return list(self.facts["analysis"]["segments"])
+
+    def found(self, pattern: re.Pattern[str]) -> Iterable[tuple[str, tuple[str, ...]]]:
+        """Each place that says something of that form, with its figures."""
+        for place, texts in self.places.items():
+            for text in texts:
+                for match in pattern.finditer(re.sub(r"\s+", " ", text)):
+                    yield f"{place}: …{match.string[max(0, match.start() - 60) : match.end() + 40]}…", match.groups()
+
+
+def check(session: Session) -> None:
+    """Fail on any figure that is none of the session's, or that another place says otherwise."""
+    segments, changes = session.segments, session.facts["analysis"]["changes"]
+    by_key = {segment["key"]: segment for segment in segments}
+    for segment in segments:
+        assert 0 <= segment["wait"] <= segment["step"], segment
+        assert segment["rate"] * segment["step"] / 1e3 == pytest.approx(
+            segment["samples"] / segment["batches"], rel=1e-3
+        )
+    sides = [(by_key[change["before"]], by_key[change["after"]]) for change in changes]
+    rates = {(figure(before["rate"]), figure(after["rate"])) for before, after in sides}
+    factors = {after["rate"] / before["rate"] for before, after in sides}
+    wrong = [said for said, pair in session.found(RATES) if pair not in rates]
+    wrong += [
+        said
+        for said, (number, word) in session.found(FACTORS)
+        if not any(f"{max(one, 1 / one):.2f}" == number and (one > 1) == (word == "faster") for one in factors)
+    ]
+    times = {figure(segment["step"]): segment for segment in segments}
+    for said, (part, step) in session.found(PARTS_OF_STEP):
+        if step not in times or float(part.replace(",", "")) > float(step.replace(",", "")):
+            wrong.append(said)
+    shares = {percent(segment["wait"] / segment["step"]) for segment in segments}
+    wrong += [said for said, (share,) in session.found(OF_EACH_STEP) if share not in shares]
+    states = session.facts["loaders"]
+    epochs = {f"{epoch + 1:,}" for state in states for epoch in range(state["epoch"] + 1)}
+    wrong += [said for said, (epoch,) in session.found(EPOCHS) if epoch not in epochs]
+    batches = {(f"{state['batch']:,}", f"{state['batches']:,}") for state in states if state["batches"]}
+    wrong += [said for said, pair in session.found(BATCHES) if pair not in batches]
+    whole = {f"{state['planned']:,}" for state in states if state["planned"]}
+    wrong += [said for said, pair in session.found(SAMPLES) if pair[0] != pair[1] or pair[0] not in whole]
+    assert wrong == [], "\n".join(wrong)
+    # The loop's own counts.
+    (train,) = (state for state in states if state["name"] == "train")
+    assert (train["epoch"] + 1, train["batch"], train["samples"]) == session.counted
+    done = [epoch for epoch in session.facts["analysis"]["epochs"] if epoch["name"] == "train"]
+    assert len(done) == session.counted[0]
+    assert {(epoch["batches"], epoch["samples"]) for epoch in done} == {session.counted[1:]}
+
+
+def headline(session: Session) -> None:
+    """What the switch brought is said in each place, in the same figures."""
+    best = session.facts["analysis"]["headline"]
+    sides = [next(one for one in session.segments if one["key"] == best[side]) for side in ("before", "after")]
+    wanted = tuple(figure(side["rate"]) for side in sides)
+    for place in ("cell", "sidebar", "comparison", "report"):
+        said = [pair for text, pair in session.found(RATES) if text.startswith(place)]
+        assert wanted in said, (place, wanted, said)
+
+
+def read(lab: Lab, browser: Browser, report: Path, said: int, counted: str) -> Session:
+    """Everything that can be read once the loops have ended."""
+    lab.open_sidebar()
+    lab.wait_running(SIDEBAR)
+    lab.page.wait_for_timeout(3_000)  # verdict and strip of the whole session: they come every second or two
+    places = {name: list(lab.page.evaluate(TEXTS, where)) for name, where in (("cell", CELL), ("sidebar", SIDEBAR))}
+    lab.page.wait_for_timeout(500)  # what was unfolded is filled
+    for name, where in (("cell", CELL), ("sidebar", SIDEBAR)):
+        places[name] += lab.page.evaluate(TEXTS, where)
+    places["comparison"] = [lab.output(said)]
+    with opened(browser, report) as seen:
+        places["report"] = seen.page.evaluate(TEXTS, None)
+        assert seen.complaints == []
+    facts = json.loads(lab.output(said + 1).split("FACTS", 1)[1])
+    Path("/tmp/agree.json").write_text(json.dumps([places, facts]))
+    numbers = [int(word) for word in counted.split("counted")[1].split()[:3]]
+    return Session(places, facts, (numbers[0], numbers[1], numbers[2]))
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["one-loader", "two-loaders"])
+def test_no_two_figures_disagree(new_lab: Lab, browser: Browser, tmp_path: Path, others: int) -> None:
+    root, report = str(make_folder(tmp_path / "photos", 120)), tmp_path / "run.html"
+    cells = (
+        TRAINING.format(root=root),
+        LOOP.format(root=root, others=others),
+        SAID.format(report=report),
+        FACTS,
+    )
+    new_lab.open(new_lab.server.notebook(f"agreement-{others}.ipynb", *cells))
+    new_lab.run_cell(0)
+    new_lab.wait_running(CELL)
+    new_lab.wait_for_idle()
+    for cell in (1, 2, 3):
+        new_lab.run_cell(cell)
+        new_lab.page.wait_for_function(
+            """(cell) => {
+                const output = document.querySelectorAll('.jp-CodeCell')[cell].querySelector('.jp-OutputArea');
+                return /counted|html|FACTS|Error/.test(output?.textContent ?? '');
+            }""",
+            arg=cell,
+            timeout=240_000,
+        )
+        new_lab.wait_for_idle()
+    session = read(new_lab, browser, report, 2, new_lab.output(1))
+    check(session)
+    headline(session)
+    assert new_lab.errors == []
