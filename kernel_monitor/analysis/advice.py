@@ -59,8 +59,7 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
         found.append(say(decision, words, *_points(near)))
     unknown = [engine for engine in rest if engine not in near]
     if unknown and decision.waits:
-        words = "the other engines" if len(unknown) == len(decision.engines) else _names(unknown)
-        found.append(say(decision, f"Press Diagnose to measure {words} in this loop.", *_points(unknown)))
+        found.append(say(decision, f"Press Diagnose to measure {_names(unknown)} in this loop.", *_points(unknown)))
     return tuple(found)
 
 
@@ -79,12 +78,12 @@ def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
         ),
         "many": f"Lower the {word} from {many} to {wanted}: more than the cores can run only get in each other's way.",
         "busy": f"More {word} than {many} would not help: the cores are busy {busy}.",
-        "not waiting": f"More {word} would bring next to nothing: the step is {decision.kind}.",
+        "not waiting": f"More {word} would not speed this loop up: it is {decision.kind}.",
         "no core left": f"More {word} would not help: {those} for {decision.cores:g} cores.",
         "undetermined": (
             f"It is not clear yet whether the loop waits for its data; if it does, raise the {word} from {many}."
         ),
-        "unknown": f"Raise the {word} from {many} if the cores idle.",
+        "unknown": f"Raise the {word} from {many} if cores are idle: how busy they are was not measured.",
     }
     return (say(decision, texts[found.reason], Point(word, *WAYS.get(found.reason, ("more", "against")))),)
 
@@ -137,7 +136,7 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
     if decision.withheld is not None:
         return (over(decision),)
     if segment.synthetic:
-        text = "Switch back to a loader to judge it; its rate beside this one says how much there is to gain."
+        text = "Switch back to a real engine: as far as it stays below this rate, faster loading would help."
         return (say(decision, text, Point("engine", "synthetic", "against")),)
     found = engines(decision)
     if decision.kind == "input-bound":
@@ -150,9 +149,11 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
         if not switch:
             slow = [engine for engine in decision.engines if engine.stance == "against"]
             nothing = Point("loading", "faster", "against")
-            return (say(decision, f"A faster loader brings nothing. {text}", nothing, *_points(slow)),)
+            return (say(decision, f"Loading is fast enough. {text}", nothing, *_points(slow)),)
     elif decision.kind == "residual-heavy":
-        text = "Profile 10 steps to see what it is: logging, metrics, .item() and other synchronisation are usual."
+        text = (
+            "Profile 10 steps to see what takes the time: often logging, metrics, .item() or another synchronisation."
+        )
     else:
         text = f"To say more: {'; '.join(missing)}." if missing else "Let the loop run on."
     return (*switch, say(decision, text))
@@ -170,7 +171,7 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
         return (*best, say(decision, text, *_points(untried)))
     if decision.kind != "input-bound":
         share = percent(decision.wait) if math.isfinite(decision.wait) else "little"
-        text = f"Nothing to do: {share} of the step is waiting for data, so more cores would bring next to nothing."
+        text = f"More cores would not speed this loop up: {share} of the step is waiting for data."
         return (say(decision, text, Point("cores", "more", "against")),)
     found = raise_crowd(decision) or storage(decision) or remote_workers(decision)
     if found:

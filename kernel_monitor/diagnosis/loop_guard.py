@@ -130,9 +130,9 @@ class LoopGuard:
         kind = event["kind"]
         if kind == "switch-asked" and threading.get_ident() != self._thread:
             self.clicked = str(event["target"])
-            self.cancel(f"{self.clicked} was asked for meanwhile: that stands.")
+            self.cancel(f"Stopped, as {self.clicked} was chosen meanwhile and stays in use.")
         elif kind == "knobs":
-            self.cancel("A knob was turned meanwhile: the engines would not have been measured alike.")
+            self.cancel("Stopped, as a knob was turned meanwhile: engines are compared with the same knobs.")
         elif kind == "switch":
             self.took.add(str(event["target"]))
         elif kind == "switch-failed":

@@ -129,8 +129,8 @@ def analysis_text(analysis: Analysis) -> str:
         parts.append(("switch", sentence(analysis.headline, before, after)))
     parts.append(("next", verdict.advice))
     parts += [("gain", f"{gain.words}. {gain.basis}".rstrip()) for gain in verdict.gains]
-    if analysis.feeding is not None and analysis.feeding.advice:
-        parts.append(("feeding", analysis.feeding.advice))
+    if analysis.feeding is not None and analysis.feeding.advice not in ("", verdict.advice):
+        parts.append(("loading", analysis.feeding.advice))
     said = with_verdict(analysis.findings, verdict.segment)
     fired = [finding for finding in analysis.findings if finding.state == "fired" and finding not in said]
     for finding in fired[:MOST_FINDINGS]:

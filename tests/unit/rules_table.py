@@ -33,7 +33,7 @@ published comparison of machines with and without CPU machines beside them). Wha
 threads, batches and cores is made from the same decision as this and as the verdict's advice
 ([verdict.md](verdict.md#the-advice)), whatever the rule's own thresholds are:
 
-1. Is it input-bound at all? If not, more loading brings next to nothing.
+1. Is it input-bound at all? If not, faster loading does not speed the loop up.
 2. The cores idle: raise the workers (DALI: the threads) up to the cores that there are. If they idle although there are
    as many workers, these wait for storage.
 3. The cores are busy: switch to the engine that was measured, or else is predicted, to be faster. Of those that are

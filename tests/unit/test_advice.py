@@ -31,11 +31,11 @@ ADVISES = {
     r"Another (engine) would read": ("engine", "against"),
     r"(?i:raise) the (workers|threads) from \d+ to": ("more", "for"),
     r"(?i:lower) the (workers|threads)": ("fewer", "for"),
-    r"More (workers|threads) .*?would (?:not help|bring next to nothing)": ("more", "against"),
+    r"More (workers|threads) .*?would not (?:help|speed this loop up)": ("more", "against"),
     r"(?i:larger) (batch)": ("batch", "for"),
     r"(Load on more|with more CPU|machine with more|more) cores(?! would| are| than)": ("cores", "for"),
-    r"more (cores) would bring next to nothing": ("cores", "against"),
-    r"A faster (loader) brings nothing": ("loading", "against"),
+    r"More (cores) would not speed this loop up": ("cores", "against"),
+    r"(Loading) is fast enough\. ": ("loading", "against"),
 }
 """How sentences advise, and which point each must have: about what (workers and threads: which way), and its stance."""
 

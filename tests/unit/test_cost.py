@@ -175,7 +175,7 @@ NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "ava
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"kind": "compute-bound", "wait": 0.001}, "Nothing to do: 1 % of the step is waiting"),
+        ({"kind": "compute-bound", "wait": 0.001}, "not speed this loop up: 1 % of the step is waiting"),
         ({"kind": "undetermined"}, "not clear yet"),
         ({"states": knobs(2), "busy": 50.0}, "Raise the workers from 2 to 4"),
         ({"states": knobs(4), "busy": 50.0}, "most likely the storage"),
@@ -183,7 +183,7 @@ NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "ava
             {"states": knobs(4), "busy": 99.0, "gains": FASTER},
             "expected to run 1.5 to 2.2 × faster",
         ),
-        ({"states": knobs(4), "busy": 99.0}, "Press Diagnose to measure the other engines in this loop."),
+        ({"states": knobs(4), "busy": 99.0}, "Press Diagnose to measure dali-cpu in this loop."),
         (
             {"states": knobs(4), "busy": 99.0, "gains": SLOWER},
             "Keep torchvision: dali-cpu is expected",

@@ -149,7 +149,10 @@ def test_what_a_person_clicks_meanwhile_stands(moment: str, monitor: Monitor, tr
     clicked = "torchvision" if "dali" in moment else "dali-cpu"
     monitor.switch(clicked)
     last = ended(monitor)
-    assert (last["state"], last["message"]) == ("cancelled", f"{clicked} was asked for meanwhile: that stands.")
+    assert (last["state"], last["message"]) == (
+        "cancelled",
+        f"Stopped, as {clicked} was chosen meanwhile and stays in use.",
+    )
     wait_for(lambda: loop.loader.backend == clicked)
     steps = loop.loader.meter.totals().steps
     wait_for(lambda: loop.loader.meter.totals().steps > steps + 20)

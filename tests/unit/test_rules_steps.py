@@ -112,7 +112,7 @@ def test_a_pattern_of_the_batches_numbers_survives_the_end_of_an_epoch() -> None
 def test_waits_that_follow_the_workers_round_are_told_so() -> None:
     run = Run(0, 60, step=lambda n: 0.1 if n % 4 else 0.3, wait=lambda n: 0.01 if n % 4 else 0.21)
     found = ask("step-period", build(60, runs=[run], states=[{"knobs": {"workers": 4, "prefetch": 2, "threads": 2}}]))
-    assert "follows the 4 workers round" in found.advice
+    assert "Every 4 steps the wait for data repeats" in found.advice
 
 
 def test_noise_has_no_pattern() -> None:

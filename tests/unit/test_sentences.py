@@ -18,6 +18,7 @@ FORBIDDEN = {
     r"\b[Nn]othing (?:is|was|has|can|that)\b.* not\b|\bnot without\b|\bnot un\w+able\b": ONE_NO,
     r"\bcannot \w+ (?:unless|without)\b|\b[Nn]o \w+ (?:is|was|has) (?:no|not|never)\b": ONE_NO,
     r"\bnever not\b|\bnot never\b|\bnone (?:is|are|was|were) not\b": ONE_NO,
+    r"next to nothing|brings nothing|the other engines\b|that stands\b": "say what is so",
     r"is not settled": "say what is known, and what to measure",
     r"\bNobody\b|\bone's own\b": "name who does it",
 }

@@ -81,7 +81,7 @@ def test_nothing_faster_was_found() -> None:
 def test_what_was_not_measured_of_this_loop_is_not_said(events: list[dict[str, Any]]) -> None:
     for found in verdicts(session(*events)):
         assert not any(one["measured"] is not None for one in found["gains"])
-        assert "Press Diagnose to measure the other engines" in found["advice"]
+        assert "Press Diagnose to measure dali-cpu" in found["advice"]
 
 
 def test_a_segment_knows_nothing_of_what_came_later() -> None:

@@ -83,14 +83,14 @@ def period(session: Session, check: Check, segment: Segment) -> Finding:
     elif segment.knobs.get("workers") == found.steps:
         advised = _workers_in_turn(session.decision(segment), found.steps)
     else:
-        text = "It is the wait for data that follows the pattern: look at what every such batch has in common."
+        text = "The wait for data follows this pattern: look at what the slow batches have in common."
         advised = plainly(text, segment)
     fires = found.effect > check["effect"] and found.explained > check["explained"]
     return check.finding(fires, advised, evidence, samples=len(times), times=len(times) // found.steps)
 
 
 def _workers_in_turn(decision: Decision, many: int) -> Sequence[Advice]:
-    text = f"The wait for data follows the {many} workers round: they deliver in turn and do not keep up."
+    text = f"Every {many} steps the wait for data repeats, as the {many} workers deliver in turn: they do not keep up."
     seen = advice.say(decision, text)
     if decision.withheld is not None:
         return (seen, advice.over(decision))
