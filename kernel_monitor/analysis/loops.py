@@ -7,7 +7,7 @@ segment of what is in use (`standing`), and the session's for one of these (`rep
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..steps.measured_step import NO_GRADIENTS
@@ -80,9 +80,9 @@ def of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
     return found
 
 
-def aside(steps: StepTable) -> frozenset[str]:
-    """Ids of the loaders whose loops stand beside another one, by all steps that were kept."""
-    return beside(of_steps(steps, -math.inf, math.inf))
+def aside(steps: StepTable, segments: Sequence[Segment] = ()) -> frozenset[str]:
+    """Ids of the loaders whose loops stand beside another one: by all kept steps, or by `segments` if none was kept."""
+    return beside(of_steps(steps, -math.inf, math.inf) if len(steps) else of_segments(segments))
 
 
 class LoopTimes:
@@ -178,13 +178,16 @@ def withheld(segment: Segment, stands: Segment, used: str | None) -> str | None:
     return f"The advice is for what is in use now: {stands.key} ({stands.backend}, {stands.steps:,} steps)."
 
 
-def representative(segments: Sequence[Segment], stands: Mapping[str, Segment]) -> Segment | None:
+def representative(
+    segments: Sequence[Segment], stands: Mapping[str, Segment], aside: Collection[str] = frozenset()
+) -> Segment | None:
     """The segment that stands for a session; None where there is none.
 
-    The newest of real batches with enough steps, else the one with the most; of loops that stand beside no other. A
-    segment of an engine that was left again gives way to the one that its loader's advice is for (`stands`).
+    The newest of real batches with enough steps, else the one with the most; of loops that stand beside no other
+    (`aside`: those that do). A segment of an engine that was left again gives way to the one that its loader's advice
+    is for (`stands`).
     """
-    own = trained(segments)
+    own = [segment for segment in segments if segment.loader not in aside] or segments
     real = [segment for segment in own if not segment.synthetic] or own
     enough = [segment for segment in real if segment.steps >= ENOUGH_STEPS]
     if not enough:

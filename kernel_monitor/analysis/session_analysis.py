@@ -95,8 +95,8 @@ def analyse(
     )
     used: dict[str, str] = attempt("The engines in use", lambda: in_use(snapshot.events), {})
     stands = standing(parts, used)
-    chosen = representative(parts, stands)
-    apart: frozenset[str] = attempt("Which loop trains", lambda: aside(snapshot.steps), frozenset())
+    apart: frozenset[str] = attempt("Which loop trains", lambda: aside(snapshot.steps, parts), frozenset())
+    chosen = representative(parts, stands, apart)
     decisions: dict[str, Decision] = {}
     with_advice = []
     for segment, verdict in zip(parts, verdicts, strict=True):

@@ -34,6 +34,11 @@ STATIC = Path(__file__).parents[1] / "static"  # what npm builds of `widgets/`
 TEMPLATES = Path(__file__).parent / "templates"
 Context = dict[str, Any]
 
+FIRST: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
+    "summary": ("Summary", summary.summary),
+    "verdict": ("Verdict", findings.verdict),
+}
+"""What stands before the charts, as `SECTIONS`."""
 SECTIONS: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
     "phases": ("Phases", segments_section.phases),
     "histograms": ("GPU utilisation", segments_section.histograms),
@@ -77,8 +82,8 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
         policy=policy([bokeh, script]),
         version=str(snapshot.facts.get("versions", {}).get("kernel-monitor", "")),
         style=_code(_read(STATIC / "report.css") + _read(STYLE)),
-        summary=fill("summary", subject=subject, **summary.summary(subject)),
-        verdict=fill("verdict", subject=subject, **findings.verdict(subject)),
+        summary=section(subject, "summary"),
+        verdict=section(subject, "verdict"),
         sections=parts,
         replayed=any(event["target"] == REPLAYS for event in switches(snapshot.events)),
         bin_s=bin_s,
@@ -116,7 +121,7 @@ def section(subject: Subject, key: str) -> Markup | None:
 
     A recording may be of any origin: what cannot be shown of it gives a sentence, not an error.
     """
-    name, make = SECTIONS[key]
+    name, make = {**FIRST, **SECTIONS}[key]
     try:
         context = make(subject)
         return None if context is None else fill(key, subject=subject, **context)

@@ -7,7 +7,7 @@ from datetime import timezone
 from functools import cached_property
 from typing import Any
 
-from ..analysis.loops import beside, of_segments
+from ..analysis.loops import aside
 from ..analysis.results import Analysis, Change, Segment, Statistic, Verdict
 from ..store import Snapshot
 from .formats import clock
@@ -43,6 +43,11 @@ class Subject:
         return {found.segment: found for found in self.analysis.verdicts if found.segment is not None}
 
     @cached_property
+    def aside(self) -> frozenset[str]:
+        """Ids of the loaders whose loops stand beside the training."""
+        return aside(self.snapshot.steps, self.analysis.segments)
+
+    @cached_property
     def change(self) -> Change | None:
         """The change that the report is about: the switch that says most, or whatever else divides two segments.
 
@@ -58,11 +63,9 @@ class Subject:
         if not known:
             return None
 
-        aside = beside(of_segments(self.analysis.segments))
-
         def weight(change: Change) -> tuple[bool, bool, float]:
             after = self.segments[change.after]
-            return after.began_by == "switch", after.loader not in aside, after.start
+            return after.began_by == "switch", after.loader not in self.aside, after.start
 
         return max(known, key=weight)
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..analysis.changes import headline
 from ..analysis.frames import Frames
-from ..analysis.loops import beside, of_segments
 from ..analysis.number_text import amount, factor, figure, percent
 from ..analysis.results import Change, Segment, Verdict
 from ..analysis.switch_comparison import change_rows
@@ -70,7 +69,7 @@ def summary(subject: Subject) -> dict[str, Any]:
         else [],
         "gain": change.predicted,
         "measured": change.saved,
-        "picture": picture(subject.snapshot, at),
+        "picture": picture(subject.snapshot, at, after.loader),
         "at": at,
         "sides": (source, target) if source != target else ("before", "after"),
     }
@@ -174,12 +173,11 @@ def _machine(subject: Subject) -> str:
 def _others(subject: Subject) -> list[Line]:
     """A line for each other loader, by its name: a loader that its cell made again has the same one."""
     segments = subject.analysis.segments
-    aside = beside(of_segments(segments))
     shown = subject.pair[0].name if subject.pair else None
     found = []
     for name in dict.fromkeys(segment.name for segment in segments if segment.name != shown):
         own = [segment for segment in segments if segment.name == name]
-        quiet = all(segment.loader in aside or segment.evaluates for segment in own)
+        quiet = all(segment.loader in subject.aside or segment.evaluates for segment in own)
         text, measured = _other(subject, own)
         found.append(Line(name, text, quiet or not measured))
     found.sort(key=lambda line: line.quiet)

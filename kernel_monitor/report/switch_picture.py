@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..analysis import allowed_cores
+from ..analysis.switches import first, switches
 from ..store import Snapshot
 from .formats import is_known, plural
 
 AROUND_S = 15.0  # shown before the change, and after it
 FEWEST_COLUMNS = 4  # on each side, however long the bins of a recording are
-MOST_COLUMNS, MOST_ROWS = 240, 64
+MOST_COLUMNS, MOST_ROWS = 200, {"CPU core": 16, "GPU": 8}
 MISSING = 255  # the colour of a value that is not there: transparent
 VIRIDIS = (
     "440154", "471669", "472a79", "433c84", "3c4d8a", "355d8c", "2e6c8e", "287a8e", "23898d", "1e978a", "20a585",
@@ -31,23 +32,29 @@ LABEL, GAP = 17, 6  # px, of a line of words and between two parts
 Cells = npt.NDArray[np.uint8]
 
 
-def picture(snapshot: Snapshot, at: float) -> dict[str, Any] | None:
-    """The parts of the picture with their places in px, `line` (%) where the change is; None without rows to show."""
+def picture(snapshot: Snapshot, at: float, loader: str | None = None) -> dict[str, Any] | None:
+    """The parts of the picture with their places in px, `line` (%) where the change is; None without rows to show.
+
+    It ends at other switches of this `loader`.
+    """
     cells = {label: values for label, values in _rows(snapshot).items() if len(values)}
     interval = max([snapshot.schema.interval, *(_intervals(snapshot)[-1:])])
     around = max(AROUND_S, FEWEST_COLUMNS * interval)
     time = snapshot.time
-    near = time[(time >= at - around) & (time <= at + around)]
+    others = [first(event) for event in switches(snapshot.events) if event["loader"] == loader]
+    earliest = max([at - around, *(other for other in others if other < at)])
+    latest = min([at + around, *(other for other in others if other > at)])
+    near = time[(time >= earliest) & (time <= latest)]
     if not cells or not len(near):
         return None
-    start, end = max(at - around, float(near[0]) - interval), min(at + around, float(near[-1]))
+    start, end = max(earliest, float(near[0]) - interval), min(latest, float(near[-1]))
     if not start < at < end:
         return None
     count = min(max(math.ceil((end - start) / interval), 1), MOST_COLUMNS)
     columns = _columns(time, start + (np.arange(count) + 0.5) * (end - start) / count, interval)
     parts, y = [], LABEL + GAP
     for label, values in cells.items():
-        rows, each = _few(values)
+        rows, each = _few(values, MOST_ROWS[label])
         shown = _cells(rows[:, columns])
         shown[:, columns < 0] = MISSING
         height = min(max(len(shown) * (9 if label == "CPU core" else 16), 48 if label == "CPU core" else 18), 120)
@@ -93,9 +100,9 @@ def _columns(time: npt.NDArray[np.float64], middles: npt.NDArray[np.float64], in
     return np.where(covered, found, -1)
 
 
-def _few(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], int]:
-    """At most `MOST_ROWS` rows, and of how many neighbours each is the mean."""
-    each = -(-len(values) // MOST_ROWS)
+def _few(values: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], int]:
+    """At most so many rows, and of how many neighbours each is the mean."""
+    each = -(-len(values) // most)
     if each == 1:
         return values, 1
     return np.array([_mean(values[k : k + each]) for k in range(0, len(values), each)]), each

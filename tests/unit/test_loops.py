@@ -13,7 +13,7 @@ from kernel_monitor.analysis.frames import Frames
 from kernel_monitor.analysis.live_segment import live_verdict
 from kernel_monitor.analysis.loops import Loop, LoopTimes, beside, of_segments, of_steps
 from kernel_monitor.analysis.session_analysis import analyse
-from kernel_monitor.steps.measured_step import NO_GRADIENTS
+from kernel_monitor.steps.measured_step import NO_GRADIENTS, WARM_UP
 from kernel_monitor.store import Snapshot
 
 from .sessions import Run, build, calibrated, rows_of, state, switch
@@ -214,3 +214,15 @@ def test_the_main_loop_is_known_however_long_the_evaluation_takes() -> None:
         table = replace(snapshot.steps, rows=snapshot.steps.rows[:at])
         loops.add(replace(table, rows=table.rows[table.rows["end"] > loops.since]))
     assert (loops.main(), set(loops.aside())) == (TRAIN, {VAL})
+
+
+def test_the_loop_that_trains_is_the_same_one_for_verdict_and_advice() -> None:
+    """Most of the training's steps do not count, so that less time of it is in segments than of the other loop."""
+    runs = []
+    for at in range(0, 60, 6):
+        runs.append(Run(at, at + 4, step=0.1, wait=0.06, flags=WARM_UP if at < 42 else 0))
+        runs.append(Run(at + 4, at + 6, step=0.05, wait=0.05, loader=VAL))
+    found = analyse(build(62, runs=runs, loaders=NAMES))
+    assert found.verdict.segment == "train/1"
+    (beside_it,) = [verdict for verdict in found.verdicts if verdict.segment == "val/1"]
+    assert "takes turns with that of train" in beside_it.advice

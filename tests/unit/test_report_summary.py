@@ -18,7 +18,7 @@ from kernel_monitor.analysis.number_text import factor, figure, percent
 from kernel_monitor.analysis.results import Kind
 from kernel_monitor.analysis.switch_comparison import change_rows
 from kernel_monitor.report.findings import by_state, rules
-from kernel_monitor.report.page import render
+from kernel_monitor.report.page import FIRST, render
 from kernel_monitor.report.subject import Subject
 from kernel_monitor.report.summary import SAID, Answer, Line, summary
 from kernel_monitor.report.switch_picture import palette, picture
@@ -151,8 +151,31 @@ def test_the_picture_has_a_row_for_each_core_and_gpu_and_a_column_for_each_sampl
 def test_many_cores_are_drawn_as_means_of_neighbours() -> None:
     found = picture(build(40, 1.0, cpus=256), 20.0)
     assert found is not None
-    assert found["parts"][0]["name"] == "256 CPU cores, means of 4"
+    assert found["parts"][0]["name"] == "256 CPU cores, means of 16"
     assert len(found["parts"][0]["image"]) < 10_000
+
+
+def test_the_picture_ends_at_other_switches_of_the_loader() -> None:
+    events = [switch(30.0, "torchvision", "dali-cpu"), switch(34.0, "dali-cpu", "torchvision")]
+    snapshot = build(60, 0.5, runs=[Run(0, 60, step=0.1)], events=events)
+    found = picture(snapshot, 30.0, "loader-1")
+    other = picture(snapshot, 30.0, "loader-2")
+    assert found is not None
+    assert other is not None
+    assert (found["before"], found["after"]) == (15, 4)
+    assert (other["before"], other["after"]) == (15, 15)
+
+
+def test_a_recording_whose_first_screen_cannot_be_made_still_has_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_subject: Subject) -> None:
+        raise ValueError("no such segment")
+
+    monkeypatch.setitem(FIRST, "summary", ("Summary", fail))
+    snapshot = session()
+    recorded = replace(snapshot, facts={**snapshot.facts, "recorded": {}})
+    assert "no such segment" in Page(render(recorded)).text
+    with pytest.raises(ValueError, match="no such segment"):
+        render(snapshot)
 
 
 def test_the_picture_has_the_colours_of_the_heatmaps() -> None:
