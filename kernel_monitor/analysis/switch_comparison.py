@@ -87,7 +87,10 @@ def strip(
     newest = done[-1]
     of_newest = next((made for made in found.changes if _is(made, newest)), None)
     pending = of_newest is None or of_newest.reason is not None
-    fresh = pending and len(table.time) > 0 and float(table.time[-1]) < first(newest) + MEASURING_S
+    # Another loader's switch does not hide the one that says most.
+    best = None if found.headline is None or found.headline.switch is None else found.headline.switch["loader"]
+    own = best in (None, newest["loader"])
+    fresh = pending and own and len(table.time) > 0 and float(table.time[-1]) < first(newest) + MEASURING_S
     if fresh or found.headline is None or found.headline.switch is None:
         return _without_figures(newest, of_newest, states, fresh=fresh)
     switch = found.headline.switch
