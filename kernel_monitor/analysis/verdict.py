@@ -41,13 +41,8 @@ BATCHES_AHEAD, MOST_STEPS = 10, 200
 WATCH = "phases: monitor.watch(model, optimizer)"
 KINDS: dict[str, Kind] = {"wait": "input-bound", "copy": "copy-bound", "other": "residual-heavy"}
 
-PAST = {
-    r"\bwaits for\b": "waited for",
-    r"\btakes? (?=\d|less)": "took ",
-    r"\bof each step is in\b": "of each step was in",
-    r"\b(loop|it|GPU) is (not |busy )": r"\1 was \2",
-}
-"""What the sentences below say of a loop under way, and of one that has ended."""
+IS = re.compile(r"(of each step|%|GPU|loading) is\b")
+"""What the sentences below say of a loop under way; of one that has ended it was so."""
 
 
 class Judged(NamedTuple):
@@ -244,9 +239,7 @@ def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str 
 
 def past(sentence: str) -> str:
     """The sentence of a verdict on a loop that has ended."""
-    for pattern, words in PAST.items():
-        sentence = re.sub(pattern, words, sentence)
-    return sentence
+    return IS.sub(r"\1 was", sentence)
 
 
 def _range(share: Share) -> str:

@@ -144,7 +144,7 @@ def test_a_click_in_the_middle_stands(loop: Page) -> None:
     loop.ask("switch", loader=told["loaders"][0]["id"], backend="dali-cpu")
     told = wait_for(loop, lambda told: told["diagnosing"]["state"] != "running")
     assert told["diagnosing"]["state"] == "cancelled"
-    assert "dali-cpu was asked for meanwhile" in told["diagnosing"]["message"]
+    assert "dali-cpu was chosen meanwhile" in told["diagnosing"]["message"]
     wait_for(loop, lambda told: told["loaders"][0]["backend"] == "dali-cpu")
     loop.ask("switch", loader=told["loaders"][0]["id"], backend="torchvision")
     wait_for(loop, lambda told: told["loaders"][0]["backend"] == "torchvision")

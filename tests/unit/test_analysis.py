@@ -31,7 +31,7 @@ def starved(**changes: Any) -> Snapshot:
 def test_a_starved_loop_is_input_bound_with_its_figures_and_counts() -> None:
     found = analyse(starved())
     assert found.verdict.kind == "input-bound"
-    assert "60 % of each step (60 of 100 ms, 1,1" in found.verdict.sentence
+    assert "60 % of each step is waiting for data (60 of 100 ms, 1,1" in found.verdict.sentence
     assert found.verdict.shares == pytest.approx({"wait": 0.6, "copy": 0.02, "compute": 0.33, "other": 0.05}, abs=0.002)
     loader = next(one for one in found.verdict.gains if one.action == "loader")
     assert loader.low == pytest.approx(0.6, abs=0.01)
@@ -156,7 +156,7 @@ def test_an_older_file_is_judged_by_its_frames() -> None:
 def test_replayed_batches_have_no_verdict() -> None:
     found = analyse(build(60, runs=[Run(0, 60)], states=[{"backend": "synthetic"}])).verdict
     assert found.kind == "undetermined"
-    assert "replayed" in found.sentence
+    assert "Replayed" in found.sentence
     assert not found.gains
 
 

@@ -177,13 +177,13 @@ def test_a_loop_that_ended_is_judged_by_all_its_steps_and_once() -> None:
             one.verdict = one.judge(90.0, states, loader="loader-1")
             assert one.verdict is not None
             assert not one.verdict["over"]
-            assert "waits for data" in one.verdict["sentence"]
+            assert "of each step is waiting for data" in one.verdict["sentence"]
         one.refresh(130.0, states)
         made = one.verdict
         assert made is not None
         assert made["over"]
         assert made["sentence"] == past(analyse(snapshot).verdict.sentence)
-        assert made["sentence"].startswith("The loop waited for data 74 % of each step (74 of 100 ms, 1,000 steps")
+        assert made["sentence"].startswith("74 % of each step was waiting for data (74 of 100 ms, 1,000 steps")
         assert one.kind(130.0) is None, "no loop runs"
         one.refresh(140.0, states)
         assert one.verdict is made
