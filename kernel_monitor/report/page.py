@@ -21,6 +21,7 @@ from markupsafe import Markup
 from ..analysis.results import Analysis, faster
 from ..analysis.session_analysis import analyse
 from ..analysis.switches import REPLAYS, switches
+from ..analysis.verdict import past
 from ..store import Snapshot
 from ..stream import bokehjs
 from . import findings, loading, machine, ranks_section, segments_section, summary
@@ -102,6 +103,7 @@ def environment() -> Environment:
     # In a chart document the first mention of a model defines it: what comes first must stay first.
     made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     made.filters.update(FILTERS)
+    made.filters["past"] = past  # a report is read when its loops have ended
     made.globals.update(statistic=statistic, faster=faster)
     return made
 

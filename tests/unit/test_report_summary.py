@@ -219,3 +219,8 @@ def test_what_a_step_was_bound_by_is_said_without_a_present_tense(kind: Kind) ->
     html = render(session(), analysis(verdict=replace(analysis().verdict, kind=kind)))
     said = Page(re.findall(r'<p class="kind .*?</b>', html)[0]).text
     assert not re.search(r"\b(is|are|waits)\b", said)
+
+
+def test_the_sentence_of_a_verdict_is_in_the_past() -> None:
+    (said,) = re.findall(r'<p class="sentence">(.*?)</p>', render(session(switch=False)))
+    assert "of each step was waiting for data" in said
