@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -250,7 +251,8 @@ def test_nothing_moves_while_texts_change(training: Lab) -> None:
         })""",
         [CELL, SIDEBAR],
     )
-    assert [len(one) for one in moves] == [1, 1], moves
+    print(json.dumps(moves, indent=1))
+    assert [len(one) for one in moves] == [1, 1]
 
 
 def test_the_palette_has_it(training: Lab, sidebar: Locator) -> None:
