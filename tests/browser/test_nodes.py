@@ -60,10 +60,14 @@ def test_rows_of_other_machines_appear_in_cell_and_sidebar_and_stay_when_one_goe
         expect(lab.dashboard(where).get_by_text("CPU machines", exact=False)).to_have_count(0)
     lab.run_cell(1)
     for where in (CELL, SIDEBAR):
-        _wait_for_rows(lab, where)
         dashboard = lab.dashboard(where)
-        expect(dashboard.get_by_text("CPU machines: busy, % per core")).to_be_visible()
-        expect(dashboard.get_by_text("rack-b").first).to_be_visible()  # in the key of the lines
+        rows = dashboard.get_by_text("CPU machines: busy, % per core")
+        expect(rows).to_be_visible()
+        rows.scroll_into_view_if_needed()  # what is out of sight is not drawn
+        _wait_for_rows(lab, where)
+        lines = dashboard.get_by_text("rack-b").first  # in the key of the lines
+        expect(lines).to_be_visible()
+        lines.scroll_into_view_if_needed()
         lab.page.wait_for_function(
             """(where) => {
                 const values = document.querySelector(where).monitor.sourceData('nodes-batches-means');
