@@ -65,7 +65,7 @@ LANES = int(os.environ.get("TEST_LANES", "4"))
 PRINTING = threading.Lock()
 AGAIN = ("unit", "record", "ranks", "remote", "sweep", "kernel", "notebooks", "browser")
 """Folders whose tests wait for other processes. Not those of loaders: what these deliver depends on no load."""
-FEW = 8  # of failures: more are no accident, even where one cause (a node that died) fails several
+FEW = 16  # of failures: more are no accident, even where one cause (a node that died) fails several
 RUNNING: set[int] = set()
 """Process groups, to be ended with an interrupted run."""
 

@@ -140,6 +140,7 @@ class CurrentVerdict:
         store, loader = self._store, self._loops.main()
         if loader is None:
             return None
+        self._switched_due = now  # no figure of a moment before the last steps stays
         events, steps = store.events(), store.steps.table()
         switched = self._pairs(now, events)
         aside = self._loops.aside()

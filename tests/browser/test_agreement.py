@@ -83,8 +83,9 @@ print("counted", epochs, batches, samples)"""
 """Epochs of one or two seconds; switched after 8 s; then at least 8 s more, and until there is something to compare."""
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 RATES = re.compile(rf"{NUMBER} → {NUMBER} images/s")
-FACTORS = re.compile(  # no predictions
-    r"(?:([\w-]+)(?: ran|: measured) )?(?<!to )(?<!and )(?<!between )(?<!expected )\b(\d+\.\d\d) × (faster|slower)"
+FACTORS = re.compile(  # no predictions, and not of the training's own steps
+    r"(?:([\w-]+)(?: ran|: measured) )?(?<!to )(?<!and )(?<!between )(?<!expected )(?<!own steps )"
+    r"\b(\d+\.\d\d) × (faster|slower)"
 )
 PARTS_OF_STEP = re.compile(rf"{NUMBER} of {NUMBER} ms\b")
 OF_EACH_STEP = re.compile(rf"{NUMBER} % of (?:each|the) step (?:is|was) waiting for data")
@@ -147,7 +148,7 @@ def check(session: Session) -> None:
     wrong += [said for said, pair in session.found(BATCHES) if pair not in batches]
     whole = {f"{state['planned']:,}" for state in states if state["planned"]}
     wrong += [said for said, pair in session.found(SAMPLES) if pair[0] != pair[1] or pair[0] not in whole]
-    assert wrong == [], "\n".join(wrong)
+    assert wrong == [], "\n".join([*wrong, *(f"{one['key']}: {one['rate']} images/s, {one}" for one in segments)])
     # The loop's own counts.
     (train,) = (state for state in states if state["name"] == "train")
     assert (train["epoch"] + 1, train["batch"], train["samples"]) == session.counted
@@ -170,6 +171,8 @@ def unfolded(lab: Lab) -> dict[str, list[str]]:
     """Everything that can be read in the cell and in the sidebar once the loops have ended."""
     lab.open_sidebar()
     lab.wait_running(SIDEBAR)
+    if (cell := lab.page.locator(CELL)).count():
+        cell.evaluate("(el) => el.scrollIntoView()")  # out of sight it is not kept up to date
     lab.page.wait_for_timeout(3_000)  # the last verdict and strip: they come every second or two
     found: dict[str, list[str]] = {}
     for _ in range(2):  # what is unfolded is filled a moment later

@@ -37,6 +37,7 @@ def join(name):
 
 %monitor"""
 JOIN = 'join("cpu-machine-7.example.internal"); join("rack-b")'
+TO_THE_MIDDLE = "(el) => el.scrollIntoView({ block: 'center' })"
 LEAVE = 'processes["rack-b"].kill()'
 
 
@@ -63,11 +64,10 @@ def test_rows_of_other_machines_appear_in_cell_and_sidebar_and_stay_when_one_goe
         dashboard = lab.dashboard(where)
         rows = dashboard.get_by_text("CPU machines: busy, % per core")
         expect(rows).to_be_visible()
-        rows.scroll_into_view_if_needed()  # what is out of sight is not drawn
+        rows.evaluate(TO_THE_MIDDLE)  # what is out of sight is not drawn
         _wait_for_rows(lab, where)
-        lines = dashboard.get_by_text("rack-b").first  # in the key of the lines
-        expect(lines).to_be_visible()
-        lines.scroll_into_view_if_needed()
+        expect(dashboard.get_by_text("rack-b").first).to_be_visible()  # in the key of the lines
+        dashboard.get_by_text("CPU machines: batches/s").evaluate(TO_THE_MIDDLE)
         lab.page.wait_for_function(
             """(where) => {
                 const values = document.querySelector(where).monitor.sourceData('nodes-batches-means');

@@ -18,8 +18,12 @@ from typing import Any
 LOOPBACK = "127.0.0.1"
 TRIES = 5
 """On a busy machine a head or a node is sometimes not up within the time that Ray gives it (30 and 15 s)."""
-PATIENT = {"health_check_timeout_ms": 60_000, "health_check_initial_delay_ms": 60_000}
-"""So that the head does not declare a node dead because the machine is busy."""
+PATIENT = {
+    "health_check_timeout_ms": 60_000,
+    "health_check_initial_delay_ms": 60_000,
+    "agent_register_timeout_ms": 120_000,
+}
+"""So that the head does not declare a node dead, and a node does not end itself, because the machine is busy."""
 CLONE_NEWNS, MS_PRIVATE, MS_REC = 0x20000, 1 << 18, 1 << 14  # <linux/sched.h>, <linux/mount.h>
 
 

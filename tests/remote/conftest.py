@@ -62,14 +62,16 @@ class Kept:
 
     def __init__(self) -> None:
         self.driver: DriverProcess | None = None
+        self._address = ""
         self._close: Callable[[], None] = lambda: None
 
     def __call__(
         self, address: str, blob: bytes, workers: int, prefetch: int, finish: Any, probes: Any, sending: Any
     ) -> DriverProcess:
         driver = self.driver
-        if driver is None or not driver.alive:
+        if driver is None or not driver.alive or address != self._address:
             self.close()
+            self._address = address
             driver = self.driver = DriverProcess(address, blob, workers, prefetch, finish, probes, sending)
             self._close, driver.close = driver.close, lambda: None  # type: ignore[method-assign]
         driver._finish = finish
