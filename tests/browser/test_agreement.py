@@ -181,6 +181,12 @@ def unfolded(lab: Lab) -> dict[str, list[str]]:
     return found
 
 
+def printed(lab: Lab, cell: int) -> str:
+    """A cell's output, brought into sight: what is far out of it may have no text."""
+    lab.page.locator(".jp-Notebook .jp-CodeCell").nth(cell).scroll_into_view_if_needed()
+    return lab.output(cell)
+
+
 def reported(browser: Browser, report: Path) -> list[str]:
     with opened(browser, report) as seen:
         texts: list[str] = seen.page.evaluate(TEXTS, None)
@@ -218,9 +224,9 @@ def test_no_two_figures_disagree(new_lab: Lab, browser: Browser, tmp_path: Path,
     for cell, word in enumerate(("counted", "run.html", "FACTS"), 1):
         new_lab.run_cell(cell)
         run_to(new_lab, cell, word)
-    epochs, batches, samples = map(int, new_lab.output(1).split("counted")[1].split()[:3])
-    places = {**unfolded(new_lab), "comparison": [new_lab.output(2)], "report": reported(browser, report)}
-    session = Session(places, json.loads(new_lab.output(3).split("FACTS", 1)[1]), (epochs, batches, samples))
+    epochs, batches, samples = map(int, printed(new_lab, 1).split("counted")[1].split()[:3])
+    places = {**unfolded(new_lab), "comparison": [printed(new_lab, 2)], "report": reported(browser, report)}
+    session = Session(places, json.loads(printed(new_lab, 3).split("FACTS", 1)[1]), (epochs, batches, samples))
     check(session)
     headline(session)
     assert new_lab.errors == []
@@ -236,20 +242,20 @@ def test_the_quickstart_ends_on_what_its_switch_brought(new_lab: Lab, browser: B
     new_lab.open(new_lab.server.notebook("quickstart-agreement.ipynb", *cells))
     new_lab.run_all()
     run_to(new_lab, len(cells) - 1, "FACTS", 400)
-    printed = "".join(new_lab.output(cell) for cell in range(len(code)))
-    epochs = re.findall(r"epoch \d+: ([\d,]+) samples in (\d+) batches", printed)
+    texts = "".join(printed(new_lab, cell) for cell in range(len(code)))
+    epochs = re.findall(r"epoch \d+: ([\d,]+) samples in (\d+) batches", texts)
     counted = (len(epochs), int(epochs[-1][1]), int(epochs[-1][0].replace(",", "")))
     places = {
         "sidebar": unfolded(new_lab)["sidebar"],  # the cell is out of sight, and not in the page then
-        "comparison": [new_lab.output(len(cells) - 2)],
+        "comparison": [printed(new_lab, len(cells) - 2)],
         "report": reported(browser, report),
-        "last cell": [new_lab.output(len(code) - 1)],
+        "last cell": [printed(new_lab, len(code) - 1)],
     }
-    session = Session(places, json.loads(new_lab.output(len(cells) - 1).split("FACTS", 1)[1]), counted)
+    session = Session(places, json.loads(printed(new_lab, len(cells) - 1).split("FACTS", 1)[1]), counted)
     check(session)
     headline(session)
     assert session.facts["analysis"]["headline"]["after"].startswith("train/")
-    assert "train: dali-cpu took over from torchvision" in new_lab.output(len(code) - 1)
+    assert "train: dali-cpu took over from torchvision" in session.places["last cell"][0]
     assert new_lab.errors == []
 
 
@@ -276,7 +282,7 @@ def test_a_job_of_two_ranks_has_one_engine_and_one_count(new_lab: Lab, browser: 
     new_lab.wait_for_idle(120)
     new_lab.run_cell(2)
     run_to(new_lab, 2, "run.html")
-    places = {**unfolded(new_lab), "status": [new_lab.output(2)], "report": reported(browser, report)}
+    places = {**unfolded(new_lab), "status": [printed(new_lab, 2)], "report": reported(browser, report)}
     session = Session(places, {}, (0, 0, 0))
     engine = re.compile(r"(?<!→ )\b(torchvision|dali|dali-cpu|dali-gpu|synthetic|ray) on 2 ranks")
     said = [*running.found(engine), *session.found(engine)]
