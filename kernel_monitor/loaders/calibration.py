@@ -139,6 +139,6 @@ def _made(setting: Setting) -> Calibration:
     try:
         located = [one for one in source.spread(FILES) if one.reason is None]
         files: Any = [source.absolute(one.path) if one.data is None else one.data for one in located]
-        return Calibration(pickle.dumps((program, files, setting.fused_decode)), len(files))
+        return Calibration(pickle.dumps((program, files, setting.fused(None))), len(files))
     except Exception as error:  # noqa: BLE001 - the user's data set, edited by another thread: the verdict shows it
         return Calibration(reason=private(f"its files cannot be sent to a process ({type(error).__name__}: {error})"))

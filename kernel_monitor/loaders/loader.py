@@ -195,17 +195,17 @@ class SwitchableLoader(EpochRecords):
         return self.pool.knobs
 
     @property
-    def fused_decode(self) -> bool:
-        """Whether DALI decodes only the region that a crop at the start of the transforms keeps; True at first.
+    def fused_decode(self) -> bool | None:
+        """Whether DALI decodes only the region that a crop at the start of the transforms keeps; None: on the CPU.
 
-        May be set, by any thread, and takes effect as what `set` sets. The pixels are the same; which is faster
-        depends on the GPU.
+        May be set, by any thread, and takes effect as what `set` sets. On a GPU, before nvJPEG 13.2, regions are
+        decoded on the CPU, with a warning of nvImageCodec for each image.
         """
         return self.pool.setting.fused_decode
 
     @fused_decode.setter
-    def fused_decode(self, fused: bool) -> None:
-        self.pool.turn(fused_decode=bool(fused))
+    def fused_decode(self, fused: bool | None) -> None:
+        self.pool.turn(fused_decode=None if fused is None else bool(fused))
 
     @property
     def history(self) -> list[Switch]:

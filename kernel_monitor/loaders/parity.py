@@ -103,7 +103,7 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     chain = list(flatten(source.transform))
     device = gpu(setting) if backend == "dali-gpu" else None
     positions = _positions(chain)
-    way = {"encoded": source.encoded, "fused": setting.fused_decode}
+    way = {"encoded": source.encoded, "fused": setting.fused(device)}
     stages = [Stage(chain[: position + 1], source.kind, device, **way) for position in positions]
     program = translate(source.transform, source.kind)
     table = FileTable(source.files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -104,12 +105,17 @@ def test_phases_are_what_the_device_took(model: Model) -> None:
 
 
 def test_a_loop_that_runs_ahead_of_the_device_is_not_waited_for(model: Model) -> None:
-    whole = seconds(3 * CYCLES)
-    began = time.monotonic()
-    run("ahead", model, wait=whole / 4)
-    launched = time.monotonic() - began
-    torch.cuda.synchronize()
-    assert launched < 0.9 * (time.monotonic() - began), "the loop was held up"
+    """It looks at its loss after every eighth step, as loops do: else its last steps have the host's times."""
+    whole, launched = seconds(3 * CYCLES), []
+
+    def after() -> None:
+        launched.append(time.monotonic())
+        if len(launched) % 8 == 0:
+            torch.cuda.synchronize()
+
+    run("ahead", model, wait=whole / 4, after=after)
+    between = [later - one for number, (one, later) in enumerate(pairwise(launched), 1) if number % 8]
+    assert statistics.median(between) < 0.6 * whole, "the loop was held up"
     steps = steady("ahead")
     assert median(steps, "wait") < 0.02 * whole
     assert median(steps, "step") == pytest.approx(whole, rel=0.1)
@@ -121,9 +127,10 @@ def test_a_slow_loader_lets_the_device_wait(model: Model) -> None:
     assert median(steady("slow"), "wait") == pytest.approx(2 * whole, rel=0.15)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature:UserWarning")
 def test_nothing_of_ours_synchronises(model: Model) -> None:
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         run("free", model)
     finally:
         torch.cuda.set_sync_debug_mode("default")

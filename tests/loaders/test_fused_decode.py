@@ -52,7 +52,8 @@ def test_fused_decode_can_be_switched_off_while_the_loop_runs(make: Make) -> Non
     loader = make(num_workers=0)
     expected = deliver(loader)[0]
     loader.set_epoch(0)
-    assert loader.fused_decode
+    assert loader.fused_decode is None
+    assert (loader.pool.setting.fused(None), loader.pool.setting.fused(0)) == (True, False)  # on the CPU, on a GPU
     loader.switch("dali-cpu")
     settle(loader)
     first = loader.pool["dali-cpu"].engine

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from kernel_monitor.loaders.engines.dali_graph import Translated, pipeline
 from kernel_monitor.loaders.random_streams import ApartFromTransforms
 from kernel_monitor.loaders.transforms import albumentations
 from kernel_monitor.loaders.transforms.catalogue import OPS, TIMM
 from kernel_monitor.loaders.transforms.chain import flatten
+from kernel_monitor.loaders.transforms.draws import sample_keys
+from kernel_monitor.loaders.transforms.ops.colour import Jitter
+from kernel_monitor.loaders.transforms.ops.operation import Graph
 from kernel_monitor.loaders.transforms.translate import scaling, translate
 
 from .conftest import Make, deliver, settle
@@ -78,6 +82,44 @@ def test_what_is_listed_as_direct_is_done_by_dali_as_torchvision_does_it(
     assert each.mean() <= BAR
     assert each.max() <= 1.5  # another crop, angle or box in a single image would be tens
     tally[name] = float(each.mean()), loader.decoded()["dali-cpu"]
+
+
+@pytest.mark.parametrize("name", [*DIRECT, *HYBRID])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "not fused"])
+def test_each_chain_can_be_defined_for_a_gpu(name: str, fused: bool) -> None:
+    """DALI refuses what cannot be on a GPU, such as a named argument there, before it needs one."""
+    chain = DIRECT[name] if name in DIRECT else HYBRID[name][0]
+    program = translate(chain)
+    Translated(program, fused=fused).define(batch_size=4, threads=1, device=0, encoded=False)
+
+
+class AsOnGpu(Graph):
+    """The operations of a GPU, on the CPU."""
+
+    def __init__(self, device: int | None) -> None:
+        super().__init__(device)
+        self.arguments_of_images = False
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["as torch", "as Pillow"])
+def test_colours_are_the_same_where_no_argument_comes_from_images(cut: bool) -> None:
+    """The contrast of ColorJitter on a GPU."""
+    images = list(np.random.default_rng(3).integers(0, 256, (8, 48, 64, 3), dtype=np.uint8))
+    step = Jitter(0, (0.5, 1.5), (0.5, 1.5), (0.5, 1.5), cut, ())
+    fed, _ = step.arrays(0, sample_keys(1, 0, range(8), [0] * 8), np.full((8, 2), 64))
+    found = []
+    for kind in (Graph, AsOnGpu):
+        defined = pipeline(batch_size=8, threads=1, device=None)
+        with defined:
+            graph = kind(None)
+            image = graph.fn.external_source(name="image", dtype=graph.types.UINT8, ndim=3, layout="HWC")
+            defined.set_outputs(step.build(graph, 0, image))
+        defined.build()
+        for name, values in {"image": images, **{name: list(values) for name, values in fed.items()}}.items():
+            defined.feed_input(name, values)
+        found.append([np.array(one) for one in defined.run()[0]])
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+    assert not np.array_equal(found[0][0], images[0])
 
 
 @pytest.mark.parametrize("name", HYBRID)

@@ -68,14 +68,14 @@ def _torchvision(setting: Setting) -> Engine:
 
 def _dali(name: str, setting: Setting) -> Engine:
     work: Work
+    device = gpu(setting) if name == "dali-gpu" else None
     if setting.own is not None:
         work = OwnPipeline(setting.own)
     elif setting.program is not None:
-        work = Translated(setting.program, fused=setting.fused_decode)
+        work = Translated(setting.program, fused=setting.fused(device))
     else:
         raise BackendUnavailable(f"{name} cannot be used: {setting.refusal}")
     wrapped, keyed = setting.wrapped, setting.keyed
-    device = gpu(setting) if name == "dali-gpu" else None
     in_workers = device is None and rest_in_workers(setting)
     engine = DaliEngine(
         (Packing if in_workers else Batches)(name, keyed, wrapped, work, device),

@@ -55,6 +55,12 @@ class Translated:
         of `arrays`; its output is [n, 3, height, width], float32 or uint8; with a `rest`, n images [height, width, 3],
         uint8.
         """
+        built = self.define(batch_size=batch_size, threads=threads, device=device, encoded=encoded)
+        built.build()
+        return built
+
+    def define(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
+        """The pipeline of `build`, not built: one for a GPU can be defined without one."""
         defined = pipeline(batch_size=batch_size, threads=threads, device=device)
         program = self._program
         body = program.body
@@ -70,7 +76,6 @@ class Translated:
                 for k, step in enumerate(program.tail, len(body)):
                     image = step.build(graph, k, image)
             defined.set_outputs(image)
-        defined.build()
         return defined
 
     def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:

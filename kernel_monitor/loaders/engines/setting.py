@@ -54,9 +54,17 @@ class Setting:
     threads: int  # CPU threads of DALI
     prefetch: int | None = None  # batches in flight, per worker or in all for DALI; None: each engine's usual number
     own: Callable[..., Any] | None = None  # the user's own DALI pipeline function, or None
-    fused_decode: bool = True  # whether a crop that comes first is decoded alone (DALI's ROI decode)
+    fused_decode: bool | None = None  # whether a crop that comes first is decoded alone; None: on the CPU
     program: Program | None = None  # the data set's transform for DALI
     refusal: str | None = None  # why there is no program
+
+    def fused(self, device: int | None) -> bool:
+        """Whether a crop that comes first is decoded alone (DALI's ROI decode) on a CUDA device, or None, the CPU.
+
+        Not on a GPU by itself: before nvJPEG 13.2 its decoders refuse a part of an image with fancy upsampling, which
+        our pixels need; nvImageCodec then decodes on the CPU, with a warning on stderr for each image.
+        """
+        return device is None if self.fused_decode is None else self.fused_decode
 
 
 def setting(

@@ -27,9 +27,9 @@ _DRAWS = 8  # four places in the order, four factors
 Range = tuple[float, float] | None
 
 
-def _matrix(graph: Graph, name: str, image: Any, constant: Any) -> Any:
+def _matrix(graph: Graph, name: str, image: Any, constant: Any, dtype: str = "UINT8") -> Any:
     matrix = graph.fed(name, 2, "FLOAT")
-    return graph.fn.coord_transform(image, M=matrix, T=constant, dtype=graph.types.UINT8)
+    return graph.fn.coord_transform(image, M=matrix, T=constant, dtype=getattr(graph.types, dtype))
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ class BrightnessContrast(Step):
         return where_open(self.gates, keys, [brightness(row, self.contrast, self.brightness) for row in numbers])
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        changed = image * graph.fed(f"factor{k}", 0, "FLOAT") + graph.fed(f"addend{k}", 0, "FLOAT")
+        factor, addend = (graph.beside_images(graph.fed(f"{name}{k}", 0, "FLOAT")) for name in ("factor", "addend"))
+        changed = image * factor + addend
         return graph.fn.cast(changed, dtype=graph.types.UINT8)
 
 
@@ -130,16 +131,21 @@ class Jitter(Step):
         return {f"{name}{k}_{slot}": float32(inputs[name][slot]) for slot in range(slots) for name in inputs}, sizes
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
-        ones = graph.types.Constant(np.ones(3, dtype=np.float32), device=graph.device)
+        ones = graph.types.Constant(np.ones(3, dtype=np.float32), device="cpu")
         weights = graph.types.Constant(float32(self._weights), device=graph.device)
         for slot in range(self._slots):
-            constant = graph.fed(f"constant{k}_{slot}", 0, "FLOAT")
-            if self.contrast is not None:
-                # The mean of gray is the gray of the means.
-                channels = graph.fn.reductions.mean(image, axes=[0, 1])
-                gray = graph.fn.reductions.sum(channels * weights, axes=[0])
-                constant = constant + graph.fed(f"mean{k}_{slot}", 0, "FLOAT") * gray
-            image = _matrix(graph, f"matrix{k}_{slot}", image, ones * constant)
+            matrix, constant = f"matrix{k}_{slot}", ones * graph.fed(f"constant{k}_{slot}", 0, "FLOAT")
+            if self.contrast is None:
+                image = _matrix(graph, matrix, image, constant)
+                continue
+            # The mean of gray is the gray of the means.
+            gray = graph.fn.reductions.sum(graph.fn.reductions.mean(image, axes=[0, 1]) * weights, axes=[0])
+            mean = graph.beside_images(graph.fed(f"mean{k}_{slot}", 0, "FLOAT")) * gray
+            if graph.arguments_of_images:
+                image = _matrix(graph, matrix, image, constant + mean)
+            else:
+                changed = _matrix(graph, matrix, image, constant, "FLOAT") + mean
+                image = graph.fn.cast(changed, dtype=graph.types.UINT8)
         return image
 
 

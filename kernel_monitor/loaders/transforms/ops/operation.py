@@ -29,10 +29,15 @@ class Graph:
 
         self.fn, self.types = fn, types
         self.device = "cpu" if device is None else "gpu"  # where images are
+        self.arguments_of_images = device is None  # named arguments, read on the CPU, may be computed from images
 
     def fed(self, name: str, ndim: int, dtype: str = "INT32") -> Any:
         """Return the node of an input that is fed for each sample."""
         return self.fn.external_source(name=name, dtype=getattr(self.types, dtype), ndim=ndim)
+
+    def beside_images(self, node: Any) -> Any:
+        """Return a node for arithmetic with images: on their device."""
+        return node.gpu() if self.device == "gpu" else node
 
 
 @dataclass(frozen=True)
