@@ -61,6 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def without_dali(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a process in which DALI has not run yet: workers are forked, and made anew at each epoch."""
+    for thread in threading.enumerate():  # which may still start DALI for a loader of another test
+        if thread.name.startswith(("prepare ", "knobs")):
+            thread.join(30)
     monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
     monkeypatch.setattr(fork_server, "_server", None)
     yield
