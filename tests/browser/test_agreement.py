@@ -164,7 +164,7 @@ def headline(session: Session) -> None:
     wanted = tuple(figure(side["rate"]) for side in sides)
     for place in session.places:
         said = [pair for text, pair in session.found(RATES) if text.startswith(place)]
-        assert wanted in said, (place, wanted, said)
+        assert wanted in said, (place, wanted, said, session.places[place])
 
 
 def unfolded(lab: Lab) -> dict[str, list[str]]:
@@ -182,9 +182,8 @@ def unfolded(lab: Lab) -> dict[str, list[str]]:
 
 
 def printed(lab: Lab, cell: int) -> str:
-    """A cell's output, brought into sight: what is far out of it may have no text."""
-    lab.page.locator(".jp-Notebook .jp-CodeCell").nth(cell).scroll_into_view_if_needed()
-    return lab.output(cell)
+    """A cell's output. What is far out of sight is not rendered, and has a content but no inner text."""
+    return lab.page.locator(".jp-Notebook .jp-CodeCell").nth(cell).locator(".jp-OutputArea").first.text_content() or ""
 
 
 def reported(browser: Browser, report: Path) -> list[str]:
