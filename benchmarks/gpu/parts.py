@@ -44,7 +44,10 @@ PARTS = (
     Part(
         "tests",
         "`tests/gpu`",
-        ("-m", "pytest", "tests/gpu", "--verbose", "-s", "-p", "no:cacheprovider", "-p", "benchmarks.gpu.outcomes"),
+        (
+            "-m", "pytest", "tests/gpu", "--verbose", "-s", "-p", "no:cacheprovider", "-p", "pytest_timeout",
+            "-p", "benchmarks.gpu.outcomes",
+        ),
         needs=(*ON_GPU, "pytest"),
         sources=("benchmarks/gpu/outcomes.py", "benchmarks/metrics.py", "tests/gpu", "tests/conftest.py"),
     ),

@@ -8,8 +8,8 @@ from typing import Any
 
 Figures = dict[str, Any]
 Decision = tuple[bool, str]  # whether the promise was kept, and by which figure
-LARGEST_OF_255 = 0.28
-"""Of the chains of docs/transforms.md that DALI does as a whole: what it measured without a GPU."""
+LARGEST_OF_255 = 1.0
+"""What DALI's own tests allow between the JPEG decoders of CPU and GPU; 0.17 to 0.40 on an H200."""
 USUAL = ("train", "evaluation", "colours")  # the chains that are made of those of that page
 
 
@@ -88,7 +88,7 @@ PROMISES = (
         tests("test_batches_come_on_the_gpu_each_sample_once"),
     ),
     Promise("docs/one-plan.md", "the same numbers on every engine", "parity", parameters),
-    Promise("docs/one-plan.md", "DALI: within the figures of [Transforms]", "parity", pixels),
+    Promise("docs/one-plan.md", "on a GPU, with its own JPEG decoder, within 1 of 255", "parity", pixels),
     Promise(
         "docs/transforms.md", "What DALI can do as torchvision does it is done in DALI", "parity",
         bars("mean difference"),
@@ -103,7 +103,8 @@ PROMISES = (
     Promise(
         "docs/benchmarks.md", "how close the pixels of the two engines are", "parity-cpu", bars("mean difference"),
     ),
-    Promise("docs/howto/gpu-proof.md", "as fast as DALI by hand", "loaders", bars("dali-gpu", "by hand")),
+    Promise("docs/howto/gpu-proof.md", "at least 0.45 of the images/s of DALI by hand", "loaders",
+            bars("dali-gpu", "by hand")),
     Promise("docs/howto/gpu-proof.md", "faster than the plain `DataLoader`", "loaders", bars("dali-gpu / DataLoader")),
     Promise("docs/howto/sweep.md", "the samples that the loader's own counters say were delivered", "sweep",
             bars("delivered or replayed")),

@@ -28,7 +28,7 @@ OF_A_KIT = (f"{NAME}.*", "install", "install.py", "manifest.json", SUMS)
 PLATFORM = "linux x86_64"
 GLIBC_MINOR = 28  # wheels for glibc 2.28 and older: RHEL 8, Debian 10, Ubuntu 20.04
 PRESENT = ("torch", "torchvision")
-BESIDE = ("hypothesis", "ipykernel", "pytest")
+BESIDE = ("hypothesis", "ipykernel", "pytest", "pytest-timeout")
 """What tests and benchmarks need besides the package and its extras. pip, which installs the rest, comes along, too."""
 PROOF = ("benchmarks", "tests", "Makefile", "package.json", "pyproject.toml")
 """What is unpacked there: enough for `python -m benchmarks.gpu` and pytest's settings."""

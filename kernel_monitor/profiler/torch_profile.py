@@ -6,6 +6,7 @@ the GIL, and the trace is read by another process (`operators`); `let_go` holds 
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -50,7 +51,10 @@ class OperatorProfile:
         if self.gpu_reason is None:
             activities.append(ProfilerActivity.CUDA)
         with _silence():
-            self._profile = torch.profiler.profile(activities=activities)
+            # Where torch clears the events of each cycle, it warns that it does; not in all versions.
+            known = inspect.signature(torch.profiler.profile).parameters
+            more: dict[str, Any] = {"acc_events": True} if "acc_events" in known else {}
+            self._profile = torch.profiler.profile(activities=activities, **more)
             self._give_back = _watch_for_others(self._profile, self._give_way)
             try:
                 self._profile.start()

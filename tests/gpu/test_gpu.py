@@ -244,8 +244,8 @@ def test_files_that_dali_is_not_given_end_on_the_gpu_too(wrap: Wrap, demo: Path)
     path = Path(loader.dataset.samples[5][0])
     content = path.read_bytes()
     try:
-        with Image.open(path) as image:
-            image.convert("CMYK").save(path, "JPEG")
+        with Image.open(path) as picture:
+            picture.convert("RGB").save(path, "GIF")
         assert next(iter(on_gpu(loader)))[0].device.type == "cuda"
         assert loader.decoders()[5] == "torchvision"
     finally:
