@@ -84,7 +84,8 @@ print("counted", epochs, batches, samples)"""
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 RATES = re.compile(rf"{NUMBER} → {NUMBER} images/s")
 FACTORS = re.compile(  # no predictions, and not of the training's own steps
-    r"(?:([\w-]+)(?: ran|: measured) )?(?<!to )(?<!and )(?<!between )(?<!expected )(?<!own steps )"
+    r"(?:([\w-]+)(?: ran|: measured) )?(?<!to )(?<!and )(?<!between )(?<!expected )"
+    r"(?<!own steps )(?<!own steps became )"
     r"\b(\d+\.\d\d) × (faster|slower)"
 )
 PARTS_OF_STEP = re.compile(rf"{NUMBER} of {NUMBER} ms\b")
