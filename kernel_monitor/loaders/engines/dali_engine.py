@@ -57,7 +57,7 @@ class DaliEngine:
         if self._pipeline is not None and not self.broken:
             return
         worker_start.note_dali()
-        with process_end.building() as may:
+        with process_end.using() as may:
             if not may:
                 raise EngineFailed(ENDS)
             self._pipeline = self._build()
@@ -98,6 +98,10 @@ class DaliEngine:
         return len(self._queue) + (self._held is not None)
 
     def receive(self) -> Delivery:
+        with process_end.using():
+            return self._receive()
+
+    def _receive(self) -> Delivery:
         issued = self._queue[0]
         images = None
         if self._error is None and issued.scheduled:

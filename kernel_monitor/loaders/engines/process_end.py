@@ -2,7 +2,8 @@
 
 Daemon threads run on while the functions registered with `atexit` do their work: DALI's, which ends its pipelines, and
 ours, which ends the fork server. From then on no pipeline is built or used, and the loaders log nothing: what fails
-then fails because Python ends.
+then fails because Python ends. A daemon thread that Python ends in the middle of C++ code aborts the process: daemon
+threads that ask for a batch from then on wait where Python can end them.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PATIENCE_S = 20.0  # how long Python's end waits for a pipeline that is being built, which cannot be cut short
+PATIENCE_S = 20.0  # how long Python's end waits for a pipeline that is being built or used, which cannot be cut short
 
 _ending = threading.Event()
-_builds: set[object] = set()  # pipelines that are being built
+_uses: set[object] = set()  # pipelines that are being built or asked for a batch
 
 
 def ending() -> bool:
@@ -35,19 +36,25 @@ def notice() -> None:
 
 
 @contextmanager
-def building() -> Iterator[bool]:
-    """While a pipeline is built: Python's end waits for it. False where Python ends already: build none."""
-    build = object()
-    _builds.add(build)
+def using() -> Iterator[bool]:
+    """While a pipeline is built or asked for a batch: Python's end waits for it. False where Python ends already."""
+    use = object()
+    _uses.add(use)
     try:
         yield not ending()
     finally:
-        _builds.discard(build)
+        _uses.discard(use)
+
+
+def stay() -> None:
+    """Keep a daemon thread here once Python ends."""
+    if ending() and threading.current_thread().daemon:
+        threading.Event().wait()
 
 
 def _end() -> None:
     _ending.set()
     logging.getLogger("kernel_monitor.loaders").setLevel(logging.CRITICAL + 1)
     until = time.monotonic() + PATIENCE_S
-    while _builds and time.monotonic() < until:
+    while _uses and time.monotonic() < until:
         time.sleep(0.01)

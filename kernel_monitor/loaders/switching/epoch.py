@@ -15,6 +15,7 @@ import numpy as np
 from ...steps.step_meter import Meter, StepClock
 from ..data.fetched import is_fault
 from ..dataset_changes import DatasetChanges
+from ..engines import process_end
 from ..engines.engine import Delivery
 from ..engines.fork_server import NoWorkers
 from ..engines.synthetic import KEPT, SyntheticEngine
@@ -86,6 +87,7 @@ class EpochIterator:
         self._lead = time.monotonic() - started
 
     def __next__(self) -> Any:
+        process_end.stay()
         asked = time.monotonic()
         with self._loader.turn:
             try:
