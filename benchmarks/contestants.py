@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from unittest import mock
 
-from kernel_monitor.sample.procfs import LINUX
+from kernel_monitor.sample.probe import LINUX
 
 if TYPE_CHECKING:
     from array import array

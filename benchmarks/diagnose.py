@@ -104,7 +104,7 @@ def swap(options: argparse.Namespace) -> dict[str, Any]:
     """One loop with its switches: what was said before the first, and what they brought."""
     from kernel_monitor import monitor
     from kernel_monitor.analysis import analyse
-    from kernel_monitor.analysis.switches import IN_FLIGHT
+    from kernel_monitor.analysis.segments import IN_FLIGHT
 
     gauge = Gauge(options.data)
     loader, model, optimizer, loss_of = loop_of(options)

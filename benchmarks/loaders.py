@@ -25,25 +25,13 @@ import numpy as np
 import torch
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.transforms.draws import sample_keys
+from kernel_monitor.loaders.transforms.params import sample_keys
 from kernel_monitor.loaders.transforms.program import arrays
 from kernel_monitor.loaders.transforms.translate import translate
 
 from .chains import LEAST, chains
 from .chains import names as pair_names
-from .common import (
-    MEAN,
-    SIZE,
-    STD,
-    Bar,
-    dataloader,
-    images,
-    machine,
-    report,
-    spread,
-    switch_and_settle,
-    versions,
-)
+from .common import MEAN, SIZE, STD, Bar, dataloader, images, machine, report, spread, switch_and_settle, versions
 
 PLAIN, SWITCHABLE = "DataLoader", "switchable: torchvision"
 BY_HAND = {"cpu": 0.95, "gpu": 0.45}

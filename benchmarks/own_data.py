@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.dry_run.own_dataset import OwnDataset
+from kernel_monitor.loaders.data.own_dataset import OwnDataset
 
 from .common import Bar, dataloader, images, machine, report, spread, switch_and_settle, versions
 from .loaders import Contestant, epoch

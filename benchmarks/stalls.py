@@ -30,7 +30,7 @@ import torch
 from kernel_monitor import warm, watch_loader
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps.measured_step import PROFILED
-from kernel_monitor.steps.sources import live
+from kernel_monitor.steps.watched_loader import live
 from kernel_monitor.stream.chart_documents import cache_folder
 
 from .common import Bar, machine, report, versions

@@ -80,8 +80,6 @@ def _parser() -> _Parser:
     demo.add_argument("--images", metavar="N", type=int, default=2048, help="number of files (default: 2048)")
     demo.add_argument("--classes", metavar="K", type=int, default=10, help="number of classes (default: 10)")
     demo.add_argument("--seed", metavar="S", type=int, default=0, help="equal seeds give equal files (default: 0)")
-    timed = "then time decoding them against photographs (in a clone of the sources only)"
-    demo.add_argument("--check", action="store_true", help=timed)
 
     sessions = add(
         _sessions,
@@ -193,13 +191,7 @@ def _demo_data(options: argparse.Namespace) -> int:
 
     root = demo_data(options.directory, images=options.images, classes=options.classes, seed=options.seed)
     print(f"{options.images:,} images in {options.classes} classes: {root}")
-    if not options.check:
-        return 0
-    try:
-        from benchmarks.demo_decoding import check
-    except ModuleNotFoundError:
-        raise MonitorError("--check is in the project's sources: run it in a clone of them") from None
-    return check(root)
+    return 0
 
 
 def _sessions(options: argparse.Namespace) -> int:

@@ -43,7 +43,7 @@ class Node:
 
 
 class NodeSource(Protocol):
-    """What reports nodes; an object of any class that supports weak references.
+    """A source of readings of nodes; an object of any class that supports weak references.
 
     Both methods are called often, on threads of the monitor: they return at once and what they know already. An
     exception is shown as the reason why the source's nodes have no values.
@@ -116,7 +116,7 @@ def node_series(node: str, cores: Collection[int], gpus: int = 0) -> list[tuple[
 
 @dataclass
 class _State:
-    """What a table knows of one node."""
+    """The newest readings of one node."""
 
     node: Node
     reading: Mapping[str, float]  # by the series' names

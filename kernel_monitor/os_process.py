@@ -14,7 +14,7 @@ _SAME_S = 0.5  # two processes of one number begin further apart than this
 
 
 def start_of(pid: int) -> float | None:
-    """When process `pid` began, in seconds of a clock that is the same for every caller; None if it has ended.
+    """Return when process `pid` began, in seconds of a clock that is the same for every caller; None if it has ended.
 
     A zombie has ended. On Linux the seconds are since boot: psutil adds the boot's wall time, which steps with the
     clock.
@@ -36,7 +36,7 @@ def start_of(pid: int) -> float | None:
 
 
 def is_alive(pid: int, start: float) -> bool:
-    """Whether the process `pid` that began at `start` (of `start_of`) still runs."""
+    """Return whether the process `pid` that began at `start` (of `start_of`) still runs."""
     now = start_of(pid)
     return now is not None and abs(now - start) < _SAME_S
 

@@ -10,14 +10,60 @@ import errno
 import os
 import re
 import secrets
+import sqlite3
 import stat
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from .errors import MonitorError
-from .signature import is_recording
+
+# ---- Recognition of recorded sessions by content: SQLite's file header and the application id in it.
+
+SUFFIX = ".kmsession"
+APPLICATION_ID = 0x4B4D5331  # "KMS1"
+
+_SQLITE = b"SQLite format 3\0"
+_TABLES = {"meta", "layouts", "hellos", "tail", "chunks"}
+_BESIDE = ("-wal", "-shm", "-journal")  # suffixes of the files that SQLite keeps beside a database
+
+
+def is_recording(path: Path) -> bool:
+    """Return whether the file at `path` is a recorded session, or SQLite's log of one; an OSError if it cannot be read.
+
+    By content or by name, as parts of a damaged recording may still be readable.
+    """
+    for end in _BESIDE:
+        # Also if the log does not exist: SQLite would take a file of that name for the log.
+        if path.name.endswith(end) and is_recording(path.with_name(path.name.removesuffix(end))):
+            return True
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(100)
+    if path.suffix == SUFFIX:
+        return True
+    if not head.startswith(_SQLITE):
+        return False
+    # Offsets of the database header: https://www.sqlite.org/fileformat2.html#the_database_header
+    if int.from_bytes(head[68:72], "big") == APPLICATION_ID:
+        return True
+    logged = path.with_name(f"{path.name}-wal").exists()
+    return (logged or head[18] != 2) and _has_tables(path)
+
+
+def _has_tables(path: Path) -> bool:
+    """Return whether a database, including its log, has the id or the tables of a session."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema LIMIT 100")}
+    except sqlite3.Error:
+        return False
+    return application == APPLICATION_ID or names >= _TABLES
+
 
 PATIENCE_S = 30.0  # how long a write to a pipe or a device may block before it fails
 
@@ -131,7 +177,7 @@ def why(error: OSError, path: Path) -> str:
 
 
 def _missing(folder: Path) -> str:
-    """Which part of a folder's path is missing."""
+    """Return which part of a folder's path is missing."""
     for part in (*reversed(folder.parents), folder):
         try:
             if not stat.S_ISDIR(part.stat().st_mode):
@@ -142,7 +188,7 @@ def _missing(folder: Path) -> str:
 
 
 def _protected(path: Path) -> str | None:
-    """Why the file at `path` must not be created or replaced, or None."""
+    """Return why the file at `path` must not be created or replaced, or None."""
     try:
         if is_recording(path):
             return "it is a recorded session, or belongs to one, and would be lost. Name another file"

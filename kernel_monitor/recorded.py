@@ -23,7 +23,7 @@ from .output import check, write
 from .protocol.analysis_states import VerdictState
 from .protocol.message_types import RecordedLabel, SessionEntry
 from .protocol.states import Strip
-from .record import folders, reader
+from .record import reader, sessions
 from .record import sessions as found
 from .record.sessions import moment_text, span_text
 from .store import Rows, Schema, Snapshot
@@ -186,7 +186,7 @@ class Opened:
     """The opened recorded sessions, by id."""
 
     def __init__(self) -> None:
-        folders.anchor()
+        sessions.anchor()
         self._lock = threading.Lock()
         self._sessions: dict[str, RecordedSession] = {}
 

@@ -8,7 +8,7 @@ first (`analyse`, step by step), then `segments.py` (what is judged), `counted_s
 
 from __future__ import annotations
 
-from .machine_limits import allowed_cores
+from .frames import allowed_cores
 from .session_analysis import analyse
 from .switch_comparison import strip
 

@@ -10,10 +10,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .decision import CLEAR, IDLE, WATCHED, Crowd, Decision, Outlook, Reason
+from .decision import CLEAR, IDLE, WATCHED, Crowd, Decision, Outlook, Reason, rate_without_wait
 from .gains import COMPUTES, SATURATED
-from .remote_advice import remote_workers
 from .results import Advice, Gain, Point, Stance, faster
+
+# ---- How many workers on other machines would end the wait, and from how many on they no longer help.
+
+_LIMITS = {
+    "driver": "the process that passes the batches on to this kernel",
+    "link": "the network link of this machine",
+}
+
+
+def remote_workers(decision: Decision) -> tuple[Advice, ...]:
+    """Advice on a segment that waits for batches of other machines; empty elsewhere.
+
+    While the loop waits, every worker is busy, and w of them deliver r images/s. A loop that takes m images/s therefore
+    needs w * m / r of them; more than w * l / r no longer help where at most l images/s reach this machine.
+    """
+    segment = decision.segment
+    workers, most = segment.knobs.get("workers", 0), rate_without_wait(segment)
+    if not segment.nodes or decision.kind != "input-bound" or not workers:
+        return ()
+    if not (segment.rate > 0 and math.isfinite(most)):
+        return ()
+    limited = decision.reach < most
+    needed = math.ceil(workers * most / segment.rate - 1e-9)
+    useful = math.floor(workers * decision.reach / segment.rate) if limited else needed
+    limit = f"{_LIMITS.get(decision.limited_by, 'the way there')}, which takes {decision.reach:,.0f} images/s at most"
+    rates = f"the loop could take {most:,.0f} images/s, and {workers:,} deliver {segment.rate:,.0f}"
+    if useful <= workers:
+        text = f"More workers would not help: they wait for {limit}. Send fewer bytes, such as uint8 instead of float."
+        return (Advice(text, (Point("workers", "more", "against"),), segment.key),)
+    beyond = f"More than that would wait for {limit}." if limited else "More than that would only wait for the GPU."
+    text = f"Raise the workers from {workers:,} to {useful:,}, with a core of a CPU machine for each: {rates}. {beyond}"
+    return (Advice(text, (Point("workers", "more", "for"),), segment.key),)
+
 
 MOST_CORES = 128  # of one machine: two sockets of 64 cores. Where more are needed, machines beside it are.
 WRAP = "Wrap the DataLoader with switchable(loader): its workers can then be raised, and DALI tried, in the run."
@@ -64,7 +96,7 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
 
 
 def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
-    """Whether more or fewer workers or threads; empty where that is not known, or was changed since."""
+    """Return whether more or fewer workers or threads; empty where that is not known, or was changed since."""
     if found is None or decision.withheld is not None:
         return ()
     word, many, wanted = found.word, found.many, found.wanted
@@ -95,7 +127,7 @@ def raise_crowd(decision: Decision) -> tuple[Advice, ...]:
 
 
 def storage(decision: Decision) -> tuple[Advice, ...]:
-    """Where as many workers as there are cores leave these idle; empty elsewhere."""
+    """Return where as many workers as there are cores leave these idle; empty elsewhere."""
     found = decision.crowd()
     if found is None or decision.segment.backend != "torchvision":
         return ()
@@ -109,7 +141,7 @@ def storage(decision: Decision) -> tuple[Advice, ...]:
 
 
 def cores(decision: Decision) -> Advice:
-    """Whether more cores would feed the loop."""
+    """Return whether more cores would feed the loop."""
     key, needed = decision.segment.key, decision.needed
     more = Point("cores", "more", "for")
     if not math.isfinite(needed):
@@ -131,7 +163,7 @@ def cores(decision: Decision) -> Advice:
 
 
 def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, ...]:
-    """What to do next: the advice of a verdict, which could say more if what is `missing` were measured."""
+    """Return what to do next: the advice of a verdict, which could say more if what is `missing` were measured."""
     segment = decision.segment
     if decision.withheld is not None:
         return (over(decision),)
@@ -192,7 +224,7 @@ class Offer:
 
 
 def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
-    """What may be offered on a segment; None where no switch is likely to help, or nothing speaks for one.
+    """Return what may be offered on a segment; None where no switch is likely to help, or nothing speaks for one.
 
     The engine that is surely faster; else the one of those predicted to be that should save most; else one of which
     nothing is known and that takes the whole of the loading over, unless the loop waits for its storage, or the engine
@@ -232,7 +264,7 @@ def _ready(decision: Decision, engine: Outlook) -> Offer:
 
 
 def _middle(one: Outlook) -> float:
-    """What is to be expected, as a share of the step time."""
+    """Return what is to be expected, as a share of the step time."""
     gain = one.gain
     if gain is None:
         return -math.inf
@@ -240,7 +272,7 @@ def _middle(one: Outlook) -> float:
 
 
 def _waits_for_files(decision: Decision) -> bool:
-    """Whether what loads has little to compute, though the cores would let it: then it waits for the storage."""
+    """Return whether what loads has little to compute, though the cores would let it: then it waits for the storage."""
     segment = decision.segment
     workers = segment.knobs.get("workers", 0)
     # Without workers the loop's own thread loads, while it waits.
@@ -282,7 +314,7 @@ def _names(of: Sequence[Outlook]) -> str:
 
 
 def _pace(decision: Decision, gain: Gain, who: str) -> str:
-    """How fast another engine (`who`) is beside the one in use, and how that is known."""
+    """Return how fast another engine (`who`) is beside the one in use, and how that is known."""
     than = f"than {decision.segment.backend}"
     if not math.isfinite(gain.measured):
         return f"{who} is expected to run {_than(faster(gain.low, gain.high), than)}"

@@ -10,16 +10,17 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ..errors import MonitorError
-from ..store import Snapshot
+from ..store import Rows, Snapshot
 from . import advice
 from .decision import Decision, cpu_per_image, rate_without_wait
+from .frames import usable_cores
+from .job_figures import ranks_by_job, throughput
 from .loops import FEWEST_STEPS, trained
-from .machine_limits import usable_cores
 from .results import Cost, EpochCount, Feeding, Segment
 
 
 def cost_per_step(per_hour: float, step_s: float) -> float:
-    """What a step of `step_s` seconds costs, in whole units of the price's currency; NaN for NaN.
+    """Return what a step of `step_s` seconds costs, in whole units of the price's currency; NaN for NaN.
 
     Raises a `MonitorError` for a price that is negative or no number.
     """
@@ -41,7 +42,7 @@ def number(value: object) -> float | None:
 
 
 def hourly(segment: Segment, per_hour: float, per_node: float | None) -> float:
-    """What an hour of all machines of a segment costs; without a price per node, of the one that trains."""
+    """Return what an hour of all machines of a segment costs; without a price per node, of the one that trains."""
     return per_hour + segment.nodes * (per_node or 0.0)
 
 
@@ -52,7 +53,7 @@ def costs(
     currency: str,
     per_node: float | None = None,
 ) -> tuple[Cost, ...]:
-    """What each segment cost per step, per epoch and per 1,000 images, at prices of an hour.
+    """Return what each segment cost per step, per epoch and per 1,000 images, at prices of an hour.
 
     Per epoch: the samples of an epoch of its loader that delivered its plan (the newest such one), at the segment's
     rate. Where no epoch did, it is NaN.
@@ -81,7 +82,7 @@ def costs(
 def feeding(
     snapshot: Snapshot, segments: Sequence[Segment], decisions: Mapping[str, Decision], stands: Segment | None
 ) -> Feeding | None:
-    """How many cores this loop would need, of the newest segment that can tell, and the next thing to do.
+    """Return how many cores this loop would need, of the newest segment that can tell, and the next thing to do.
 
     Cores needed = CPU seconds per image × images/s if the loop never waited. A loop that stands beside another
     (`loops.beside`) tells nothing. `segments` are in the order of time, `decisions` by their keys; the advice is on
@@ -96,3 +97,35 @@ def feeding(
     decision = None if stands is None else decisions.get(stands.key)
     advised = () if decision is None else advice.feeding(decision)
     return Feeding(chosen.key, each, each * could, usable_cores(snapshot.schema), advised)
+
+
+# ---- What a job of several ranks costs: each host of its ranks is a machine at the price of this one.
+
+
+def job_costs(rows: Rows, price: float, currency: str) -> tuple[Cost, ...]:
+    """Return what each job cost per step of all its ranks and per 1,000 images, at a price of an hour of one machine.
+
+    Jobs of one rank, and those with too few steps (`scaling.throughput`), are left out. Per epoch is NaN: how long the
+    epochs of ranks are is not known here.
+    """
+    found = []
+    for job, ranks in ranks_by_job(rows).items():
+        known = throughput(rows, ranks) if len(ranks) > 1 else None
+        if known is None:
+            continue
+        hosts = len({rank.host for rank in ranks})
+        where = "one machine" if hosts == 1 else f"{hosts} machines"
+        counts = f"about {known.images:,} images in {known.steps:,} steps of each"
+        per_hour = hosts * price
+        found.append(
+            Cost(
+                segment=f"job {job}",
+                per_hour=per_hour,
+                currency=currency,
+                per_step=cost_per_step(per_hour, known.seconds / known.steps),
+                per_epoch=math.nan,
+                per_thousand=1000 * cost_per_step(per_hour, 1 / known.rate),
+                basis=f"{known.ranks} ranks on {where}: {counts}",
+            )
+        )
+    return tuple(found)

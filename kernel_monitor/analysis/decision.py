@@ -28,7 +28,7 @@ Reason = Literal["idle", "full", "many", "busy", "not waiting", "no core left", 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What another engine would bring; `gain` is None where nothing is known of it."""
+    """The expected effect of another engine; `gain` is None where nothing is known."""
 
     engine: str
     stance: Stance
@@ -47,7 +47,7 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is decided of the loader of one segment."""
+    """The decision on the loader of one segment."""
 
     segment: Segment  # what it is made from
     kind: Kind = "undetermined"  # what its step is bound by
@@ -82,7 +82,10 @@ class Decision:
         return self.kind in ("input-bound", "undetermined")
 
     def crowd(self, many: float | None = None) -> Crowd | None:
-        """Whether more or fewer processes should load; None where neither the segment nor `many` says how many do."""
+        """Return whether more or fewer processes should load.
+
+        None where neither the segment nor `many` says how many do.
+        """
         word = self.segment.crowd
         known = many if self.segment.backend == WATCHED else self.segment.knobs.get(word, many)
         if self.segment.synthetic or known is None or not self.cores > 0 or self.segment.nodes:

@@ -10,9 +10,69 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..store import Rows, Snapshot, StepTable
-from .counted_steps import counted
-from .machine_limits import allowed_cores
+from ..steps.measured_step import PROFILED, WARM_UP
+from ..store import Rows, Schema, Snapshot, StepTable
+
+# ---- Which steps count: the one place that decides it, for verdicts, segments, rules, *Diagnose* and comparisons.
+
+PAUSE_S = 3.0
+PAUSE_STEPS = 5.0
+
+
+def flagged(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """bool[n], which steps are of warm-up or were profiled."""
+    found: npt.NDArray[np.bool_] = (steps["flags"] & (WARM_UP | PROFILED)) != 0
+    return found
+
+
+def counted(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """bool[n], which of the `STEP`[n] of one loop count: of one loader, and of one segment where there are several."""
+    whole = steps["step"].astype(np.float64)
+    used: npt.NDArray[np.bool_] = ~flagged(steps) & (whole > 0)
+    if used.any():
+        own_work = whole - np.nan_to_num(steps["wait"].astype(np.float64))
+        used &= own_work <= max(PAUSE_S, PAUSE_STEPS * float(np.median(own_work[used])))
+    return used
+
+
+# ---- What this process may use of the machine, as the sampler found it: cores, a quota, a limit of memory.
+
+
+def allowed_cores(schema: Schema) -> frozenset[int]:
+    """The cores of the schema that this process may use; all of them where nothing is known of a limit."""
+    limited = (schema.host.get("limits") or {}).get("cpus")
+    return frozenset(schema.cpus if limited is None else set(schema.cpus).intersection(int(core) for core in limited))
+
+
+def limits_note(schema: Schema) -> str | None:
+    """Return what share of the cores that is, in words; None when it is all of them."""
+    total, allowed = len(schema.cpus), len(allowed_cores(schema))
+    quota = (schema.host.get("limits") or {}).get("cpu_quota")
+    parts = [f"this process may use {allowed} of {total} cores"] if allowed < total else []
+    if quota is not None:
+        parts.append(f"quota {quota:g}" if parts else f"quota {quota:g} of {total} cores")
+    return ", ".join(parts) or None
+
+
+def memory_note(schema: Schema) -> str | None:
+    """Return what 100 % of memory is, in words."""
+    total = schema.host.get("memory_total")
+    limit = (schema.host.get("limits") or {}).get("memory")
+    parts = [f"host {float(total) / 1e9:,.1f} GB"] if total else []
+    if limit is not None:
+        parts.append(f"container limit {float(limit) / 1e9:,.1f} GB")
+    return ", ".join(parts) or None
+
+
+def usable_cores(schema: Schema) -> float:
+    """Return how many cores this process may use at a time.
+
+    Those allowed, or its quota where that is less; 0: not known.
+    """
+    quota = (schema.host.get("limits") or {}).get("cpu_quota")
+    allowed = float(max(1, len(allowed_cores(schema))))
+    return allowed if quota is None else min(allowed, float(quota))
+
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
@@ -161,7 +221,7 @@ class Frames:
 def _in_use(
     time: Floats, images: Floats, step: Floats, interval: float, others: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Which rows (at `time`) lie between two deliveries that follow each other without the loader being idle.
+    """Return which rows (at `time`) lie between two deliveries that follow each other without the loader being idle.
 
     The row of the first delivery is left out: its samples were made before. The loader delivered `images` (per s) in
     them, with a mean `step` in ms; `interval` is the longest between two rows, s; `others`: another loader delivered.

@@ -15,13 +15,10 @@ import numpy as np
 
 from ..store import Schema
 from ..store.steps import StepTable
-from .counted_steps import counted
-from .frames import Floats
-from .machine_limits import usable_cores
+from .frames import Floats, counted, usable_cores
 from .results import Gain, Segment
-from .segments import Part, parts
+from .segments import REPLAYS, Part, parts, switches
 from .step_times import BLOCK_STEPS, BLOCKS, Share, Timings, block_steps, shares, student
-from .switches import REPLAYS, switches
 
 SATURATED = 0.85  # from this share of the usable cores on, loading and training take processor time from each other
 CALIBRATION_SPREAD = 0.09
@@ -38,7 +35,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Resources:
-    """What a segment had and took, for one step."""
+    """The resources that a segment had, and those that it used per step."""
 
     cores: float  # that this process may use, a quota counted
     # kernel_s, workers_s: CPU s of the training process and of its workers, per step; NaN: not measured
@@ -47,7 +44,7 @@ class Resources:
     busy: float  # share of the usable cores that was busy with anything, 0 to 1; NaN: not measured
 
 
-class Reckoned(NamedTuple):
+class ExpectedGains(NamedTuple):
     """Gains, the most promising first, and a sentence for each engine of which none is known."""
 
     gains: tuple[Gain, ...] = ()
@@ -92,14 +89,14 @@ def resources(segment: Segment, schema: Schema, steps: int) -> Resources:
 
 def gains(
     segment: Segment, timings: Timings, given: Resources, state: Mapping[str, Any], known: Sequence[Gain] = ()
-) -> Reckoned:
-    """What to expect of changes of an input-bound segment that had and took what is `given`.
+) -> ExpectedGains:
+    """Return what to expect of changes of an input-bound segment that had and took what is `given`.
 
     `state` is the loader's: its `backends`, and in `calibration` what engines took of the processor for some of its
     files (`loaders.calibration.CalibrationState`). `known` was measured in the loop and stands in place of predictions.
     """
     if len(timings) < FEW_STEPS or segment.synthetic:
-        return Reckoned()
+        return ExpectedGains()
     wait = shares(timings, block_steps(segment)).wait
     found = [_no_wait(wait, timings, given)]
     unknown = []
@@ -114,7 +111,7 @@ def gains(
             found.append(gain)
         else:
             unknown.append(f"Diagnose, to measure {name} ({gain})")
-    return Reckoned(tuple(sorted(found, key=lambda one: one.high + one.low, reverse=True)), tuple(unknown))
+    return ExpectedGains(tuple(sorted(found, key=lambda one: one.high + one.low, reverse=True)), tuple(unknown))
 
 
 def _no_wait(wait: Share, timings: Timings, given: Resources) -> Gain:
@@ -214,7 +211,7 @@ def _pace(part: Part, own: Any, ends: Floats) -> Pace | None:
 
 
 def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], until: float) -> tuple[Gain, ...]:
-    """What other engines would save of this segment's steps, of each by the newest measure in its loop.
+    """Return what other engines would save of this segment's steps, of each by the newest measure in its loop.
 
     `events` are in the order of time; what came after `until` (session s) is not known yet. There are no gains where
     the loop was changed since they were measured, or the segment's own engine was not. `low` and `high` are the
@@ -255,7 +252,7 @@ def _diagnosed(event: Event, changed: float) -> dict[str, Pace]:
 
 
 def _compared(paces: Mapping[str, Pace], engine: str, by: str) -> dict[str, Gain]:
-    """What each of the others saves against `engine`, as `by` (`Diagnose` or `switch`) measured it."""
+    """Return what each of the others saves against `engine`, as `by` (`Diagnose` or `switch`) measured it."""
     own, found = paces.get(engine), {}
     for name, other in paces.items():
         if own is None or name in (engine, REPLAYS):

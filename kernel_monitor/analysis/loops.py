@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..steps.measured_step import NO_GRADIENTS
 from ..store.steps import StepTable
 from .results import Segment
-from .switches import REPLAYS, Event, switches
+from .segments import REPLAYS, Event, switches
 
 TOGETHER_S = 0.5  # loops that have no more time in common followed each other: the times of steps are rounded
 ENOUGH_STEPS = 30  # a segment with so many stands for its session; one that has just begun does not
@@ -126,7 +126,7 @@ class LoopTimes:
 
 
 def beside_training(main: str) -> str:
-    """Why nothing is advised on a loop that stands beside another, the `main` one (its loader's name)."""
+    """Return why nothing is advised on a loop that stands beside another, the `main` one (its loader's name)."""
     return f"This loop takes turns with that of {main}, which trains: advice is on that one."
 
 
@@ -165,7 +165,7 @@ def standing(segments: Sequence[Segment], used: Mapping[str, str]) -> dict[str, 
 
 
 def withheld(segment: Segment, stands: Segment, used: str | None) -> str | None:
-    """Why nothing is advised on a segment, as a sentence; None where something is.
+    """Return why nothing is advised on a segment, as a sentence; None where something is.
 
     `stands` is the segment that its loader's advice is for, `used` the engine in use (None: never switched).
     """

@@ -20,7 +20,7 @@ MOST_FACTOR = 100.0  # a change is called at most so many times faster or slower
 
 @dataclass(frozen=True)
 class Point:
-    """What a piece of advice is for or against; `neutral` where its effect is not known."""
+    """The change that a piece of advice is for or against; `neutral` where its effect is not known."""
 
     about: str  # `engine`, `workers`, `threads`, `batch`, `cores`, `loading`, `storage`
     target: str  # which one (`dali-cpu`), or which way (`more`, `fewer`, `larger`, `faster`)
@@ -110,7 +110,7 @@ class Segment:
 
     @property
     def crowd(self) -> str:
-        """What loads, as the knob of their number is called: DALI's `threads`, else `workers`."""
+        """The name of the knob that says how many load: DALI's `threads`, else `workers`."""
         return "threads" if self.backend.startswith("dali") else "workers"
 
     @property
@@ -119,7 +119,7 @@ class Segment:
         return self.wait / self.step if self.step > 0 else math.nan
 
     def median(self, metric: str) -> float:
-        """Of one of `statistics`; NaN where it was not measured."""
+        """The median of one of `statistics`; NaN where it was not measured."""
         return self.quantile(metric, "p50")
 
     def quantile(self, metric: str, name: str) -> float:
@@ -212,7 +212,7 @@ def faster(low: float, high: float | None = None) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a change would bring or brought."""
+    """The expected or measured effect of a change."""
 
     action: str  # what would be changed: `loader` (no wait for data left), or the engine
     low: float  # low, high: share of the step time that it would save (0.46: steps take 54 % of the time);
@@ -223,7 +223,7 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """What is expected and what was measured, for people: `dali-cpu: expected 1.20 to 1.50 × faster`.
+        """The expected and the measured effect, for people: `dali-cpu: expected 1.20 to 1.50 × faster`.
 
         Of an engine that was tried (`by`) `low` and `high` are the spread of its measurement: where they lie on both
         sides of *as fast*, the steps vary too much.
@@ -240,7 +240,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Verdict(Advised):
-    """Where the time of a step goes."""
+    """The verdict on where the time of a step goes."""
 
     kind: Kind  # what the step is bound by
     segment: str | None  # key of the segment that it is of; None when there was none to judge
@@ -290,7 +290,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Feeding(Advised):
-    """What it would take to feed this loop without a wait."""
+    """The cores that are needed to feed this loop without a wait."""
 
     segment: str  # that the figures were computed from; the advice is for the newest one
     cpu_per_image: float  # CPU seconds per image of loading, measured; NaN where it was not

@@ -16,12 +16,54 @@ import numpy as np
 
 from ..steps.measured_step import NO_GRADIENTS, ON_DEVICE, PHASES
 from ..store import Rows, Snapshot
-from .counted_steps import counted
 from .decision import WATCHED
-from .frames import IDLE_S, Floats, Frames, Places, Steps, loader_names
+from .frames import IDLE_S, Floats, Frames, Places, Steps, counted, loader_names
 from .results import Segment, Statistic
-from .statistics import histogram, quantiles, weighted_mean
-from .switches import IN_FLIGHT, REPLAYS, asked, first, settled, switches
+from .step_times import histogram, quantiles, weighted_mean
+
+# ---- The switches of a session: which took place, when, and from when on the incoming engine shows its speed.
+
+REPLAYS = "synthetic"  # the engine that replays batches: its figures are of the loop alone, not of loading
+LONGEST_S = 60.0  # of each side of a change, at most this much is looked at for what it did to the training besides
+ROUNDING_S = 1e-6  # a step that ends so soon after the first batch came is of the engine before
+IN_FLIGHT = 4  # batches that an engine has ready when it takes over, which do not show its speed
+LONGEST_CHANGE_OVER_S = 5.0  # after its first batch an engine is measured from here on, however long its steps are
+
+Event = Mapping[str, Any]
+
+
+def switches(events: Sequence[Event]) -> list[Event]:
+    """The switches that took place, in the order of their first batches."""
+    return sorted((event for event in events if event["kind"] == "switch"), key=first)
+
+
+def asked(event: Event) -> float:
+    """Return when the switch was asked for: from then on the incoming engine's start disturbs the outgoing one."""
+    return float(event["asked"] if "asked" in event else event["time"])
+
+
+def first(event: Event) -> float:
+    """Return when a change took place: of a switch, when the incoming engine's first batch was delivered."""
+    return float(event["time"] if event.get("first") is None else event["first"])
+
+
+def settled(switch: Event, ends: Floats, rows: Rows | None = None) -> float:
+    """Return when the batches that the incoming engine had made in advance were used up, session s.
+
+    `ends` are the ends of its loader's steps (session s, ascending); where none were kept, the means of `rows`.
+    """
+    begin = first(switch)
+    latest = begin + LONGEST_CHANGE_OVER_S
+    if rows is None:
+        made = ends[int(np.searchsorted(ends, begin + ROUNDING_S, side="right")) :][:IN_FLIGHT]
+        return min(float(made[-1]), latest) if len(made) == IN_FLIGHT else latest
+    column = rows.schema.columns.get(f"loader/{switch['loader']}/step")
+    low, high = np.searchsorted(rows.time, [begin, begin + 10.0], side="right")
+    steps = rows.values[low:high, column] if column is not None else np.empty(0, dtype=np.float32)
+    steps = steps[np.isfinite(steps)]
+    step_s = float(np.median(steps)) / 1e3 if len(steps) else 0.25
+    return min(begin + IN_FLIGHT * step_s, latest)
+
 
 RAY = "ray"  # the engine that works on other machines
 ROUNDING = 1e-4  # share of a step: times are recorded in 32 bits
@@ -86,7 +128,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a loader delivered in a segment: fields of `Segment`, and each step's `times` with their `means`, in ms."""
+    """A loader's batches in a segment: fields of `Segment`, and each step's `times` with their `means`, in ms."""
 
     seconds: float
     steps: int
@@ -152,7 +194,7 @@ def parts(
     state: Mapping[str, Any],
     rows: Rows | None = None,
 ) -> list[Part]:
-    """What lies between the changes of a loader.
+    """Return what lies between the changes of a loader.
 
     `delivered` are the ends of its steps (session s, ascending), or the times of the `rows` in which it delivered where
     no step was kept; `several`: there are other loaders.
@@ -189,14 +231,14 @@ def parts(
 
 
 def _used_up(part: Part, turned: float, delivered: Floats) -> float:
-    """When the batches were used up that the engine had taken before its knobs were turned."""
+    """Return when the batches were used up that the engine had taken before its knobs were turned."""
     under_way = part.knobs.get("workers", 0) * part.knobs.get("prefetch", 0) if part.backend == "torchvision" else 0
     after = delivered[delivered > turned]
     return turned if len(after) == 0 else float(after[min(max(IN_FLIGHT, under_way), len(after)) - 1])
 
 
 def _delivers(delivered: Floats, mark: float, later: float) -> bool:
-    """Whether a loader delivers between a mark and the next change, or did not pause there."""
+    """Return whether a loader delivers between a mark and the next change, or did not pause there."""
     place = int(np.searchsorted(delivered, mark, side="right"))
     if place == len(delivered):
         return False
@@ -328,7 +370,7 @@ def _machine(frames: Frames, part: Part, places: Places, metric: str) -> Floats:
 
 
 def _nodes(frames: Frames, places: Places) -> int:
-    """How many other machines delivered batches."""
+    """Return how many other machines delivered batches."""
     delivered = [frames.series(name)[places] for name in frames.schema.names if NODE_BATCHES.fullmatch(name)]
     return sum(bool((values > 0).any()) for values in delivered)
 

@@ -12,12 +12,11 @@ import numpy as np
 from ..errors import MonitorError
 from ..store import Snapshot
 from .changes import changes, headline
-from .cost import costs, feeding, node_price, number
+from .cost import costs, feeding, job_costs, node_price, number
 from .decision import Decision
 from .epoch_counts import epoch_counts
 from .frames import Frames
 from .gains import Pair, pairs, tried
-from .job_cost import job_costs
 from .job_figures import in_words, job_figures
 from .loops import aside, beside_training, in_use, representative, standing, withheld
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
@@ -162,7 +161,7 @@ def _results(snapshot: Snapshot, kind: str) -> tuple[dict[str, Any], ...]:
 
 
 def _cannot(snapshot: Snapshot, parts: Sequence[Segment], epochs: Sequence[EpochCount]) -> list[str]:
-    """What is not known of this session, a sentence each."""
+    """Return what is not known of this session, a sentence each."""
     found = []
     if len(snapshot.time) == 0:
         found.append("Nothing was sampled: the session has no row.")

@@ -1,37 +1,204 @@
-"""The slowest rank of a job, and why: its wait for data, its GPU's clock, its host's cores, or else its own compute.
-
-Ranks that average their gradients wait for each other in a collective, so all take the steps of the slowest one and
-their step times tell nothing. What tells is the time that each spends before it: the late rank is the one with the
-*least* wait in the collective. In torch's DistributedDataParallel that wait is part of `backward`, with a collective
-called by hand part of `other`; so a rank's own time is wait + copy + forward + optimizer, where phases were measured.
-Without phases only the wait for data is known to be its own. Ranks whose steps differ do not wait for each other: then
-the whole step is a rank's own.
-"""
+"""The slowest rank of a job and why, as far as the hardware tells; and patterns that the steps of ranks share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..ranks.rank import Rank
-from .frames import Frames
-from .rank_hardware import hardware_cause
+from ..ranks.rank_frames import Row
+from ..steps.measured_step import NO_GRADIENTS, PHASES, PROFILED, WARM_UP
+from ..store.schema import Schema
+from .frames import Floats, Frames, Places
+from .step_times import Period, following, strongest
+
+# ---- Why a rank's own compute takes longer, as far as the hardware tells: its GPU's clock, or its host's cores.
+
+SLOWER = 0.93  # of the others' clock; GPUs of one model differ by a few % while none is slowed down
+WORKS = 20.0  # %: a GPU that is used less has a low clock because it has nothing to do
+FULL, ROOM = 90.0, 80.0  # %: from here on a host's cores are full, and below it they are not
+FEWEST_READINGS = 3  # readings that it takes
+Mask = npt.NDArray[np.bool_]
+
+
+class HardwareCause(NamedTuple):
+    """The cause that was found, and its figures in words."""
+
+    cause: Literal["clock", "cpu"]
+    figures: str
+
+
+def hardware_cause(
+    frames: Frames, ranks: Sequence[Rank], late: Rank, rows: Mask, lost: float, step: float
+) -> HardwareCause | None:
+    """Return what of a late rank's hardware is worse than the others' in these rows.
+
+    None where nothing is, or is not known.
+
+    Args:
+        ranks: of one job, `late` among them.
+        lost: ms per step by which it is late. A lower clock that would explain less than half of it is not the cause.
+        step: ms, of the job.
+    """
+    others = [rank for rank in ranks if rank.id != late.id]
+    return _clock(frames, others, late, rows, lost, step) or _host(frames, others, late, rows)
+
+
+def _clock(
+    frames: Frames, others: Sequence[Rank], late: Rank, rows: Mask, lost: float, step: float
+) -> HardwareCause | None:
+    model = _gpu_model(frames.schema, late)
+    alike = [rank for rank in others if _gpu_model(frames.schema, rank) == model]
+    own = _median(frames.series(f"rank/{late.id}/gpu_clock")[rows])
+    theirs = [_median(frames.series(f"rank/{rank.id}/gpu_clock")[rows]) for rank in alike]
+    usual = _median(np.array(theirs), fewest=1)
+    if not (0 < own < SLOWER * usual) or _median(frames.series(f"rank/{late.id}/gpu")[rows]) < WORKS:
+        return None
+    if (usual / own - 1) * step < lost / 2:
+        return None
+    return HardwareCause("clock", f"{own:,.0f} MHz, the others' {usual:,.0f}")
+
+
+def _host(frames: Frames, others: Sequence[Rank], late: Rank, rows: Mask) -> HardwareCause | None:
+    place = _place(frames.schema, late)
+    own = _median(_busy(frames, place)[rows])
+    places = {_place(frames.schema, rank) for rank in others} - {place, None}
+    theirs = [found for other in places if np.isfinite(found := _median(_busy(frames, other)[rows]))]
+    if not theirs or not (own >= FULL and max(theirs) < ROOM):
+        return None
+    return HardwareCause("cpu", f"{own:.0f} % busy, the others' {max(theirs):.0f} % at most")
+
+
+def _place(schema: Schema, rank: Rank) -> str | None:
+    """The node of a rank's host; empty: this machine, None: none that is measured."""
+    if not rank.host:
+        return ""
+    return rank.node or next((node.id for node in schema.nodes if node.name == rank.host), None)
+
+
+def _gpu_model(schema: Schema, rank: Rank) -> str | None:
+    """The product's name of a rank's GPU, where it is known."""
+    index, place = rank.gpu, _place(schema, rank)
+    if place == "":
+        return next((gpu.name for gpu in schema.gpus if gpu.index == index), None)
+    names: Sequence[str] = next((node.gpus for node in schema.nodes if node.id == place), ())
+    return names[index] if index is not None and index < len(names) else None
+
+
+def _busy(frames: Frames, place: str | None) -> Floats:
+    """%, mean of the cores of a machine (its node's id; empty: this one) in each row."""
+    if place == "":
+        return frames.cpu
+    mean = frames.series(f"node/{place}/busy")
+    if np.isfinite(mean).any():
+        return mean
+    cores = next((node.cores for node in frames.schema.nodes if node.id == place), ())
+    each = [frames.series(f"node/{place}/cpu/{core}/busy") for core in cores]
+    return np.mean(each, axis=0) if each else mean
+
+
+def _median(values: Floats, fewest: int = FEWEST_READINGS) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) >= fewest else float("nan")
+
+
+# ---- A pattern in the steps of a job's ranks, and which part of whose steps follows it.
+
+FEWEST_STEPS = 48  # steps that it takes
+EFFECT, EXPLAINED = 0.2, 0.5  # as of the rule `step-period`
+BACKWARD = "backward"
+_STEP, _PARTS = 5, {"wait": 4, **{part: 6 + place for place, part in enumerate(PHASES)}}
+PART_WORDS = {
+    "wait": "wait for data",
+    "copy": "copy",
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "optimizer": "optimizer",
+}
+
+
+@dataclass(frozen=True)
+class JobPeriod:
+    """A pattern of the steps of a job."""
+
+    job: int  # its number
+    period: Period  # of the step times, in ms
+    count: int  # steps that were looked at
+    part: str | None  # of the steps, that follows it: `wait` or a phase; None: not known
+    rank: int | None = None  # the one whose part it is; None: all ranks' alike
+
+    @property
+    def sentence(self) -> str:
+        """Length, times and part, for people."""
+        text = f"The steps of job {self.job} follow a pattern of {self.period.steps}: {self.period.words} "
+        text += f"({self.count} steps)"
+        if self.part is None:
+            return text + "."
+        whose = "the" if self.rank is None else f"rank {self.rank}'s"
+        return f"{text}; it is {whose} {PART_WORDS[self.part]} that follows it."
+
+
+def job_period(job: int, steps: Mapping[Rank, Sequence[Row]]) -> JobPeriod | None:
+    """The pattern of 2 to 8 steps of a job; None where there is none, or too few steps are known.
+
+    Ranks that average their gradients take steps of the same length, so those of the first one are searched. All of
+    them wait in the backward pass for whoever is late: another part is named before it, with its rank if the others'
+    does not follow the pattern.
+
+    Args:
+        steps: of each rank, one after the other. Warm-up, profiled steps and evaluations do not count.
+    """
+    tables = {rank: _counted(rows) for rank, rows in sorted(steps.items(), key=lambda entry: entry[0].number)}
+    tables = {rank: rows for rank, rows in tables.items() if len(rows) >= FEWEST_STEPS}
+    first = next(iter(tables.values()), None)
+    if first is None:
+        return None
+    found = strongest(1e3 * first[:, _STEP], *_places(first))
+    if found is None or found.effect <= EFFECT or found.explained <= EXPLAINED:
+        return None
+    own = {rank.number: _follows(found, rows) for rank, rows in tables.items()}
+    named = {number: part for number, part in own.items() if part not in (None, BACKWARD)}
+    if len(named) == 1 < len(own):
+        ((number, part),) = named.items()
+        return JobPeriod(job, found, len(first), part, number)
+    parts = {part for part in (named or own).values() if part is not None}
+    return JobPeriod(job, found, len(first), parts.pop() if len(parts) == 1 else None)
+
+
+def _counted(rows: Sequence[Row]) -> Floats:
+    """The rows that count, with their number among all of the loop in place of the flags."""
+    loop = [row for row in rows if not row[-1] & NO_GRADIENTS]
+    kept = [(*row[:-1], number) for number, row in enumerate(loop) if not row[-1] & (WARM_UP | PROFILED)]
+    return np.array(kept, dtype=np.float64)
+
+
+def _follows(period: Period, rows: Floats) -> str | None:
+    parts = {part: 1e3 * rows[:, place] for part, place in _PARTS.items()}
+    return following(period, parts, *_places(rows))
+
+
+def _places(rows: Floats) -> tuple[Places, Places]:
+    """The batches' numbers, and those of the steps among all."""
+    return rows[:, 2].astype(np.intp), rows[:, -1].astype(np.intp)
+
+
+# ---- The slowest rank of a job, and why: its wait for data, its GPU's clock, its host's cores, or else its own
+# compute.
 
 Cause = Literal["data", "clock", "cpu", "compute"]
-Floats = npt.NDArray[np.float64]
 BINS = 6  # into which a window is cut; all but one must agree
-FEWEST = 5  # bins with values that it takes
+FEWEST_BINS = 5  # bins with values that it takes
 LEAST_MS = 0.5  # a rank that loses less per step is not named
 SURE = 6.0  # standard errors that the loss must exceed: the windows of a session are judged thousands of times
 TOGETHER = 0.08  # of a step: ranks whose steps differ by less wait for each other
 WINDOW_S = 3.0  # that the live page looks at
 
 OWN = ("copy", "forward", "optimizer")  # phases that are a rank's own in any case
-WORDS: dict[Cause, str] = {
+CAUSE_WORDS: dict[Cause, str] = {
     "data": "it waits for its data",
     "clock": "its GPU's clock is lower",
     "cpu": "its host's cores are busy",
@@ -53,7 +220,7 @@ class SlowRank:
     @property
     def why(self) -> str:
         """The cause, for people."""
-        return WORDS[self.cause] + (f" ({self.figures})" if self.figures else "")
+        return CAUSE_WORDS[self.cause] + (f" ({self.figures})" if self.figures else "")
 
     @property
     def sentence(self) -> str:
@@ -83,7 +250,7 @@ def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, s
         return _binned(np.array([frames.series(f"rank/{rank.id}/{part}")[rows] for rank in known]), bins)
 
     step = table("step") if known else np.empty((0, BINS))
-    present = np.isfinite(step).sum(axis=1) >= FEWEST
+    present = np.isfinite(step).sum(axis=1) >= FEWEST_BINS
     known = [rank for rank, there in zip(known, present, strict=True) if there]
     if len(known) < 2:
         return None
@@ -138,9 +305,9 @@ def _others(own: Floats) -> Floats:
 
 
 def _sure(lateness: Floats, least: float) -> bool:
-    """Whether a rank was later than the others by `least` (ms) in the mean, nearly always, and beyond chance."""
+    """Return whether a rank was later than the others by `least` (ms) in the mean, nearly always, and beyond chance."""
     known = lateness[np.isfinite(lateness)]
-    if len(known) < FEWEST or known.mean() <= least:
+    if len(known) < FEWEST_BINS or known.mean() <= least:
         return False
     error = known.std(ddof=1) / np.sqrt(len(known))
     return bool((known > least / 2).sum() >= len(known) - 1 and known.mean() > SURE * error)

@@ -1,17 +1,20 @@
-"""The times of the steps that count as arrays (`Timings`), and their shares by part (`shares`). NumPy only."""
+"""The times of the steps that count: their shares by part, their spread, and patterns that repeat. NumPy only."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..steps.measured_step import ON_DEVICE, PHASES
-from .counted_steps import counted
-from .frames import Floats, Frames
-from .results import Segment
+from .frames import Floats, Frames, Places, counted
+from .results import Quantiles, Segment
+
+# ---- The times of the steps that count as arrays (`Timings`), and their shares by part (`shares`). NumPy only.
 
 BLOCKS, BLOCK_STEPS = 20, 5
 """The spread of a share is taken over so many runs of neighbouring steps, of so many steps at least."""
@@ -80,7 +83,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Shares:
-    """What the steps' time is made of."""
+    """The parts of the steps' time."""
 
     # for data, as far as it holds the loop up: on a GPU, waiting that is hidden behind queued work is not counted.
     # `parts`: `copy`, `compute`, `other`; empty without phases
@@ -147,3 +150,145 @@ def _ratio(part: Floats, whole: Floats) -> Share:
 def student(k: int) -> float:
     """Student's t for 95 % of `k` values, within 2 % of the tables from k = 4 on."""
     return 1.96 + 3.27 / (k - 1)
+
+
+# ---- The spread of values: percentiles, histograms of shares of time, and the distance of two histograms.
+
+BINS = 50
+"""Of histograms of 0 to 100 %: each 2 % wide, 100 % in the last. (SageMaker Debugger has 49 of that width, and none for
+what is above 98 %, where a busy GPU spends its time.)"""
+
+
+def quantiles(values: npt.ArrayLike) -> Quantiles:
+    """The spread of the finite values, by `numpy.percentile`'s linear interpolation."""
+    present = finite(values)
+    if len(present) == 0:
+        return Quantiles(0, *[math.nan] * 6)
+    return Quantiles(len(present), *map(float, np.percentile(present, (0, 50, 90, 95, 99, 100))))
+
+
+def histogram(values: npt.ArrayLike) -> tuple[float, ...]:
+    """The share of the finite values (%) in each of 50 bins of 2 %; empty where there are none.
+
+    Bin k is [2k, 2k + 2), the last one holds 100 too; what lies outside of 0 to 100 counts in the bin at that end.
+    """
+    present = finite(values)
+    if len(present) == 0:
+        return ()
+    places = np.clip(np.floor(present * (BINS / 100)), 0, BINS - 1).astype(np.intp)
+    return tuple((np.bincount(places, minlength=BINS) / len(present)).tolist())
+
+
+def distance(a: Sequence[float], b: Sequence[float]) -> float:
+    """The total variation distance of two histograms: half the sum of the absolute differences of their shares.
+
+    It is the least share of the samples that would have to lie elsewhere for the two to be equal. 0: equal; 1: no bin
+    in common; NaN where one of them is empty. It does not grow further with how far apart the bins are.
+    """
+    if not a or not b:
+        return math.nan
+    return float(0.5 * np.abs(np.subtract(a, b)).sum())
+
+
+def finite(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The finite values, in their order."""
+    given = np.asarray(values, dtype=np.float64).ravel()
+    return given[np.isfinite(given)]
+
+
+def weighted_mean(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> float:
+    """The weighted mean of the finite values; unweighted where the weights are 0, NaN without a value."""
+    present = np.isfinite(values)
+    if not present.any():
+        return math.nan
+    return float(np.average(values[present], weights=weights[present] if weights[present].sum() > 0 else None))
+
+
+# ---- Patterns in step times that repeat after a few steps, such as one long step after each short one.
+
+LONGEST = 8  # the longest period that is looked for, in steps
+CLIPPED = 2.0  # %: so many of the shortest and of the longest steps are taken to be as short or long as the next
+AS_GOOD = 0.05
+"""A shorter period that explains less by at most this is taken: every multiple of a period explains as much as it."""
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Period:
+    """A pattern of a few steps, such as one long step after each short one."""
+
+    steps: int  # its length
+    means: tuple[float, ...]  # of the step times at each place of the pattern, in the unit of the times
+    effect: float  # how far the longest place lies above the shortest, without drift, as a share of the mean of `means`
+    explained: float  # share of the variance that the place in the pattern explains, 0 to 1
+
+    @property
+    def swing(self) -> float:
+        """How far the longest place lies above the shortest, in the unit of the times."""
+        return self.effect * sum(self.means) / len(self.means)
+
+    @property
+    def words(self) -> str:
+        """The means, one after the other, for times in ms."""
+        return " / ".join(f"{mean:,.1f}" if mean < 100 else f"{mean:,.0f}" for mean in self.means) + " ms"
+
+
+def strongest(times: Floats, batches: Places, numbers: Places | None = None) -> Period | None:
+    """The period of 2 to 8 steps that explains most of how the times vary; None where they do not, or are too few.
+
+    The times are clipped at their 2nd and 98th percentile, freed of drift by the moving mean over a whole period (which
+    leaves a pattern of that period as it is), and folded; explained is the variance between the places over all of it
+    (eta squared). White noise of n steps explains (period - 1) / (n - 1) of itself on average. Places are counted
+    through all steps (by their `numbers`, where some between them are left out), and by the batches' numbers in their
+    epochs (`batches`).
+    """
+    clipped = np.clip(times, *np.percentile(times, (CLIPPED, 100 - CLIPPED))) if len(times) else times
+    counters = _counters(batches, numbers)
+    folded = (_folded(clipped, counter % steps, steps) for counter in counters for steps in range(2, LONGEST + 1))
+    found = [period for period in folded if period is not None]
+    best = max((period.explained for period in found), default=0.0)
+    good = [period for period in found if period.explained >= best - AS_GOOD]
+    return min(good, key=lambda period: period.steps, default=None)
+
+
+def following(
+    period: Period, parts: Mapping[Part, Floats], batches: Places, numbers: Places | None = None
+) -> Part | None:
+    """The part of the steps that follows a pattern of them most; None where none makes up half of its swing.
+
+    `parts` are times of the same steps in the same unit, NaN: not measured.
+    """
+    swings = {}
+    for part, times in parts.items():
+        known = np.nan_to_num(times)
+        found = [_folded(known, counter % period.steps, period.steps) for counter in _counters(batches, numbers)]
+        swings[part] = max((each.swing for each in found if each is not None), default=0.0)
+    most = max(swings, key=lambda part: swings[part], default=None)
+    return most if most is not None and swings[most] >= period.swing / 2 else None
+
+
+def _counters(batches: Places, numbers: Places | None) -> list[Places]:
+    """Counts of the steps: through all of them, and by the batches' numbers, if these begin anew."""
+    through = np.arange(len(batches)) if numbers is None else numbers
+    return [through, *([batches] if (np.diff(batches) < 0).any() else [])]
+
+
+def _folded(times: Floats, places: Places, steps: int) -> Period | None:
+    if len(times) < 3 * steps:
+        return None
+    smooth = np.convolve(times, np.full(steps, 1 / steps), mode="valid")
+    middle = slice(steps // 2, steps // 2 + len(smooth))
+    rest, places, times = times[middle] - smooth, places[middle], times[middle]
+    counts = np.bincount(places, minlength=steps)
+    whole = float(((rest - rest.mean()) ** 2).sum())
+    # What is left of equal times is rounding, in which there are patterns, too.
+    if (counts == 0).any() or whole <= len(rest) * (1e-6 * float(np.abs(times).mean())) ** 2:
+        return None
+    between = np.bincount(places, weights=rest, minlength=steps) / counts - rest.mean()
+    means = np.bincount(places, weights=times, minlength=steps) / counts
+    return Period(
+        steps=steps,
+        means=tuple(means.tolist()),
+        effect=float((between.max() - between.min()) / means.mean()),
+        explained=float((counts * between**2).sum()) / whole,
+    )

@@ -15,13 +15,11 @@ import numpy as np
 from ..errors import MonitorError
 from ..protocol.states import Strip, StripRow
 from ..store import Rows, Snapshot, StepTable
-from .changes import NEEDED_S, NEEDED_STEPS, changes, headline
+from .changes import ALIKE, NEEDED_S, NEEDED_STEPS, amount, changes, factor, figure, headline, percent, rounded
 from .frames import loader_names
 from .loops import aside
-from .number_text import ALIKE, amount, factor, figure, percent, rounded
 from .results import Change, Segment
-from .segments import segments
-from .switches import REPLAYS, Event, first, switches
+from .segments import REPLAYS, Event, first, segments, switches
 
 SLOWER = 0.9  # with less than this share of the images/s of before, a switch is called slower
 NBSP = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line of a narrow sidebar
@@ -31,7 +29,7 @@ METRICS = ("cpu", "gpu")
 
 @dataclass(frozen=True)
 class SwitchComparison:
-    """What a switch changed; as text it is one sentence with the counts behind it."""
+    """The comparison of both sides of a switch; as text it is one sentence with the counts behind it."""
 
     sentence: str  # for people, also where there is nothing to compare: then it says why
     switch: Event | None = None  # the event (`source`, `target`, `epoch`, `batch`, …); None where no switch took place
@@ -70,7 +68,7 @@ def compare(snapshot: Snapshot, loaders: Sequence[str] | None = None) -> Compare
 def strip(
     table: Rows, events: Sequence[Event], loaders: Sequence[Mapping[str, Any]], steps: StepTable | None = None
 ) -> Strip | None:
-    """What the switch that says most (`changes.headline`) changed; None before the first switch.
+    """Return what the switch that says most (`changes.headline`) changed; None before the first switch.
 
     An engine that has just come is said to be measured until it can be compared. `rows` is empty, and `text` says why,
     while there is too little to compare. Where there are several loaders, the text names the one that switched. A
@@ -146,7 +144,7 @@ def _replayed(switch: Event) -> str:
 
 
 def _offers(state: Mapping[str, Any], switch: Event) -> bool:
-    """Whether the way back is open: the engine is still the one switched to, and the one before it can be used."""
+    """Return whether the way back is open: the engine is still the one switched to, and the former one can be used."""
     usable = any(engine["name"] == switch["source"] and engine["available"] for engine in state.get("backends") or ())
     return usable and state["backend"] == switch["target"] and state.get("wanted") in (None, switch["target"])
 
@@ -258,7 +256,7 @@ def _chosen(
 
 
 def sentence(change: Change, before: Segment, after: Segment) -> str:
-    """What a switch brought, with the counts behind it."""
+    """Return what a switch brought, with the counts behind it."""
     event = change.switch or {"source": before.backend, "target": after.backend}
     judged = ""
     if REPLAYS in (event["source"], event["target"]):

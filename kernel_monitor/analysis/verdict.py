@@ -15,9 +15,8 @@ import numpy as np
 
 from .advice import next_step, percent
 from .decision import Decision, decide
-from .frames import Frames
-from .gains import Reckoned, gains, resources
-from .machine_limits import usable_cores
+from .frames import Frames, usable_cores
+from .gains import ExpectedGains, gains, resources
 from .results import Gain, Kind, Segment, Verdict
 from .step_times import Share, Shares, Timings, block_steps, of_frames, of_steps, shares
 
@@ -68,7 +67,7 @@ def judge(
     rows = frames.steps(segment.loader, segment.start, segment.end)
     # Where no single step was kept, there are only the means of the rows.
     timings = of_steps(rows) if len(rows) else of_frames(frames, segment.loader, segment.start, segment.end)
-    expected = Reckoned()
+    expected = ExpectedGains()
     if len(timings) and not segment.synthetic:
         given = resources(segment, frames.schema, len(rows) or timings.steps)
         expected = gains(segment, timings, given, state, known)
@@ -90,7 +89,7 @@ def verdict(
     timings: Timings,
     *,
     gpu: bool | None = None,
-    expected: Reckoned | None = None,
+    expected: ExpectedGains | None = None,
     thresholds: Mapping[str, float] | None = None,
 ) -> Verdict:
     """Judge one segment; what to do about it is `advice.py`'s.
@@ -98,7 +97,7 @@ def verdict(
     `gpu`: whether a GPU may be at work (None: if it was measured). Of the gains `expected` predictions are kept where
     the loop is input-bound. `thresholds` replaces some of `THRESHOLDS`.
     """
-    limits, expected = {**THRESHOLDS, **(thresholds or {})}, expected or Reckoned()
+    limits, expected = {**THRESHOLDS, **(thresholds or {})}, expected or ExpectedGains()
     found = shares(timings, block_steps(segment)) if len(timings) else None
     judged = _judge(segment, timings, found, limits, math.isfinite(segment.median("gpu")) if gpu is None else gpu)
     values = {}
@@ -169,7 +168,7 @@ def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
 
 
 def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged:
-    """What the step is bound by, as data do not hold it up."""
+    """Return what the step is bound by, as data do not hold it up."""
     wait = f"{_part_of(found.wait.value)} waiting for data"
     needed = _steps_needed(segment, limits)
     if timings.steps < needed:
@@ -215,7 +214,7 @@ def _steps_needed(segment: Segment, limits: Mapping[str, float]) -> int:
 
 
 def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str | None:
-    """Why a segment is not one thing: a part is a bottleneck for some of the time and far from one for some."""
+    """Return why a segment is not one thing: a part is a bottleneck for some of the time and far from one for some."""
     if len(found.seconds) < 8:
         return None
     total = found.seconds.sum()

@@ -30,7 +30,7 @@ _STALE = 60.0  # seconds after which a temporary file belongs to no living proce
 
 @dataclass(frozen=True)
 class Recipe:
-    """What determines a set: `images` files in `classes` folders from one `seed`."""
+    """The parameters of a demo set: `images` files in `classes` folders from one `seed`."""
 
     images: int
     classes: int
@@ -46,7 +46,7 @@ class Recipe:
             raise MonitorError(f"the seed must not be negative, and {self.seed} is")
 
     def place(self, index: int) -> str:
-        """Where picture `index` lies below the root, e.g. `red-discs/00000.jpg`."""
+        """Return where picture `index` lies below the root, e.g. `red-discs/00000.jpg`."""
         return f"{scene.class_name(index % self.classes)}/{index:05d}.jpg"
 
     def make(self, root: Path, index: int) -> None:
@@ -207,7 +207,7 @@ def _together(root: Path, recipe: Recipe, missing: list[int], workers: int) -> G
 def _start(order: dict[str, Any], writing: int) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         # -P: a notebook's folder may hold a random.py of its own
-        [sys.executable, "-P", "-m", "kernel_monitor.demo.worker"],
+        [sys.executable, "-P", "-m", "kernel_monitor.demo.generate"],
         stdin=subprocess.PIPE,
         stdout=writing,
         stderr=subprocess.STDOUT,
@@ -236,3 +236,26 @@ def _counted(made: Iterable[int], total: int) -> Generator[int]:
                 sys.stderr.flush()
     else:
         yield from tqdm(made, total=total, desc="demo images", unit="image", disable=None)  # no bar in a log file
+
+
+# ---- A process that makes some pictures of a demo set: `python -m kernel_monitor.demo.generate`.
+
+
+def main() -> int:
+    """Carries out the order on stdin; exit status 0 if all pictures were made."""
+    order = json.load(sys.stdin)
+    root, recipe = Path(order["root"]), Recipe(**order["recipe"])
+    try:
+        for index in order["indices"]:
+            recipe.make(root, index)
+            os.write(1, b"%d\n" % index)  # a line is one system call (print may make two): the pipe is shared
+    except BrokenPipeError:
+        return 1
+    except (MonitorError, OSError) as error:
+        os.write(1, f"{error}\n".encode(errors="replace"))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -180,7 +180,7 @@ def _colour(rng: np.random.Generator, hue: float | None) -> tuple[int, int, int]
 
 
 def _strengths(rng: np.random.Generator) -> tuple[int, int, int]:
-    """How strongly each of the three textures shows on a surface: mostly faint, now and then marked."""
+    """Return how strongly each of the three textures shows on a surface: mostly faint, now and then marked."""
     fine, grain, cloud = (int(255 * x) for x in rng.beta(1.2, 4.0, 3).tolist())
     return fine, grain, cloud
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..loaders import SwitchableLoader
     from ..protocol.analysis_states import DiagnosisState
-    from .loop_guard import Stage
+    from .diagnosis_run import DiagnosisContext
 
 SECONDS = (1.0, 60.0)  # how long an engine may be measured
 TOGETHER_S = 2.0  # among loaders whose newest steps lie within this time of each other the caller has to choose
@@ -22,7 +22,7 @@ EVALUATION_S = 600.0  # so long after the last step of a training its evaluation
 
 
 class Diagnosis(dict[str, Any]):
-    """What was found, as docs/messages.md has it (*Diagnosis*); as text it is a table and a sentence."""
+    """The result of a diagnosis, as docs/messages.md has it (*Diagnosis*); as text it is a table and a sentence."""
 
     def __str__(self) -> str:
         lines = [self["sentence"]]
@@ -51,9 +51,9 @@ class DiagnoseCommand:
     `choose` finds the live loader of an id or name; for None the only one.
     """
 
-    def __init__(self, choose: Callable[[str | None], SwitchableLoader], stage: Stage) -> None:
+    def __init__(self, choose: Callable[[str | None], SwitchableLoader], context: DiagnosisContext) -> None:
         self._choose = choose
-        self.stage = stage
+        self.context = context
         self._run: DiagnosisRun | None = None
 
     def start(
@@ -61,21 +61,7 @@ class DiagnoseCommand:
     ) -> Diagnosis | None:
         """Measure every engine that can run here in the running loop, and come back to the one in use.
 
-        The loop must be running in another thread, or this must be called in the loop with `wait=False`. The loop
-        itself only has its engine switched; its batches are the same ones in the same order.
-
-        Args:
-            loader: the loader's id or name; may be left out where one is in use.
-            seconds: how long each engine is measured, 1 to 60; longer (up to 25 s) where too few steps end in it.
-            confirmed: a person allows `synthetic` too, which replays batches in the places of the plan's: the ceiling.
-            wait: until it is done; else `diagnosing` has its progress.
-
-        Returns:
-            What was found; None with `wait=False`.
-
-        Raises:
-            MonitorError: there is no such loader, one is being diagnosed already, or the diagnosis was aborted (no loop
-                runs, the loop ended, somebody clicked meanwhile); `diagnosing` has what was measured until then.
+        See `Monitor.diagnose`.
         """
         if type(seconds) not in (int, float) or not SECONDS[0] <= seconds <= SECONDS[1]:
             raise MonitorError(
@@ -85,7 +71,7 @@ class DiagnoseCommand:
         under_way = self._run
         if under_way is not None and not under_way.ended.is_set():
             raise MonitorError(f"{under_way.state['name']} is being diagnosed: wait for it or cancel it first.")
-        run = self._run = DiagnosisRun(chosen, self.stage, seconds=float(seconds), confirmed=confirmed)
+        run = self._run = DiagnosisRun(chosen, self.context, seconds=float(seconds), confirmed=confirmed)
         del chosen
         run.start()
         if not wait:
@@ -121,7 +107,7 @@ class DiagnoseCommand:
     def _in_use(self) -> str | None:
         """Id of the only loader that steps now, or that did before the evaluation under way; None without one."""
         last = {}
-        for loader in self.stage.loaders():
+        for loader in self.context.loaders():
             steps = loader.meter.steps_since(max(0, loader.meter.totals().steps - 1))[0]
             if steps:
                 last[loader.id] = steps[-1]

@@ -7,14 +7,14 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..analysis.counted_steps import flagged
-from ..analysis.switches import IN_FLIGHT, REPLAYS
+from ..analysis.frames import flagged
+from ..analysis.segments import IN_FLIGHT, REPLAYS
 from ..errors import MonitorError
-from ..paths import error_text
-from .loop_guard import START_S, DiagnosisAborted, LoopGuard, Outcome
+from ..privacy import error_text
 from .trials import Trial, covered, diagnosis, step_rows, trial
 
 if TYPE_CHECKING:
@@ -22,7 +22,141 @@ if TYPE_CHECKING:
     from ..protocol.analysis_states import DiagnosisState, GainState
     from ..protocol.states import EngineState
     from ..steps.measured_step import Step
-    from .loop_guard import Stage
+    from ..steps.watched_loader import Source
+    from ..store import Store
+
+
+# ---- Watches the loop under diagnosis: whether it still steps, and whether anybody changes its loader meanwhile.
+
+START_S = 5.0  # a loop that ends no step for this long, when the diagnosis begins, is not running
+PAUSE_S = 30.0
+"""A loop that ends no step for this long, later on, has ended; unless another loader of this process steps."""
+OTHERS_S = 300.0  # then it is an evaluation, which may take this long
+POLL_S = 0.05
+NO_LOOP = (
+    "No training loop is running: start it, then press Diagnose. (From Python: call monitor.diagnose(wait=False) "
+    "in the loop, or monitor.diagnose() while the loop runs in a thread.)"
+)
+
+
+Outcome = Literal["done", "failed", "cancelled"]
+
+
+class DiagnosisAborted(Exception):
+    """The diagnosis was aborted: carries its state (`failed`, `cancelled`) and the reason."""
+
+    def __init__(self, state: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+class DiagnosisContext(NamedTuple):
+    """The parts of the monitor that a diagnosis uses."""
+
+    store: Store  # has the figures of the machine
+    loaders: Callable[[], list[SwitchableLoader]]  # the live ones of this process
+    sources: Callable[[], list[SwitchableLoader | Source]]  # these, and what else is watched
+    running: Callable[[], bool]
+    session_time: Callable[[float], float | None]  # of a time of `time.monotonic`
+    add_event: Callable[..., Any]
+    start: Callable[[], None]  # starts the sampler; one that runs goes on
+    # of a loader's id, what can be predicted of its changes now, as `analysis.results.Gain` in JSON
+    gains: Callable[[str], Sequence[GainState]]
+
+
+class LoopGuard:
+    """A loop as seen through its loader, which is held weakly: a cell that is run again frees it."""
+
+    def __init__(self, loader: SwitchableLoader, context: DiagnosisContext) -> None:
+        self.id, self.name = loader.id, loader.name
+        self.begun = False  # whether it has ended a step since this was made
+        self.clicked: str | None = None
+        self.took: set[str] = set()
+        self.failures: dict[str, str] = {}
+        self.end: DiagnosisAborted | None = None
+        self._loader = weakref.ref(loader)
+        self._context = context
+        self._thread = 0
+        self._wake = threading.Event()
+        totals = loader.meter.totals()
+        self._start_s = max(START_S, 4 * totals.step_s / totals.steps if totals.steps else 0.0)
+        self._steps, self._others = totals.steps, -1
+        self._stepped = self._others_stepped = time.monotonic()
+
+    @property
+    def live(self) -> SwitchableLoader:
+        """The loader; not to be kept. Raises `DiagnosisAborted` where it is gone."""
+        loader = self._loader()
+        if loader is None:
+            raise DiagnosisAborted("failed", f"{self.name} is gone: its loop has ended, or its cell was run again.")
+        return loader
+
+    @property
+    def idle(self) -> float:
+        """Seconds since a step ended."""
+        return time.monotonic() - self._stepped
+
+    def ask(self, engine: str) -> None:
+        """Ask for an engine; a person's request of the same moment is made again."""
+        self.took.discard(engine)
+        self.failures.pop(engine, None)
+        self.live.switch(engine)
+        self.yield_to_click()
+
+    def yield_to_click(self) -> None:
+        """Ask again for the engine that a person has asked for."""
+        clicked = self.clicked
+        if clicked is not None and clicked not in self.failures:
+            self.live.switch(clicked)
+
+    def cancel(self, why: str) -> None:
+        self.end = self.end or DiagnosisAborted("cancelled", why)
+        self._wake.set()
+
+    def poll(self) -> None:
+        """Wait a moment; raises `DiagnosisAborted` where the loop ended, its loader was changed, or by `cancel`."""
+        self._wake.wait(POLL_S)
+        self._wake.clear()
+        if self.end is not None:
+            raise self.end
+        if not self._context.running():
+            raise DiagnosisAborted("cancelled", "The monitor was stopped.")
+        live, now = self.live, time.monotonic()
+        totals = live.meter.totals()
+        if totals.steps != self._steps:
+            self._steps, self._stepped, self.begun = totals.steps, now, True
+        others = sum(source.meter.totals().steps for source in self._context.sources() if source is not live)
+        if others != self._others:
+            self._others, self._others_stepped = others, now
+        if not self.begun and self.idle > self._start_s:
+            raise DiagnosisAborted("failed", NO_LOOP)
+        evaluates = now - self._others_stepped < PAUSE_S
+        pause = OTHERS_S if evaluates else max(PAUSE_S, 4 * totals.step_s / max(1, totals.steps))
+        if self.begun and self.idle > pause:
+            raise DiagnosisAborted(
+                "failed", f"No step has ended for {self.idle:.0f} s: the loop has ended, or it pauses."
+            )
+
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        """Note an event of a loader; called on the thread on which it happened."""
+        if event["loader"] != self.id:
+            return
+        kind = event["kind"]
+        if kind == "switch-asked" and threading.get_ident() != self._thread:
+            self.clicked = str(event["target"])
+            self.cancel(f"Stopped, as {self.clicked} was chosen meanwhile and stays in use.")
+        elif kind == "knobs":
+            self.cancel("Stopped, as a knob was turned meanwhile: engines are compared with the same knobs.")
+        elif kind == "switch":
+            self.took.add(str(event["target"]))
+        elif kind == "switch-failed":
+            self.failures[str(event["target"])] = str(event["message"])
+        self._wake.set()
+
+    def own_thread(self) -> None:
+        """Take this thread's requests for our own, not for a person's."""
+        self._thread = threading.get_ident()
+
 
 ENOUGH_STEPS = 20  # for so many steps an engine is measured longer than it was asked for
 LONGEST_S = 25.0  # but no longer than this; nor is it waited for steps that count while those of warm-up take so long
@@ -37,10 +171,10 @@ log = logging.getLogger(__name__)
 class DiagnosisRun:
     """One diagnosis, on a thread of its own; arguments as for `DiagnoseCommand.start`."""
 
-    def __init__(self, loader: SwitchableLoader, stage: Stage, *, seconds: float, confirmed: bool) -> None:
+    def __init__(self, loader: SwitchableLoader, context: DiagnosisContext, *, seconds: float, confirmed: bool) -> None:
         self.ended = threading.Event()
-        self._loop = LoopGuard(loader, stage)
-        self._stage = stage
+        self._loop = LoopGuard(loader, context)
+        self._context = context
         self._seconds = seconds
         state = loader.state()
         self._first = self._back_to = str(state["wanted"] or state["backend"])
@@ -79,7 +213,7 @@ class DiagnosisRun:
         message = ""
         try:
             try:
-                self._stage.start()
+                self._context.start()
                 while not self._loop.begun:
                     self._poll()
                 for place, engine in enumerate(self._engines):
@@ -111,7 +245,7 @@ class DiagnosisRun:
     def _predict(self) -> None:
         """Before any other engine has run."""
         try:
-            self._predicted = self._stage.gains(self._loop.id)
+            self._predicted = self._context.gains(self._loop.id)
         except Exception as error:  # the measurement does not depend on it
             log.exception("no gain could be predicted")
             self._cannot.append(f"No gain was predicted: {type(error).__name__}: {error_text(error)}")
@@ -161,7 +295,7 @@ class DiagnosisRun:
             steps += [step for step in new if step.end - step.step >= begun]  # a GPU's steps may come late
             rows = step_rows(steps)
             seconds, left_out = float(covered(rows).sum()), float(rows["step"][flagged(rows)].sum())
-        times, store = self._stage.session_time, self._stage.store
+        times, store = self._context.session_time, self._context.store
         start, end = times(steps[0].end - steps[0].step) or 0.0, times(steps[-1].end) or 0.0
         return trial(engine, steps, store.rows(store.seq_before(start - 1.0), CHARTS), loop.id, start, end)
 
@@ -200,9 +334,9 @@ class DiagnosisRun:
                 + [f"{engine} was not measured: {message}" for engine in self._engines if engine not in tried],
             )
             message = message or result["sentence"]
-            at = self._stage.session_time(time.monotonic())
+            at = self._context.session_time(time.monotonic())
             if at is not None:
-                self._stage.add_event("diagnosis", at, loader=self._loop.id, state=state, result=result)
+                self._context.add_event("diagnosis", at, loader=self._loop.id, state=state, result=result)
         self.state = {**self.state, "state": state, "seconds_left": 0, "message": message, "result": result}
 
     def _poll(self) -> None:

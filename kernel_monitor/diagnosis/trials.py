@@ -1,4 +1,4 @@
-"""What engines did in the running loop, one after the other: the figures and the sentence of *Diagnose*. NumPy only."""
+"""The figures and the sentence of *Diagnose*, from the engines' runs in the loop. NumPy only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.counted_steps import counted
 from ..analysis.decision import CLEAR
-from ..analysis.frames import Floats, Frames, Steps
+from ..analysis.frames import Floats, Frames, Steps, counted
 from ..analysis.results import Advice, Point, faster, plain
-from ..analysis.statistics import finite
-from ..analysis.switches import REPLAYS
+from ..analysis.segments import REPLAYS
+from ..analysis.step_times import finite
 from ..protocol.analysis_states import DiagnosisResult, GainState
 from ..steps.measured_step import ON_DEVICE, PHASES, Step
 from ..store import STEP, Rows
@@ -156,7 +155,7 @@ def diagnosis(
     message: str = "",
     cannot: Sequence[str] = (),
 ) -> DiagnosisResult:
-    """What *Diagnose* found.
+    """Return what *Diagnose* found.
 
     `trials` are in the order in which they ran, the first of them of the engine that was in use (`first`); `back_to` is
     the engine in use afterwards. `predicted` are gains (`results.Gain` as JSON) from before any other engine had run,

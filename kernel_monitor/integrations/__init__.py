@@ -1,4 +1,4 @@
-"""What makes a switchable loader fit into a framework; one file per framework.
+"""Adapters of a switchable loader to frameworks; one file per framework.
 
 These know torch and the framework, never a loader: `kernel_monitor.loaders` calls them.
 """

@@ -40,7 +40,7 @@ _ours: set[Any] = set()  # the functions that are in the place of accelerate's
 
 
 class Prepared:
-    """What accelerate makes of a loader's DataLoader, a DataLoaderShard: never iterated, it numbers the epochs.
+    """The DataLoaderShard that accelerate makes of a loader's DataLoader: never iterated, it numbers the epochs.
 
     As there, an iteration that came to its end counts. One that was left does not, nor one of what
     `skip_first_batches` returned, which is a loader of its own to accelerate.

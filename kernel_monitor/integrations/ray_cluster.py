@@ -26,7 +26,7 @@ ASK = (
 
 
 class Chosen:
-    """What `monitor.configure` was given for this process; None: nothing.
+    """The settings of Ray that `monitor.configure` was given for this process; None: none.
 
     Attributes:
         address: `ray=…`.
@@ -51,7 +51,7 @@ def checked(address: Any) -> str:
 
 
 def installed() -> bool:
-    """Whether Ray can be imported."""
+    """Return whether Ray can be imported."""
     return importlib.util.find_spec("ray") is not None and importlib.util.find_spec("cloudpickle") is not None
 
 
@@ -77,7 +77,7 @@ def address() -> str:
 
 
 def question() -> str | None:
-    """What to ask a person before the engine is used; None where a cluster is known."""
+    """Return what to ask a person before the engine is used; None where a cluster is known."""
     try:
         return ASK if address() == LOCAL else None
     except MonitorError:

@@ -1,4 +1,4 @@
-"""What `%load_ext` registers in an IPython shell, and `%unload_ext` removes."""
+"""Registers magics and hooks in an IPython shell for `%load_ext`, and removes them for `%unload_ext`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..runtime import monitor
-from .cells import leave_out
+from .answers import leave_out
 from .magics import MonitorMagics
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Extension:
         documents = self._documents
         if documents is None:
             return
-        from ..requests.control import Control
+        from ..control import Control
         from ..stream.jupyter import KernelChannels
 
         threading.Thread(target=_import_widgets, name="kernel-monitor-import", daemon=True).start()

@@ -15,14 +15,13 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
 from ..analysis import analyse
+from ..control import KNOBS
 from ..errors import MonitorError
 from ..recorded import table
-from ..requests.arguments import KNOBS
 from ..runtime.recorder import words as recording_words
 from ..stream.jupyter import page_of_cell
 from ..text import shown
-from .answers import Answers, analysis_text, html_table, offer_lines, summary_rows, text_table
-from .cells import Cells
+from .answers import Answers, Cells, analysis_text, html_table, offer_lines, summary_rows, text_table
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -301,7 +300,7 @@ def _nearest(word: str, words: Sequence[str]) -> str | None:
 
 
 def _usage(command: str | None) -> str:
-    """How a command is called: its first lines in the help, without what they say of it."""
+    """Return how a command is called: its first lines in the help, without what they say of it."""
     wanted = "%monitor" if command is None else f"%monitor {command}"
     return next(
         found[1].rstrip()

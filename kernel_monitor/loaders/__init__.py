@@ -9,9 +9,9 @@ from ..steps.step_meter import Totals
 from .calibration import stop_calibrations
 from .data.layouts import ImageFiles
 from .engines.backends import Backend
-from .engines.own_pipeline import Sample as DaliSample
+from .engines.dali_graph import Sample as DaliSample
+from .engines.engine import Knobs
 from .events import listen
-from .knobs import Knobs
 from .loader import SwitchableLoader
 from .parity import Parity
 from .plan import Fallback, Skipped

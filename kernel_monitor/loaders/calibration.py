@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..paths import private
+from ..privacy import private
 
 if TYPE_CHECKING:
     from ..protocol.states import CalibrationState
-    from .engines.setting import Setting
+    from .engines.engine import Setting
 
 FILES = 32  # spread over the data set
 LIMIT_S = 300.0  # then it is ended: beside a training that fills every core it takes half a minute to a minute

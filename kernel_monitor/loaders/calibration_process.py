@@ -79,7 +79,7 @@ def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
 
     from kernel_monitor.loaders.data.file_check import FileTable, look_bytes
     from kernel_monitor.loaders.engines import dali_graph
-    from kernel_monitor.loaders.transforms.draws import sample_keys
+    from kernel_monitor.loaders.transforms.params import sample_keys
     from kernel_monitor.loaders.transforms.program import arrays
 
     table = FileTable(len(files))

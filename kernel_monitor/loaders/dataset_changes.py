@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import MonitorError
-from .data.dataset_copy import snapshot
 from .data.file_source import same
+from .data.fingerprint import snapshot
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine
-from .switching.engine_pool import EnginePool
-from .switching.pooled_engine import PooledEngine
+from .switching.engine_pool import EnginePool, PooledEngine
 from .switching.switch import SwitchState
 
 

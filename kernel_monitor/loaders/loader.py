@@ -11,34 +11,128 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import BackendUnavailable, MonitorError, NotSwitchable, Refused
 from ..integrations import accelerate
-from ..integrations.distributed import Sharding
-from ..integrations.samplers import ShownSampler
-from ..protocol.states import LoaderState
-from ..steps.sources import next_number
+from ..integrations.distributed import Sharding, ShownSampler
+from ..protocol.states import EngineState, LoaderState
 from ..steps.step_meter import Meter
-from . import order_generators
+from ..steps.watched_loader import SizedLoader, next_number
+from . import random_streams
 from .dataset_changes import DatasetChanges
 from .engines import worker_start
-from .engines.backends import Backend, resolve
-from .engines.setting import Setting
+from .engines.backends import SPECS, Backend, resolve
+from .engines.engine import Knobs, Setting, checked
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine
-from .knobs import Knobs, checked
-from .loader_view import LoaderView
-from .order_generators import Defaults
 from .orders import Orders
 from .parity import Parity, compare
 from .plan import EpochRecord, EpochRecords
+from .random_streams import Defaults
 from .remote.nodes import RayNode
 from .state import loader_state, some_paths
 from .switching.engine_pool import EnginePool
-from .switching.epoch import EpochIterator
-from .switching.guard import Guard, is_ours
+from .switching.epoch import EpochIterator, Guard, is_ours
 from .switching.preparation import Preparation
 from .switching.switch import Click, Switch, SwitchState
+
+# ---- A switchable loader as a framework wants it: from some batches later on, or with its batches converted.
+
+
+class LoaderView:
+    """The loader that `SwitchableLoader.skip` returns. Each iteration of it is one of the loader, and monitored.
+
+    Everything else is the loader's own: `switch`, `set_epoch`, `state_dict`, its attributes, which may be assigned.
+
+    Args:
+        loader: a `SwitchableLoader`, or a view of one.
+        convert: applied to each batch.
+        skipped: batches after which an iteration begins.
+
+    Raises:
+        ValueError: `skipped` is negative.
+    """
+
+    __slots__ = ("__weakref__", "_convert", "_loader", "_skipped")
+
+    def __init__(self, loader: Any, convert: Callable[[Any], Any] | None = None, skipped: int = 0) -> None:
+        if skipped < 0:
+            raise ValueError(f"skip() takes a number of batches, not {skipped}")
+        for name, value in (("_loader", loader), ("_skipped", int(skipped)), ("_convert", convert)):
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._loader, name, value)
+
+    def __len__(self) -> int:
+        return max(0, len(self._loader) - int(self._skipped))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iterate()
+
+    def __repr__(self) -> str:
+        return f"{self._loader!r} after {self._skipped} batches" if self._skipped else repr(self._loader)
+
+    def __reduce__(self) -> Any:
+        return self._loader.__reduce__()
+
+    def iterate(self, skipped: int = 0) -> Iterator[Any]:
+        """Begin an iteration that many batches later."""
+        batches = self._loader.iterate(self._skipped + skipped)
+        return batches if self._convert is None else map(self._convert, batches)
+
+    def skip(self, batches: int) -> LoaderView:
+        """See `SwitchableLoader.skip`; counted from where this one begins."""
+        return LoaderView(self, skipped=batches)
+
+
+# ---- A DataLoader that no engine can take over: its steps are watched, and every engine says why it cannot be chosen.
+
+
+class FixedLoader(SizedLoader):
+    """The loader that `switchable` returns where there is no plan to follow; otherwise as `watch_loader`'s."""
+
+    def __init__(self, loader: DataLoader[Any], name: str | None, reason: str) -> None:
+        engines = [
+            EngineState(name=engine, available=False, reason=reason, confirm=None, note=None)
+            for engine in SPECS
+            if engine != TORCHVISION
+        ]
+        super().__init__(loader, name, engines)
+
+    @property
+    def backends(self) -> dict[str, Backend]:
+        """Every engine, and why it cannot be chosen."""
+        engines = self._kernel_monitor_source.engines
+        return {engine["name"]: Backend(engine["available"], engine["reason"]) for engine in engines}
+
+    def switch(self, name: str) -> None:
+        """Nothing can be switched; raises `BackendUnavailable` with the reason."""
+        reason = next(engine.reason for engine in self.backends.values())
+        raise BackendUnavailable(f"{name} cannot be used: {reason}")
+
+
+def why_fixed(loader: DataLoader[Any]) -> str | None:
+    """Return why a DataLoader's engine cannot be switched, a sentence; None where it can."""
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return f"{type(loader).__name__} iterates in a way of its own, so that there is no order of samples to follow."
+    if isinstance(loader.dataset, IterableDataset):
+        return (
+            "The data set is iterable-style: its samples have no index, so that no other engine can take over between "
+            "two of them. A map-style data set, with __getitem__ and __len__, can be switched."
+        )
+    if not hasattr(type(loader.dataset), "__len__"):
+        return f"{type(loader.dataset).__name__} has no length, so that there is no plan of its samples."
+    if loader.batch_sampler is None:
+        return "The DataLoader gives single samples (batch_size=None), and engines take over between two batches."
+    return None
+
 
 DRAWS_ANEW = "The order goes on from the state; what the data set draws is not repeated (seeded=False)."
 
@@ -158,8 +252,8 @@ class SwitchableLoader(EpochRecords):
             return iterator
 
     def _drawn(self) -> list[Callable[[], object]]:
-        """What puts the generators back from which an epoch's order is drawn."""
-        own_generators = order_generators.own(self._wrapped).values()
+        """Return what puts the generators back from which an epoch's order is drawn."""
+        own_generators = random_streams.own(self._wrapped).values()
         states = [partial(generator.set_state, generator.get_state()) for generator in own_generators]
         return [Defaults.now().restore, *states]
 
@@ -214,7 +308,7 @@ class SwitchableLoader(EpochRecords):
 
     @property
     def clicks(self) -> list[Click]:
-        """What became of every `switch` (the last thousand), oldest first.
+        """The outcome of every `switch` (the last thousand), oldest first.
 
         One for the backend in use, or for the one that is already on its way, changes nothing and is not among them.
         """

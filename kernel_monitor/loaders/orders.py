@@ -22,7 +22,7 @@ from torch.utils.data import (
 from ..errors import Refused
 from ..integrations import accelerate
 from ..integrations.distributed import set_sampler_epoch, shares_out
-from . import order_generators
+from . import random_streams
 from .data.keyed_dataset import KeyedDataset
 from .engines.torch_engine import PREFETCH
 from .plan import Cursor, EpochRecord
@@ -64,7 +64,7 @@ class Orders:
 
     @property
     def seed(self) -> int:
-        """Of the augmentation of the newest epoch."""
+        """The seed of the augmentation of the newest epoch."""
         return torch.initial_seed() if self._seed is None else self._seed
 
     @property
@@ -95,7 +95,7 @@ class Orders:
         self.next_epoch = epoch
         if self._prepared is not None:
             self._prepared.set_epoch(epoch)
-        for _, sampler in list(order_generators.samplers(self._loader))[:2]:
+        for _, sampler in list(random_streams.samplers(self._loader))[:2]:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
 
@@ -197,7 +197,7 @@ class Orders:
 
 
 def lookahead(loader: DataLoader[Any]) -> int | None:
-    """How many batches torch draws from the sampler before the first one is delivered; None: any number will do.
+    """Return how many batches torch draws from the sampler before the first one is delivered; None: any number will do.
 
     A lazy sampler, or one that the training changes, gives other batches if it is asked earlier. Those that draw their
     whole order at once do not.
@@ -226,7 +226,7 @@ def listed_keys(loader: DataLoader[Any]) -> list[Any] | None:
 
 
 def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:
-    """How many batches and samples an epoch will have; None if the sampler has no length."""
+    """Return how many batches and samples an epoch will have; None if the sampler has no length."""
     sampler = loader.batch_sampler
     try:
         batches = len(loader)

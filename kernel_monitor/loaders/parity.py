@@ -16,10 +16,10 @@ from torchvision import transforms as v1
 from ..errors import MonitorError
 from .data.file_check import FileTable, look_bytes
 from .engines import dali_graph, torch_engine, worker_start
-from .engines.setting import Setting, gpu
+from .engines.engine import Setting, gpu
 from .transforms.chain import flatten, name_of, operations
-from .transforms.draws import Floats, UInt64s, sample_keys
 from .transforms.inject import Injected, as_kind
+from .transforms.params import Floats, UInt64s, sample_keys
 from .transforms.program import Program, arrays, drawn
 from .transforms.translate import scaling, translate
 
@@ -36,7 +36,7 @@ class StepParity:
 
 @dataclass(frozen=True)
 class Parity:
-    """What a comparison found."""
+    """The result of a comparison of pixels."""
 
     backends: tuple[str, str]  # names of the two engines
     samples: int  # how many were compared
@@ -48,7 +48,7 @@ class Parity:
     reason: str | None = None  # why some transforms run after DALI, a sentence; None where none does
 
 
-class Stage:
+class ChainPrefix:
     """The beginning of a chain in both engines, one image at a time: a comparison must not disturb an engine at work.
 
     The `transforms` are flat, `device` is a CUDA device's number, None for the CPU; files come `encoded` or as paths,
@@ -104,7 +104,7 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     device = gpu(setting) if backend == "dali-gpu" else None
     positions = _positions(chain)
     way = {"encoded": source.encoded, "fused": setting.fused(device)}
-    stages = [Stage(chain[: position + 1], source.kind, device, **way) for position in positions]
+    stages = [ChainPrefix(chain[: position + 1], source.kind, device, **way) for position in positions]
     program = translate(source.transform, source.kind)
     table = FileTable(source.files)
     indices = np.unique(np.linspace(0, len(source) - 1, num=min(n, len(source))).round().astype(int)).tolist()
@@ -141,7 +141,7 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
 
 
 def _positions(chain: list[Any]) -> list[int]:
-    """Where to compare: after each transform that DALI does not merely fuse into its scaling, and at the end."""
+    """Return where to compare: after each transform that DALI does not merely fuse into its scaling, and at the end."""
     fused = ("ToTensor", "PILToTensor", "ToImage", "ToPureTensor", "ToDtype", "ConvertImageDtype", "Identity")
     last = len(chain) - 1
     return [k for k, transform in enumerate(chain) if k == last or type(transform).__name__ not in fused]

@@ -34,7 +34,7 @@ def mark_plain(error: BaseException) -> None:
 
 
 def is_plain(error: BaseException) -> bool:
-    """Whether an exception was marked by `mark_plain`."""
+    """Return whether an exception was marked by `mark_plain`."""
     return bool(vars(error).get("_is_plain"))
 
 
@@ -54,7 +54,7 @@ class Slot(NamedTuple):
     keys: Any = None
 
     def key(self, row: int) -> Any:
-        """What the data set is asked for."""
+        """Return what the data set is asked for."""
         return self.indices[row] if self.keys is None else self.keys[row]
 
 
@@ -88,7 +88,7 @@ class Skipped:
 
 @dataclass
 class EpochRecord:
-    """What was planned and what was delivered in one epoch; counts are samples, except where noted.
+    """The samples planned and delivered in one epoch; counts are samples, except where noted.
 
     At the end of an epoch without an error, samples + skipped + replaced == planned, and lost == doubled == 0.
     """
@@ -143,7 +143,7 @@ class EpochRecord:
         )
 
     def sampled(self) -> list[Any]:
-        """What the sampler gave so far: indices, and the keys that are none."""
+        """Return what the sampler gave so far: indices, and the keys that are none."""
         first = self.length or 0
         if not self.keys:
             return self.indices.tolist()
@@ -334,7 +334,10 @@ class Undelivered:
         return next(keys for kept, keys in self._kept if kept == number)
 
     def rest(self) -> Iterator[tuple[int, Any]]:
-        """What the loop has not got yet, numbers and keys in the sampler's order; nothing is kept of it any more."""
+        """Return what the loop has not got yet, numbers and keys in the sampler's order.
+
+        Nothing is kept of it any more.
+        """
         while self._kept:
             yield self._kept.popleft()
         if self._newest is not None:

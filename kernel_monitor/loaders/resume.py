@@ -20,10 +20,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..errors import MonitorError, Refused
-from ..integrations.samplers import attribute
-from . import order_generators
-from .order_generators import Apart, Defaults, pack, unpack
+from ..integrations.distributed import attribute
+from . import random_streams
 from .plan import Cursor, EpochRecord, mark_plain
+from .random_streams import Apart, Defaults, pack, unpack
 
 VERSION = 1
 _COUNTS = ("answered", "batches", "samples", "skipped", "replaced", "lost", "doubled")
@@ -34,7 +34,7 @@ _NEEDED = {"version", "origin", "digest", "passed", "seed_given", *_COUNTS}
 
 @dataclass(frozen=True)
 class Origin:
-    """What an epoch's order is drawn from, as it was before the first draw."""
+    """The random generators of an epoch's order, as they were before the first draw."""
 
     defaults: Defaults  # states of the process's generators
     own: dict[str, str]  # states of the loader's own generators, packed, by place
@@ -46,10 +46,10 @@ class Origin:
     @classmethod
     def now(cls, loader: DataLoader[Any], *, kept: bool) -> Origin:
         """As things are. `kept`: the next iteration makes no new workers, so torch would not seed any."""
-        places = dict(order_generators.samplers(loader))
+        places = dict(random_streams.samplers(loader))
         return cls(
             Defaults.now(),
-            {place: pack(generator.get_state()) for place, generator in order_generators.own(loader).items()},
+            {place: pack(generator.get_state()) for place, generator in random_streams.own(loader).items()},
             {place: state for place, sampler in places.items() if (state := _state_of(sampler)) is not None},
             _epochs(loader),
             seeded=not kept,
@@ -66,21 +66,21 @@ class Origin:
         return cls(**{**copy.deepcopy(plain), "defaults": Defaults.of(plain["defaults"])})
 
     def set_epochs(self, loader: DataLoader[Any]) -> None:
-        for place, sampler in order_generators.samplers(loader):
+        for place, sampler in random_streams.samplers(loader):
             if place in self.epochs and hasattr(sampler, "set_epoch"):  # it may come with the process group
                 sampler.set_epoch(self.epochs[place])
 
     def rewind(self, loader: DataLoader[Any]) -> None:
         """Put the loader's own generators and its samplers into these states; not the process's, and not epochs."""
-        for place, generator in order_generators.own(loader).items():
+        for place, generator in random_streams.own(loader).items():
             if place in self.own:
                 generator.set_state(unpack(self.own[place]))
-        for place, sampler in order_generators.samplers(loader):
+        for place, sampler in random_streams.samplers(loader):
             if place in self.samplers:
                 sampler.load_state_dict(copy.deepcopy(self.samplers[place]))
 
     def same(self, other: Origin) -> bool:
-        """Whether both would draw the same numbers."""
+        """Return whether both would draw the same numbers."""
         return self.own == other.own and self.defaults.same(other.defaults)
 
 
@@ -119,10 +119,10 @@ class Resumption:
                     "make the loader as it was, or begin the epoch anew."
                 )
         self.origin = Origin.of(state["origin"])
-        if set(self.origin.own) != set(order_generators.own(loader)):
+        if set(self.origin.own) != set(random_streams.own(loader)):
             raise MonitorError(
                 f"The state was taken with generators at {_places(self.origin.own)}, and this loader has them at "
-                f"{_places(order_generators.own(loader))}; make the loader as it was, or begin the epoch anew."
+                f"{_places(random_streams.own(loader))}; make the loader as it was, or begin the epoch anew."
             )
         self.state = copy.deepcopy(state)
         self.begun = bool(state["begun"])  # whether it is of an epoch under way; else the epoch is yet to begin
@@ -238,7 +238,7 @@ def _whole(rest: Iterator[Any], sampler: Any) -> Iterator[Any]:
 
 
 def _shape(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What must be the same for a state to make sense."""
+    """Return what must be the same for a state to make sense."""
     return {
         "length": len(loader.dataset),  # type: ignore[arg-type]
         "batch_size": loader.batch_size,
@@ -247,7 +247,7 @@ def _shape(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def _state_of(sampler: Any) -> Any:
-    """What a sampler keeps by its own `state_dict`; None where it has none, or its own code fails.
+    """Return what a sampler keeps by its own `state_dict`; None where it has none, or its own code fails.
 
     Then the order is drawn again without it, and the digest shows whether it is the same.
     """
@@ -264,7 +264,7 @@ def _epochs(loader: DataLoader[Any]) -> dict[str, int]:
     """The epochs of the samplers that have `set_epoch`."""
     return {
         place: epoch
-        for place, sampler in order_generators.samplers(loader)
+        for place, sampler in random_streams.samplers(loader)
         if callable(attribute(sampler, "set_epoch")) and type(epoch := attribute(sampler, "epoch")) is int
     }
 

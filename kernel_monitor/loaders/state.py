@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..paths import last_part, private
+from ..privacy import last_part, private
 from ..protocol.states import EngineState, KnobsState, LoaderState, Skip
 from .data.layouts import layout_of
 from .plan import shown_key

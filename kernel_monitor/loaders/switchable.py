@@ -23,10 +23,8 @@ from . import events
 from .data.file_source import FileSource
 from .data.keyed_dataset import KeyedDataset
 from .data.layouts import parts
-from .engines.setting import setting
-from .fixed_loader import FixedLoader, why_fixed
-from .loader import SwitchableLoader
-from .loader_view import LoaderView
+from .engines.engine import setting
+from .loader import FixedLoader, LoaderView, SwitchableLoader, why_fixed
 from .orders import listed_keys
 
 ON_ERROR = ("raise", "skip")

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import MonitorError
 from ..protocol.analysis_states import ProfileState
 from ..text import line
-from .profile_run import ProfileRun, Stage
+from .profile_run import ProfileContext, ProfileRun
 
 MOST_STEPS = 200  # a profile holds some thousand events a step in memory
 PATIENCE_S = 10.0  # how long a step is waited for before there is no loop to profile
@@ -18,7 +18,7 @@ Pair = tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 
 class Profile(dict[str, Any]):
-    """What a profile found, as docs/messages.md has it (*Profile*); as text it is two tables."""
+    """The result of a profile, as docs/messages.md has it (*Profile*); as text it is two tables."""
 
     def __str__(self) -> str:
         return text(self)
@@ -30,8 +30,8 @@ class Profile(dict[str, Any]):
 class ProfileCommand:
     """Starts a profile, one at a time, and holds the newest."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, context: ProfileContext) -> None:
+        self._context = context
         self._run: ProfileRun | None = None
 
     def start(
@@ -39,33 +39,19 @@ class ProfileCommand:
     ) -> Profile | None:
         """Profile the next steps of the running loop with torch.profiler: operators, kernels, and a trace of them.
 
-        It starts and stops on the loop's own thread between two steps. The steps are marked as profiled, for they
-        take longer, and are left out of every other figure; in the loop itself call it with `wait=False`.
-
-        Args:
-            steps: 1 to 200.
-            loader: id or name of the loader (or of `monitor.step`'s source) whose steps count; whichever steps next,
-                if it is left out.
-            wait: until it is done; else `profiling` has its progress.
-            patience: s to wait for the first step.
-
-        Returns:
-            What was found; None with `wait=False`.
-
-        Raises:
-            MonitorError: there is no such loader, a profile is under way, or it failed; the message says why.
+        See `Monitor.profile`.
         """
         if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
             raise MonitorError(f"1 to {MOST_STEPS} steps can be profiled, not {steps!r}.")
-        sources = [(source.id, source.name) for source in self._stage.sources()]
+        sources = [(source.id, source.name) for source in self._context.sources()]
         chosen = [source for source in sources if loader is not None and line(loader) in source]
         if loader is not None and len(chosen) != 1:
             names = ", ".join(name for _, name in sources) or "none"
             raise MonitorError(f"No single loader is called {loader!r}. Those that can be profiled are: {names}.")
         if self._run is not None and not self._run.ended.is_set():
             raise MonitorError("Steps are being profiled already: wait for that to end.")
-        self._stage.start()
-        run = self._run = ProfileRun(self._stage, chosen[0] if chosen else None, steps, patience)
+        self._context.start()
+        run = self._run = ProfileRun(self._context, chosen[0] if chosen else None, steps, patience)
         run.start()
         if not wait:
             return None

@@ -67,7 +67,7 @@ class OfferState(TypedDict):
 
 
 class Trial(TypedDict):
-    """What one engine delivered during a diagnosis; `rate` in images/s with quartiles, `step` and `wait` in ms."""
+    """The figures of one engine in a diagnosis; `rate` in images/s with quartiles, `step` and `wait` in ms."""
 
     backend: str
     start: float | None

@@ -15,7 +15,7 @@ class Series(TypedDict):
 
 
 class Limits(TypedDict, total=False):
-    """What a container or an affinity mask leaves: cores, cores' worth of time, bytes; `source`: what limits them."""
+    """The limits of a container or an affinity mask: cores, cores' worth of time, bytes; `source`: what limits them."""
 
     cpus: list[int]
     cpu_quota: float | None

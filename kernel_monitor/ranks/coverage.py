@@ -82,7 +82,7 @@ class Coverage:
         return len(self._times)
 
     def has(self, rank: int) -> bool:
-        """Whether this rank has a part in it."""
+        """Return whether this rank has a part in it."""
         return rank in self._ranks
 
     def covered(self) -> Covered | None:

@@ -70,7 +70,7 @@ def flag(value: Any) -> bool:
 
 
 def maybe(check: Check) -> Check:
-    """What `check` takes, or null."""
+    """Return what `check` takes, or null."""
     return lambda value: None if value is None else check(value)
 
 

@@ -159,7 +159,7 @@ class GatewayClient:
 
     @staticmethod
     def _cause(process: subprocess.Popen[bytes]) -> str:
-        """Why a process ended that has ended."""
+        """Return why a process ended that has ended."""
         lines = [] if process.stdout is None else process.stdout.read().splitlines()
         said = [words["failed"] for words in map(_said, lines) if "failed" in words]
         if said:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from .rank_frames import Machine
 
 if TYPE_CHECKING:
-    from kernel_monitor.sample.node_gpus import NodeGpus
-    from kernel_monitor.sample.node_sampler import NodeSampler
+    from kernel_monitor.sample.node_sampler import NodeGpus, NodeSampler
 
 PERIOD_S = 0.9  # between two readings at least: with frames twice a second, one in each second
 log = logging.getLogger(__name__)
@@ -25,7 +24,10 @@ class HostSampler:
         self._failed = False
 
     def reading(self, now: float) -> Machine | None:
-        """What was read since the last call; None where nothing is wanted, or due. `now`: s of the monotonic clock."""
+        """Return what was read since the last call.
+
+        None where nothing is wanted, or due. `now`: s of the monotonic clock.
+        """
         if not self.wanted:
             self._end()
             return None
@@ -50,7 +52,6 @@ class HostSampler:
 
 
 def _readers() -> tuple[NodeSampler, NodeGpus]:
-    from kernel_monitor.sample.node_gpus import NodeGpus
-    from kernel_monitor.sample.node_sampler import NodeSampler
+    from kernel_monitor.sample.node_sampler import NodeGpus, NodeSampler
 
     return NodeSampler(), NodeGpus()

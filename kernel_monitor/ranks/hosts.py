@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from ..node_sources import NodeTable
-from .identity import Identity, host_key
-from .rank_device import without_prefix
+from .identity import Identity, host_key, without_prefix
 from .rank_frames import Frame, Machine
 
 SILENT_S = 5.0  # a chosen rank without a reading for so long is replaced by another one of its host
@@ -38,14 +37,14 @@ class _Host:
 
 @dataclass
 class _Known:
-    """What is kept of a host for the whole session."""
+    """The facts about a host that are kept for the whole session."""
 
     name: str  # the first one that was said
     shapes: set[int] = field(default_factory=set)  # hashes of those that it had
 
 
 def node_key(host: str) -> str:
-    """What tells a host (`host_key`) from other machines, for `node_sources.node_id`."""
+    """Return what tells a host (`host_key`) from other machines, for `node_sources.node_id`."""
     return f"rank-host {host}"
 
 

@@ -1,4 +1,4 @@
-"""Which rank of which job this process is, from its environment and torch's process group."""
+"""Which rank of which job this process is, and on which GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from ..os_process import start_of
 from .frame_fields import KEY
+
+# ---- Which rank of which job this process is, from its environment and torch's process group.
 
 
 class Identity(NamedTuple):
@@ -60,7 +62,7 @@ def ranks_of(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def job_of(environment: Mapping[str, str], parent: int) -> str:
-    """What all ranks of a job have in common, and keep when they are started again.
+    """Return what all ranks of a job have in common, and keep when they are started again.
 
     The run's name where torchrun has one, as an elastic job meets at another port after each restart; else the address
     at which they meet, else the process that started them.
@@ -97,3 +99,30 @@ def _group() -> tuple[int, int] | None:
     except (AttributeError, RuntimeError, ValueError):  # half imported, or destroyed meanwhile
         return None
     return None
+
+
+# ---- Which GPU a rank works on, from torch as it is: torch is not imported for it, and no context is made.
+
+
+def device_uuid() -> str:
+    """The UUID of this process's GPU, as torch writes it; empty while none is known.
+
+    It is the GPU on which torch has allocated the most: `torch.cuda.current_device` is each thread's own, and loops
+    that only move their model (`model.to(f"cuda:{rank}")`) leave it at 0.
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        if cuda is None or not cuda.is_initialized():
+            return ""
+        allocated = [int(cuda.memory_allocated(k)) for k in range(cuda.device_count())]
+        if not any(allocated):
+            return ""
+        found = cuda.get_device_properties(allocated.index(max(allocated)))
+        return without_prefix(str(getattr(found, "uuid", "")))
+    except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError):  # half imported, or without CUDA
+        return ""
+
+
+def without_prefix(uuid: str) -> str:
+    """A UUID as torch and NVML have in common: NVML's begins with `GPU-`."""
+    return uuid.removeprefix("GPU-").lower()

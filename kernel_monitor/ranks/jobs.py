@@ -31,7 +31,7 @@ PHASES = ("copy", "forward", "backward", "optimizer")
 
 @dataclass
 class _Process:
-    """What is known of one rank."""
+    """The facts that are known about one rank."""
 
     rank: Rank
     identity: Identity
@@ -104,7 +104,7 @@ class Jobs:
         return {process.rank.job: process.identity.pid for process in here}
 
     def has_steps(self, pid: int) -> bool:
-        """Whether this process of this machine has sent steps."""
+        """Return whether this process of this machine has sent steps."""
         return any(
             process.recent and process.identity.pid == pid for process in self._processes if self._is_here(process)
         )
@@ -246,7 +246,7 @@ class Jobs:
         return process.identity.host == host_key()
 
     def _exists(self, process: _Process) -> bool:
-        """Whether its process runs, as far as that can be seen from here."""
+        """Return whether its process runs, as far as that can be seen from here."""
         return not self._is_here(process) or is_alive(process.identity.pid, process.identity.start)
 
 

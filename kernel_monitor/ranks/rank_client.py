@@ -13,20 +13,50 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..os_process import is_alive
 from . import identity, session_files
-from .clock_offset import ClockOffset
 from .frame_fields import MOST_STEPS
 from .host_sampler import HostSampler
-from .rank_device import device_uuid
+from .identity import device_uuid
 from .rank_frames import Frame, Row, packed
 from .rank_loaders import RankLoaders
 from .session_files import KEYS, VARIABLE, Join, JoinError
 
 if TYPE_CHECKING:
     import zmq
+
+
+# ---- How far another machine's monotonic clock is from the kernel's, from messages there and back.
+
+KEPT_S = 60.0  # clocks drift: an older exchange says less than its bound promises
+
+
+class ClockOffset:
+    """Offsets seen by one side."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float, float]] = deque()  # when (s), delay (s), offset (s)
+
+    def add(self, asked: float, received: float, answered: float, got: float) -> None:
+        """An exchange: `asked` and `got` by our clock, `received` and `answered` by the other one (s)."""
+        delay = (got - asked) - (answered - received)
+        if delay < 0 or got < asked:
+            return
+        while self._seen and got - self._seen[0][0] > KEPT_S:
+            self._seen.popleft()
+        self._seen.append((got, delay, ((received - asked) + (answered - got)) / 2))
+
+    @property
+    def best(self) -> tuple[float, float] | None:
+        """s to add to our time for the other's, and the most by which that is wrong (s); None before an exchange."""
+        if not self._seen:
+            return None
+        _, delay, offset = min(self._seen, key=lambda seen: seen[1])
+        return offset, delay / 2
+
 
 PERIOD_S = 0.5  # between two frames
 QUEUE = 20  # frames that wait for a slow link: ten seconds
@@ -39,14 +69,14 @@ log = logging.getLogger(__name__)
 
 
 class Totals(Protocol):
-    """Of `steps.step_meter.Totals`, what is read here."""
+    """The fields of `steps.step_meter.Totals` that are read here."""
 
     @property
     def images(self) -> int: ...
 
 
 class Meter(Protocol):
-    """Of `steps.step_meter.Meter`, what is read here."""
+    """The parts of `steps.step_meter.Meter` that are used here."""
 
     def totals(self) -> Totals: ...
 
@@ -120,14 +150,17 @@ class RankClient:
         socket.connect(self._address())
 
     def _address(self) -> str:
-        """Where the server is for this machine: its Unix socket, else its TCP address."""
+        """Return where the server is for this machine: its Unix socket, else its TCP address."""
         here = self._join.host == identity.host_key()
         wanted = [address for address in self._join.addresses if here or address.startswith("tcp:")]
         # In a container of the same machine the folder may be mounted, and the socket with it.
         return (wanted or list(self._join.addresses))[0]
 
     def _there(self) -> bool:
-        """Whether the session may still be there; looked at rarely, as each system call costs a busy loop the GIL."""
+        """Return whether the session may still be there.
+
+        Looked at rarely, as each system call costs a busy loop the GIL.
+        """
         now = time.monotonic()
         if now < self._look_due:
             return True
@@ -205,7 +238,7 @@ class RankClient:
 
 
 class _Own:
-    """What this process has: a client, or the folder of the session that it offers itself."""
+    """This process's client, or the folder of the session that it offers itself."""
 
     client: RankClient | None = None
     tried: str | None = None  # the folder that was looked at last

@@ -39,7 +39,7 @@ class Machine(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What a rank reports, twice a second."""
+    """The report of a rank, sent twice a second."""
 
     identity: Identity
     sent: float  # s of the rank's monotonic clock

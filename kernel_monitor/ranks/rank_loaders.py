@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
 
 
 class Record(Protocol):
-    """Of `loaders.plan.EpochRecord`, what is read here."""
+    """The fields of `loaders.plan.EpochRecord` that are read here."""
 
     number: int
     indices: array[int]
@@ -58,7 +58,7 @@ class Record(Protocol):
 
 
 class _Known:
-    """What is kept of a loader, after its end too: its last samples may not have been sent yet."""
+    """The record of a loader, kept after its end too: its last samples may not have been sent yet."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def _short(value: Any) -> Any:
 
 
 def _chunk(key: str, record: Record, had: int | None, room: int) -> tuple[Chunk, bytes]:
-    """What comes next of an epoch, as far as there is room."""
+    """Return what comes next of an epoch, as far as there is room."""
     import numpy as np  # with torch it is there
 
     answered, finished = record.answered, record.finished

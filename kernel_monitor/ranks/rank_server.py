@@ -105,7 +105,7 @@ class RankServer:
 
     @property
     def remote_address(self) -> str | None:
-        """Of TCP, as another machine reaches it; None: it does not listen for other machines."""
+        """The TCP address at which other machines reach it; None: it does not listen for them."""
         gateway = self._gateway
         return None if gateway is None else gateway.address.replace("//0.0.0.0:", f"//{platform.node()}:")
 
@@ -119,7 +119,7 @@ class RankServer:
             return self.jobs.values()
 
     def loader_states(self) -> list[LoaderState]:
-        """Of the jobs' switchable loaders."""
+        """The states of the jobs' switchable loaders."""
         with self._lock:
             return self.loaders.states(self.jobs.ranks())
 

@@ -44,7 +44,7 @@ class Join:
 
     @property
     def keys(self) -> str:
-        """What a rank needs beside the address, as one word. Z85 has no comma."""
+        """The keys that a rank needs beside the address, as one word. Z85 has no comma."""
         return f"{self.server},{self.public},{self.secret}"
 
 
@@ -88,7 +88,7 @@ class SessionFiles:
 
 
 def read(place: str, keys: str | None = None) -> Join:
-    """What a rank needs to join.
+    """Return what a rank needs to join.
 
     Args:
         place: a folder, or a server's address, `tcp://HOST:PORT`.
@@ -139,7 +139,7 @@ def own_process() -> tuple[int, float]:
 
 
 def _places() -> list[Path]:
-    """Where the folder may be made, the best first."""
+    """Return where the folder may be made, the best first."""
     named = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]  # noqa: S108 - mkdtemp makes a private one
     return [path for name in named if name and os.access(path := Path(name), os.W_OK | os.X_OK) and path.is_dir()]
 

@@ -210,7 +210,7 @@ def _listening(address: str) -> socket.socket:
 
 
 def _room() -> int:
-    """How many connections there may be; raises this process's own limit of descriptors for them."""
+    """Return how many connections there may be; raises this process's own limit of descriptors for them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST * EACH + SPARE
     if hard != resource.RLIM_INFINITY:

@@ -15,8 +15,7 @@ from kernel_monitor.steps.measured_step import PHASES
 from kernel_monitor.store import STEP as STEP_ROW
 
 from .codec import TABLE_LIMIT
-from .file_limits import BLOCK_VALUES, SESSION_S, STEPS_BLOCK
-from .format import STEP
+from .format import BLOCK_VALUES, SESSION_S, STEP, STEPS_BLOCK
 
 _STORED_STEP = np.dtype(STEP_ROW.descr[1:])  # without the loader's number
 STEP_FIELDS = _STORED_STEP.names or ()

@@ -21,14 +21,11 @@ from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.store import LoaderInfo, Rows, Schema, Series, Snapshot
 from kernel_monitor.store.schema import gpus_from_json
 
-from .access import Access, restrain
-from .binned import bin_seconds, binned, drawable
 from .decode import STEP_FIELDS
-from .file_limits import LOADERS as LOADERS_READ
-from .file_limits import SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, VALUES
-from .format import HOST, SUFFIX, is_live
-from .row_table import MOST_STEPS, RowTable, count_steps, read_steps
-from .session_facts import ends, nodes, ranks, read_events, read_meta, shown_events, states
+from .format import HOST, SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, SUFFIX, VALUES, is_live
+from .format import MOST_LOADERS as LOADERS_READ
+from .row_table import MOST_STEPS, RowTable, bin_seconds, binned, count_steps, drawable, read_steps
+from .session_facts import Access, ends, nodes, ranks, read_events, read_meta, restrain, shown_events, states
 from .sessions import find, identity
 
 if TYPE_CHECKING:

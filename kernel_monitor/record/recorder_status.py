@@ -82,7 +82,7 @@ def _cause(error: Exception, path: Path) -> tuple[str, str]:
 
 
 def _is_full(folder: Path) -> bool:
-    """Whether the file system has no room for one more page of a database."""
+    """Return whether the file system has no room for one more page of a database."""
     if sys.platform == "win32":
         import shutil
 

@@ -11,7 +11,7 @@ import json
 import math
 from typing import Any
 
-from .file_limits import (
+from .format import (
     CPUS,
     GPUS,
     INTEGER,

@@ -21,9 +21,8 @@ from kernel_monitor.ranks.rank import job_series, rank_series
 from kernel_monitor.steps.measured_step import PHASES
 
 from .format import packed_step
-from .maintenance import Upkeep
 from .recorder_status import RecorderStatus, stop_message
-from .session_file import OtherFile, SessionFile
+from .session_file import OtherFile, SessionFile, Upkeep
 
 MAX_BYTES = 256 << 20
 COMMIT_S = 0.4  # how often the queue is written: what a kill of the sampler can cost

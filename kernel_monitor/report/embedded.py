@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..record.binned import Bins
+from ..record.row_table import Bins
 from ..store.charts import CHART_IDS, DEFAULT_CHARTS, MANY_ROWS, SLOTS, chart_series
-from ..stream import bokehjs
+from ..stream import chart_documents
 from ..stream.chart_documents import Documents
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ DRAWN = ("switch", "mark", "job-switch")  # kinds of events that have a line in 
 
 
 def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, float | None]:
-    """What the page is given, without the facts of the machine, which the report has elsewhere.
+    """Return what the page is given, without the facts of the machine, which the report has elsewhere.
 
     Args:
         snapshot: the session.
@@ -67,7 +67,7 @@ def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, floa
         schema, capacity=capacity(rows), cpus=(), gpus=(), gpu_reason=None, nodes=(), ranks=(), host={}, charts=()
     )
     session: EmbeddedSession = {
-        "bokeh": bokehjs.version(),
+        "bokeh": chart_documents.version(),
         "item": item,
         "schema": bare.to_json(),
         "events": [

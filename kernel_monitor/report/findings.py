@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..analysis.job_figures import RankFigures, job_figures
 from ..analysis.results import Finding
 from ..analysis.rules import RULES
-from .formats import is_known, plural
-from .segments_section import legend, stack
+from ..ranks.rank import JOB_PARTS, Rank
+from ..store.schema import Schema
+from .formats import amount, is_known, plural
+from .sections import legend, stack
 from .subject import Subject
 
 SEVERITIES = ("critical", "warning", "note")
@@ -22,7 +25,7 @@ OPERATORS = (
 
 
 def verdict(subject: Subject) -> dict[str, Any]:
-    """Where a step's time goes, of both sides of the change or of the one segment."""
+    """Return where a step's time goes, of both sides of the change or of the one segment."""
     judged = [(segment, found) for segment in subject.pair if (found := subject.verdicts.get(segment.key))]
     bars = [(segment, found, stack(found.shares)) for segment, found in judged if found.shares]
     return {"bars": bars, "legend": legend([found.shares for _, found, _ in bars])}
@@ -35,7 +38,7 @@ def verdicts(subject: Subject) -> dict[str, Any] | None:
 
 
 def cannot(subject: Subject) -> dict[str, Any] | None:
-    """What the session does not tell, a sentence each; damage of its file among it."""
+    """Return what the session does not tell, a sentence each; damage of its file among it."""
     damaged = subject.recorded.get("damaged") or ()
     lines = [
         *subject.analysis.cannot,
@@ -45,7 +48,7 @@ def cannot(subject: Subject) -> dict[str, Any] | None:
 
 
 def rules(subject: Subject) -> dict[str, Any] | None:
-    """What every rule says: those that fired with evidence and advice, the quiet, those that could not look."""
+    """Return what every rule says: those that fired with evidence and advice, the quiet, those that could not look."""
     found = subject.analysis.findings
     if not found:
         return None
@@ -87,7 +90,7 @@ def by_state(found: Sequence[Finding]) -> tuple[dict[str, list[Finding]], ...]:
 
 
 def _lacking(findings: Iterable[Finding]) -> list[tuple[list[Finding], str]]:
-    """What is missing, each once, with the findings that say so."""
+    """Return what is missing, each once, with the findings that say so."""
     grouped = _grouped(findings, lambda each: "; ".join(each.missing) or "-")
     return [(own, missing) for missing, own in grouped.items()]
 
@@ -104,7 +107,7 @@ def severity(findings: Sequence[Finding]) -> str:
 
 
 def _advised(findings: list[Finding]) -> list[str]:
-    """What to do, each once; where segments differ in it, with their names."""
+    """Return what to do, each once; where segments differ in it, with their names."""
     by_text: dict[str, list[str]] = {}
     for finding in findings:
         if finding.advice:
@@ -148,10 +151,116 @@ def _by_share(shown: Sequence[Mapping[str, Any]], part: str) -> list[tuple[str, 
 
 
 def cost(subject: Subject) -> dict[str, Any] | None:
-    """What the segments cost at a price per hour, and what it would take to feed the loop without a wait."""
+    """Return what the segments cost at a price per hour, and what it would take to feed the loop without a wait."""
     costs, feeding = subject.analysis.costs, subject.analysis.feeding
     if not costs and feeding is None:
         return None
     base = next((cost for cost in costs if is_known(cost.per_thousand)), None)
     free = bool(costs) and all(cost.per_hour == 0 for cost in costs)
     return {"costs": costs, "feeding": feeding, "base": base, "free": free}
+
+
+# ---- What the templates show of the loaders: what was delivered, switched, set and left out, and by whom.
+
+HAPPENED = (
+    "switch", "knobs", "mark", "switch-failed", "switch-superseded", "switch-cancelled", "fault",
+    "sampler-restarted",
+    "job-switch", "job-epoch",
+)  # fmt: skip
+"""Kinds of events that are listed."""
+MOST = 200  # rows of a table at most, the newest; of epochs those with a problem always are in it
+
+
+def epochs(subject: Subject) -> dict[str, Any] | None:
+    """The epochs with what they really delivered; one that delivered too little is flagged."""
+    found = subject.analysis.epochs
+    if not found:
+        return None
+    shown = [epoch for k, epoch in enumerate(found) if epoch.problem or k >= len(found) - MOST]
+    return {"epochs": found, "shown": shown, "wrong": [epoch for epoch in found if epoch.problem], "most": MOST}
+
+
+def loading(subject: Subject) -> dict[str, Any] | None:
+    """Engines, deliveries, switches and skipped samples; None without a loader."""
+    snapshot = subject.snapshot
+    loaders = snapshot.loaders
+    delivered = [
+        (state["name"], epoch)
+        for state in loaders
+        if state.get("samples") is not None
+        for epoch in (*state.get("epochs", ()), state)
+    ]
+    skipped = [(state["name"], skip) for state in loaders for skip in state.get("skips", ())]
+    happened = [event for event in snapshot.events if event["kind"] in HAPPENED]
+    if not loaders and not happened:
+        return None
+    names = {loader.id: loader.name for loader in snapshot.schema.loaders}
+    names |= {str(state["id"]): str(state["name"]) for state in loaders}
+    return {
+        "loaders": loaders,
+        "names": names,
+        "delivered": delivered,
+        "happened": happened,
+        "skipped": skipped,
+        "most": MOST,
+    }
+
+
+# ---- What the template shows of the ranks of trainings: one row each.
+
+
+def ranks(subject: Subject) -> dict[str, Any] | None:
+    """The ranks that sent their steps, job by job; None where there was none."""
+    snapshot = subject.snapshot
+    jobs = job_figures(snapshot)
+    if not jobs:
+        return None
+    every = [each for job in jobs for each in job.ranks]
+    phases = [part for part, unit in JOB_PARTS if unit == "ms" and any(part in each.means for each in every)]
+    products = [name for each in every if (name := _product(snapshot.schema, each.rank))]
+    several = len(jobs) > 1
+    return {
+        "jobs": [
+            {
+                "name": f"Job {job.job}" if several else "",
+                "rate": amount(job.rate, "images/s") if job.rate == job.rate else "",
+                "ranks": plural(len(job.ranks), "rank"),
+                "slowest": job.slowest.sentence if job.slowest is not None else "",
+            }
+            for job in jobs
+        ],
+        "phases": [phase for phase in phases if phase != "wait"],
+        "products": list(dict.fromkeys(products)),
+        "gpus": any(each.rank.gpu is not None for each in every),
+        "rows": [_row(each, phases, several=several, binned=subject.bin_s is not None) for each in every],
+    }
+
+
+def _row(each: RankFigures, phases: list[str], *, several: bool, binned: bool) -> dict[str, Any]:
+    rank = each.rank
+
+    def mean(part: str, unit: str = "") -> str:
+        return amount(each.means[part], unit) if part in each.means else "-"
+
+    steps = "-" if each.steps is None else f"{'at least ' if binned else ''}{each.steps:,}"
+    slow = ", ".join(f"{count} × by its {cause}" for cause, count in each.slow.most_common())
+    numbers = [mean("step"), mean("wait"), *(mean(part) for part in phases if part != "wait")]
+    return {
+        "name": f"{rank.job}.{rank.number}" if several else str(rank.number),
+        "host": rank.host or "this host",
+        "device": "-" if rank.gpu is None else f"{rank.gpu}",
+        "numbers": [*numbers, mean("wait_percent", "%"), mean("images"), steps],
+        "slow": slow or "-",
+        "end": "ran" if rank.alive else rank.reason or "ended",
+    }
+
+
+def _product(schema: Schema, rank: Rank) -> str:
+    """Return what a rank's GPU is called; empty where that is not known."""
+    if rank.gpu is None:
+        return ""
+    if rank.node:
+        names = next((dict(enumerate(node.gpus)) for node in schema.nodes if node.id == rank.node), {})
+    else:
+        names = {gpu.index: gpu.name for gpu in schema.gpus}
+    return names.get(rank.gpu, "")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from ..analysis.number_text import figure
+from ..analysis.changes import figure
 
 BEFORE = "$£¥"  # currencies of one sign that stand before the figure where it is written in English
 BYTES = ("B", "B/s")
@@ -31,7 +31,7 @@ def clock(unix: float, where: timezone) -> str:
 
 
 def is_known(value: Any) -> bool:
-    """Whether it is a number, and neither NaN nor infinite."""
+    """Return whether it is a number, and neither NaN nor infinite."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 

@@ -19,12 +19,12 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from ..analysis.results import Analysis, faster
+from ..analysis.segments import REPLAYS, switches
 from ..analysis.session_analysis import analyse
-from ..analysis.switches import REPLAYS, switches
 from ..analysis.verdict import past
 from ..store import Snapshot
-from ..stream import bokehjs
-from . import findings, loading, machine, ranks_section, segments_section, summary
+from ..stream import chart_documents
+from . import findings, sections, summary
 from .embedded import embed
 from .formats import FILTERS, zone
 from .privacy import clean
@@ -41,25 +41,25 @@ FIRST: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
 }
 """What stands before the charts, as `SECTIONS`."""
 SECTIONS: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
-    "phases": ("Phases", segments_section.phases),
-    "histograms": ("GPU utilisation", segments_section.histograms),
-    "segments": ("Segments", segments_section.table),
-    "percentiles": ("Percentiles", segments_section.percentiles),
+    "phases": ("Phases", sections.phases),
+    "histograms": ("GPU utilisation", sections.histograms),
+    "segments": ("Segments", sections.table),
+    "percentiles": ("Percentiles", sections.percentiles),
     "rules": ("Rules", findings.rules),
     "verdicts": ("Verdicts", findings.verdicts),
     "diagnoses": ("Diagnose", findings.diagnoses),
     "operators": ("Operators", findings.operators),
     "cost": ("Cost", findings.cost),
-    "ranks": ("Ranks", ranks_section.ranks),
-    "epochs": ("Epochs", loading.epochs),
-    "loading": ("Data loading", loading.loading),
+    "ranks": ("Ranks", findings.ranks),
+    "epochs": ("Epochs", findings.epochs),
+    "loading": ("Data loading", findings.loading),
     "cannot": ("What it cannot say", findings.cannot),
-    "machine": ("Machine", machine.facts),
-    "gpus": ("GPUs", machine.gpus),
-    "nodes": ("Other machines", machine.nodes),
-    "processes": ("Processes", machine.processes),
-    "limits": ("Limits", machine.limits),
-    "method": ("Method", machine.method),
+    "machine": ("Machine", sections.facts),
+    "gpus": ("GPUs", sections.gpus),
+    "nodes": ("Other machines", sections.nodes),
+    "processes": ("Processes", sections.processes),
+    "limits": ("Limits", sections.limits),
+    "method": ("Method", sections.method),
 }
 """What stands behind the charts, in this order: by its id, which is its template's name, the name in the contents and
 what it shows; None where the session has none of it."""
@@ -76,7 +76,7 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     subject = Subject(snapshot, analyse(snapshot) if analysis is None else analysis, where)
     parts = [(key, name, made) for key, (name, _) in SECTIONS.items() if (made := section(subject, key)) is not None]
     session, bin_s = embed(snapshot, 1000 * where.utcoffset(None).total_seconds())
-    bokeh = _read(bokehjs.path())
+    bokeh = _read(chart_documents.path())
     script = _read(STATIC / "report.js")
     return fill(
         "page",
@@ -92,7 +92,7 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
         session=session,
         bokeh=_code(bokeh),
         script=_code(script),
-        **machine.header(subject),
+        **sections.header(subject),
     )
 
 

@@ -1,9 +1,9 @@
-"""What a page that is sent to somebody must not hold: folders of the machine it came from, names of other machines.
+"""Removes from a page what must not be sent: folders of the machine it came from, names of other machines.
 
 And what a file in UTF-8 cannot hold: the lone surrogates with which Python spells odd file names, control characters.
 
-Records have no folders in them (`kernel_monitor.paths`), but the user's own messages may: what is known to be a path is
-reduced here once more, and what looks like one is searched for.
+Records have no folders in them (`kernel_monitor.privacy`), but the user's own messages may: what is known to be a path
+is reduced here once more, and what looks like one is searched for.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..paths import last_part, private
-from ..pseudonyms import pseudonymous
+from ..privacy import last_part, private, pseudonymous
 from ..store import Snapshot
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")

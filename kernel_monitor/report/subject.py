@@ -23,7 +23,7 @@ class Subject:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What the recording says of itself; empty for a live session."""
+        """The recording's own facts; empty for a live session."""
         found = self.snapshot.facts.get("recorded")
         return found if isinstance(found, dict) else {}
 

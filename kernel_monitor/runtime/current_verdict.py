@@ -1,22 +1,245 @@
-"""The live verdict on the running loop, and the gain predicted for each requested switch."""
+"""The live verdict on the running loop, its warnings, predicted gains, and the offers of a faster engine."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
 from ..analysis.gains import Pair, pairs
-from ..analysis.live_segment import CHANGES, live_verdict
+from ..analysis.live_verdict import CHANGES, change_warnings, epoch_warnings, live_verdict
 from ..analysis.loops import LoopTimes
 from ..analysis.results import Advice, Verdict, plain
-from ..protocol.analysis_states import GainState, Kind, VerdictState
+from ..analysis.segments import LONGEST_S, asked, first
+from ..protocol.analysis_states import GainState, Kind, OfferState, VerdictState
 from ..store import Store
-from .loop_warnings import LoopWarnings
-from .offers import Offers, under_way
+
+# ---- Warnings that stand with the live verdict: what a change did to the training, and epochs that delivered nothing.
+
+WARNINGS_PERIOD_S = 5.0  # between two looks at a change
+SETTLED_S = 15.0  # the change-over, which belongs to neither side, is over by then
+EARLIER_S = 1.0  # rows before the minute that is compared, so that its first step is whole
+
+
+class LoopWarnings:
+    """Sentences for each loader, computed on the sampler's reader thread.
+
+    `past` returns the counts of the epochs before each loader's newest, by loader id; a new object when they changed.
+    """
+
+    def __init__(self, store: Store, past: Callable[[], Mapping[str, Sequence[State]]]) -> None:
+        self._store = store
+        self._past = past
+        self._changes: dict[str, tuple[int, float, tuple[str, ...]]] = {}  # event id, when to look again, sentences
+        self._counted: tuple[Any, ...] = ()
+        self._of_epochs: tuple[str, ...] = ()
+
+    def of(self, loader: str, now: float, states: Sequence[State]) -> list[str]:
+        """The warnings at `now` (session s) on a loader (its id), and on the epochs of all."""
+        return [*self._of_change(loader, now, states), *self._of_epoch(states)]
+
+    def _of_change(self, loader: str, now: float, states: Sequence[State]) -> tuple[str, ...]:
+        changes = [
+            event
+            for event in self._store.events()
+            if event["kind"] in CHANGES and event.get("loader") in (None, loader) and first(event) <= now
+        ]
+        newest = max(changes, key=first, default=None)
+        if newest is None or newest["kind"] == "mark":
+            return ()
+        known, due, sentences = self._changes.get(loader, (-1, 0.0, ()))
+        if known != newest["id"] or now >= due:
+            since = asked(newest) - LONGEST_S - EARLIER_S
+            rows, steps = self._store.rows(self._store.seq_before(since)), self._store.steps.table(since)
+            sentences = change_warnings(rows, steps, self._store.events(), states, loader)
+            # A minute on each side is compared: after that nothing can change.
+            over = now > first(newest) + LONGEST_S + SETTLED_S
+            self._changes[loader] = newest["id"], float("inf") if over else now + WARNINGS_PERIOD_S, sentences
+        return sentences
+
+    def _of_epoch(self, states: Sequence[State]) -> tuple[str, ...]:
+        past = self._past()
+        counted = (past, *((state["id"], state.get("epoch"), state.get("finished")) for state in states))
+        if not self._counted or counted[1:] != self._counted[1:] or past is not self._counted[0]:
+            self._counted = counted
+            told = [{**state, "epochs": past.get(state["id"], [])} for state in states if "samples" in state]
+            self._of_epochs = epoch_warnings(self._store.rows(self._store.last_seq), told)
+        return self._of_epochs
+
+
+# ---- Offers of a faster engine to loops that wait for data: made once per loader, the same on all pages.
+
+BOUND_S = 10.0  # a loop must have been input-bound for this long before an engine is offered
+OVER_S = 30.0  # an offer is withdrawn when the loop has not been input-bound for this long
+GAP_S = 5.0  # time between two verdicts counts at most this much: what happened in a longer gap is unknown
+
+Key = tuple[str, Any]
+
+
+class Offers:
+    """The offers of one session. Thread-safe; `judge` and `look` are called by the sampler's reader thread.
+
+    A loader is identified by its name, so that running a cell again does not repeat an offer; without a name, by the
+    number of batches of its epochs. An offer that was accepted, declined, withdrawn or followed by another choice is
+    never made again; if its loader ended before that, it may be.
+
+    Attributes:
+        standing: the open offers as sent to pages. Replaced, never modified.
+    """
+
+    def __init__(self) -> None:
+        self.standing: list[OfferState] = []
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[Key, OfferState]] = {}  # by loader id
+        self._closed: set[Key] = set()
+        self._slower: set[tuple[Key, str]] = set()
+        self._bound: dict[str, tuple[Any, float]] = {}  # by id: the segment, and for how many s it has been input-bound
+        self._over: dict[str, float] = {}  # by id: s for which a loop with an offer has not been input-bound
+        self._judged: tuple[str, float] | None = None  # the loader of the last verdict, and when
+
+    def judge(
+        self, now: float, verdict: State | None, states: Sequence[State], *, busy: bool, backs: Collection[Any] = ()
+    ) -> None:
+        """Update the offers with a new verdict (`analysis.live_verdict`) at `now` (session s).
+
+        Args:
+            busy: a diagnosis or a profile runs, which changes the loop.
+            backs: (loader id, engine) that the page already offers as the way back.
+        """
+        with self._lock:
+            last, self._judged = self._judged, None
+            live = {state["id"]: state for state in states if not state.get("ended")}
+            self._bound = {loader: bound for loader, bound in self._bound.items() if loader in live}
+            if verdict is None or busy or verdict["loader"] not in live:
+                return
+            loader = str(verdict["loader"])
+            state, candidate = live[loader], verdict.get("offer")
+            # Known again when it is made again: by its name, or by the length of its epochs.
+            key = (state["name"], None) if state["name"] != loader else ("", state.get("batches"))
+            self._judged = loader, now
+            passed = min(now - last[1], GAP_S) if last is not None and last[0] == loader else 0.0
+            bound = self._count(loader, verdict, passed)
+            measured = [gain for gain in verdict["gains"] if gain["measured"] is not None]
+            self._slower |= {(key, gain["action"]) for gain in measured if gain["measured"] <= 0}
+            if loader in self._open:
+                self._refresh(loader, candidate, measured)
+            elif (
+                bound >= BOUND_S
+                and candidate is not None
+                and key not in self._closed
+                and state["wanted"] is None
+                and (key, candidate["engine"]) not in self._slower
+                and (loader, candidate["engine"]) not in backs
+            ):
+                self._open[loader] = key, _message(loader, state["backend"], candidate)
+            self._update_standing()
+
+    def look(self, states: Sequence[State], *, diagnosing: bool = False) -> None:
+        """Drop the offers of loaders that ended, and close those of loaders whose engine the user changed.
+
+        While `diagnosing`, the engines in use are not the user's choice.
+        """
+        if not self._open:
+            return
+        with self._lock:
+            live = {state["id"]: state for state in states if not state.get("ended")}
+            for loader, (_, offer) in list(self._open.items()):
+                if loader not in live:
+                    self._forget(loader)
+                elif not diagnosing and _chosen(live[loader]) != offer["source"]:
+                    self._close(loader)
+            self._update_standing()
+
+    def chosen(self, state: State) -> None:
+        """Close the offer to a loader whose engine the user has just changed."""
+        with self._lock:
+            loader = state["id"]
+            if loader in self._open and _chosen(state) != self._open[loader][1]["source"]:
+                self._close(loader)
+                self._update_standing()
+
+    def decline(self, loader: str) -> bool:
+        """Close the offer to a loader (its id) for good. Returns False if there is none."""
+        with self._lock:
+            found = loader in self._open
+            if found:
+                self._close(loader)
+                self._update_standing()
+            return found
+
+    # -- with the lock held -------------------------------------------------------------------------------------------
+
+    def _count(self, loader: str, verdict: State, passed: float) -> float:
+        """Count for how many s the loop has (or has not) been input-bound in this segment; returns the former."""
+        if verdict["kind"] != "input-bound":
+            self._bound.pop(loader, None)
+            self._over[loader] = self._over.get(loader, 0.0) + passed
+            return 0.0
+        self._over.pop(loader, None)
+        segment, bound = self._bound.get(loader, (verdict["segment"], -passed))
+        bound = bound + passed if segment == verdict["segment"] else 0.0
+        self._bound[loader] = verdict["segment"], bound
+        return bound
+
+    def _refresh(self, loader: str, candidate: State | None, measured: Sequence[State]) -> None:
+        """Change an open offer only when a newer measurement says more about it."""
+        key, offer = self._open[loader]
+        newer = [gain for gain in measured if gain["by"] != _by(offer)]
+        if self._over.get(loader, 0.0) >= OVER_S:
+            self._close(loader)
+        elif candidate is not None and _by(candidate) in {gain["by"] for gain in newer}:
+            self._open[loader] = key, _message(loader, offer["source"], candidate)
+        elif any(gain["action"] == offer["engine"] for gain in newer):
+            self._close(loader)  # measured since, and not worth a switch
+
+    def _close(self, loader: str) -> None:
+        self._closed.add(self._open[loader][0])
+        self._forget(loader)
+
+    def _forget(self, loader: str) -> None:
+        self._open.pop(loader, None)
+        self._bound.pop(loader, None)
+        self._over.pop(loader, None)
+
+    def _update_standing(self) -> None:
+        messages = [offer for _, offer in self._open.values()]
+        if messages != self.standing:
+            self.standing = messages
+
+
+def under_way(tasks: Mapping[str, Any] | None) -> set[str]:
+    """The names of the running ones among the states of *Diagnose* and *Profile* (None if never started).
+
+    What else is among them, such as a rank that runs alone, is in a process of its own and disturbs no measurement.
+    """
+    return {name for name, state in (tasks or {}).items() if state is not None and state.get("state") == "running"}
+
+
+def _chosen(state: State) -> Any:
+    return state["wanted"] or state["backend"]
+
+
+def _by(offer: State | OfferState) -> str | None:
+    """The measurement that an offer's gain rests on; "" for a prediction, None without a gain."""
+    gain = offer["gain"]
+    return None if gain is None else gain["by"]
+
+
+def _message(loader: str, source: str, candidate: State) -> OfferState:
+    return {
+        "loader": loader,
+        "source": source,
+        "engine": candidate["engine"],
+        "sentence": candidate["advice"],
+        "gain": candidate["gain"],
+    }
+
+
+# ---- The live verdict on the running loop, and the gain predicted for each requested switch.
 
 PERIOD_S = 2.0  # between two verdicts while a page is watching
 STALE = 0.02  # of the time since the newest change: so old may be what is known of switches
@@ -179,7 +402,10 @@ class CurrentVerdict:
                 add_event("prediction", event["time"], **fields, gains=gains)
 
     def _pairs(self, now: float, events: Sequence[Mapping[str, Any]]) -> tuple[Pair, ...]:
-        """What was measured before and after each switch; the longer ago the newest is, the more rarely computed."""
+        """Return what was measured before and after each switch.
+
+        The longer ago the newest is, the more rarely computed.
+        """
         cuts = [event for event in events if event["kind"] in CHANGES]
         ids = [event["id"] for event in cuts]
         if not any(event["kind"] == "switch" for event in cuts):

@@ -1,10 +1,11 @@
-"""Results of the running session: a snapshot, the comparison of the last switch, and the HTML report."""
+"""Results of the running session: a snapshot, the last comparison, the report, and `%monitor status`."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..analysis.switch_comparison import SwitchComparison, comparison
 from ..errors import SessionError
@@ -13,7 +14,15 @@ from ..report.client import render_in_process
 from ..report.privacy import with_pseudonyms
 from ..store import Snapshot, Store
 from ..text import line
+from .overhead import OwnCost
+from .recorder import words
 from .session import Session
+
+if TYPE_CHECKING:
+    from ..protocol.states import LoaderState, SettingsState
+
+
+# ---- Results of the running session: a snapshot, the comparison of the last switch, and the HTML report.
 
 
 class Exporter:
@@ -33,16 +42,9 @@ class Exporter:
         return self._store.snapshot(session.tracker.reported(), facts)
 
     def comparison(self, loader: str | None = None) -> SwitchComparison:
-        """What a switch of a loader's engine changed: `print(monitor.comparison())` at the end of a training.
+        """Return what a switch of a loader's engine changed: `print(monitor.comparison())` at the end of a training.
 
-        It has `sentence` (also its text), `switch`, `before` and `after` (figures of both sides) and `faster`. The
-        sentence gives the reason where nothing can be compared.
-
-        Args:
-            loader: the loader's id or name; by default the one of which most was measured on both sides of a switch.
-
-        Raises:
-            MonitorError: no loader, or more than one, has that name.
+        See `Monitor.comparison`.
         """
         try:
             snapshot = self.snapshot()
@@ -58,12 +60,49 @@ class Exporter:
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write everything measured so far as one HTML file that opens offline.
 
-        An existing regular file is replaced (through symbolic links, if any); a device or a named pipe is written to
-        directly; a recorded session is never replaced.
-
-        Raises:
-            MonitorError: nothing was measured, rendering failed, or `path` cannot be written; an existing file is then
-                left unchanged.
+        See `Monitor.export`.
         """
         check(path)
         return write(path, self.render())
+
+
+# ---- What `%monitor status` prints.
+
+
+def loader_words(loader: LoaderState) -> str:
+    """The state of a loader of this process: in the past tense where it has ended."""
+    if loader.get("ended"):
+        return f"has ended, was on {loader['backend']}"
+    return loader["status"]
+
+
+def lines(session: Session, store: Store, settings: SettingsState, cost: OwnCost) -> list[str]:
+    """Return what runs, what it costs, what was missed, where it is recorded.
+
+    The states of loaders, machines and ranks.
+    """
+    schema, interval, history = store.schema, settings["interval"], settings["history"]
+    state = "running" if session.running else "stopped"
+    found = [f"kernel_monitor is {state}: {store.last_seq:,} samples, one every {interval:g} s"]
+    if cost["sampler"] is not None:
+        found.append(f"cost: sampler {cost['sampler']:.1f} % of a core, in the kernel {cost['kernel']:.1f} %")
+    found.append(words(session.recorder.to_json()))
+    kept = schema.capacity * interval
+    if kept < 0.99 * history:
+        series = len(schema.series)
+        found.append(f"the charts keep {kept:.0f} s: {series:,} series fill the memory that the history may take")
+    if session.missed:
+        found.append(f"{session.missed:,} samples were missed (gaps are drawn as gaps)")
+    if session.restarts:
+        found.append(f"the sampler was restarted {session.restarts} times")
+    if schema.gpu_reason:
+        found.append(f"no GPU rows: {schema.gpu_reason}")
+    for loader in session.tracker.states():
+        found.append(f"{loader['name']}: {loader_words(loader)}")
+        if loader.get("ended"):
+            continue
+        found += [f"  {engine['name']}: {engine['note']}" for engine in loader["backends"] if engine.get("note")]
+    found += [f"{loader['name']}: {loader['status']}" for loader in session.ranks.loader_states()]
+    for node in session.nodes.nodes:
+        found.append(f"machine {node.name}: {f'{len(node.cores)} cores' if node.alive else f'gone: {node.reason}'}")
+    return [*found, *session.ranks.lines()]

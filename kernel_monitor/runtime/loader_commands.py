@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import MonitorError
 from ..text import line
-from .job_loader import JobLoader
+from .rank_tracker import JobLoader
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
     from ..protocol.states import LoaderState
+    from .current_verdict import Offers
     from .loader_tracker import LoaderTracker
-    from .offers import Offers
 
 Found = TypeVar("Found", bound="SwitchableLoader | JobLoader")
 
@@ -30,14 +30,7 @@ class LoaderCommands:
     def switch(self, backend: str, *, loader: str | None = None, confirmed: bool = False) -> LoaderState:
         """Ask a loader to continue with another engine from its next batch; returns its state at once.
 
-        Args:
-            backend: the engine's name.
-            loader: the loader's id or name; optional if there is only one.
-            confirmed: the user agreed to what `question` asks.
-
-        Raises:
-            MonitorError: there is no such loader, or a question has not been confirmed.
-            BackendUnavailable: there is no such engine, or it cannot run here.
+        See `Monitor.switch`.
         """
         question = None if confirmed else self.question(backend, loader=loader)
         if question is not None:
@@ -69,14 +62,7 @@ class LoaderCommands:
     ) -> LoaderState:
         """Change a loader's knobs from its next batch on; returns its state at once.
 
-        Args:
-            loader: the loader's id or name; optional if there is only one.
-            workers: worker processes of `torchvision`.
-            prefetch: batches in flight: per worker for `torchvision`, in total for DALI.
-            threads: threads of DALI.
-
-        Raises:
-            MonitorError: there is no such loader, no knob is given, or a value is not accepted.
+        See `Monitor.set`.
         """
         if workers is None and prefetch is None and threads is None:
             raise MonitorError("Say what to set: workers, prefetch or threads.")

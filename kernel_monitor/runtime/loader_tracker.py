@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..steps import sources
+from ..steps import watched_loader
 from ..steps.measured_step import PHASES, Step
 from ..steps.step_meter import Meter, Totals
 from ..store import Store
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..loaders import SwitchableLoader
     from ..protocol.states import EpochCounts, LoaderState, ReportedState
-    from ..steps.sources import EpochLog, Source
+    from ..steps.watched_loader import EpochLog, Source
 
 KEPT_ENDED = 4  # ended loaders still shown: one made in a function ends with it, but its curves are the session's
 KEPT_EPOCHS = 100  # finished epochs whose counts are kept for the report, per loader
@@ -84,7 +84,7 @@ class LoaderTracker:
 
     def sources(self) -> list[SwitchableLoader | Source]:
         """The live switchable loaders, then the watched sources."""
-        return [*self.loaders(), *sources.live()]
+        return [*self.loaders(), *watched_loader.live()]
 
     def states(self) -> list[LoaderState]:
         """The states of the live loaders, and the last states of the most recently ended ones (`"ended": true`)."""
@@ -127,13 +127,13 @@ class LoaderTracker:
 
     def _read_last_epochs(self) -> None:
         """Read once more the counts of sources that ended: their last epochs may have passed since the last look."""
-        live = {source.id: source.log for source in sources.live()}
+        live = {source.id: source.log for source in watched_loader.live()}
         for key, log in self._logs.items():
             state, counts = self._states.get(key), log.counts()
             if key not in live and state is not None and counts:
                 self._epochs[key] = _newest(self._epochs.get(key, {}), counts)
                 last = {**counts[-1], "batch": counts[-1]["batches"], "batches": state["batches"]}
-                self._states[key] = cast("LoaderState", {**state, **last, "status": sources.status(counts[-1])})
+                self._states[key] = cast("LoaderState", {**state, **last, "status": watched_loader.status(counts[-1])})
         self._logs = live
 
     def _count_epochs(self, newest: Mapping[str, int]) -> None:

@@ -13,7 +13,7 @@ import psutil
 PREFIX = "kernel-monitor"  # of the names of all our threads
 
 
-class Cost(TypedDict):
+class OwnCost(TypedDict):
     """The monitor's own use of the processor, see `Monitor.cost`."""
 
     threads: dict[str, float]

@@ -9,31 +9,36 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..diagnosis import loop_guard
-from ..diagnosis.diagnose_command import DiagnoseCommand
+from .. import steps
+from ..diagnosis.diagnose_command import DiagnoseCommand, Diagnosis
+from ..diagnosis.diagnosis_run import DiagnosisContext
 from ..errors import MonitorError, SessionError
 from ..integrations import ray_cluster
-from ..profiler import profile_run
-from ..profiler.profile_command import ProfileCommand
+from ..profiler.profile_command import PATIENCE_S, Profile, ProfileCommand
+from ..profiler.profile_run import ProfileContext
 from ..recorded import Opened, RecordedSession
-from ..steps import cuda_times, phase, step, watch
+from ..steps import cuda_times
 from ..store import Store
 from ..stream.hub import Hub, SidebarRequest
 from ..text import given, shown
-from .export import Exporter
+from .current_verdict import under_way
+from .export import Exporter, lines
 from .loader_commands import LoaderCommands
-from .offers import under_way
-from .overhead import Cost, thread_seconds
+from .overhead import OwnCost, thread_seconds
 from .publisher import Publisher
-from .rank_commands import RankCommands
+from .rank_commands import DEFAULT_S, RankCommands
 from .recorder import left_behind
 from .session import Session
 from .settings import Price, Record, Settings
-from .status import lines
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..analysis.job_figures import Scaling
+    from ..analysis.switch_comparison import SwitchComparison
     from ..protocol.analysis_states import DiagnosisState, Findings, GainState, OfferState, ProfileState, VerdictState
-    from ..protocol.states import RecordingState, SettingsState
+    from ..protocol.states import LoaderState, RecordingState, SettingsState
+    from ..store import Snapshot
     from ..widgets import Dashboard
 
 RECORDER_ANSWER_S = 3.0  # how long `configure` waits for the recorder's answer, which usually takes 50 ms
@@ -46,6 +51,10 @@ class Monitor:
     Thread-safe. Nothing runs before `start`. Pages and magics use its parts: the sampler and its recorder
     (`live_session`), rows and events (`store`), recorded sessions (`opened`) and others.
     """
+
+    step = steps.step
+    phase = steps.phase
+    watch = staticmethod(steps.watch)
 
     def __init__(self) -> None:
         self.hub = Hub()
@@ -61,27 +70,27 @@ class Monitor:
             self.live_session.tracker, self.publisher.current.offers, self.live_session.ranks.loaders
         )
         session, tracker = self.live_session, self.live_session.tracker
-        at, add, start = session.session_time, session.add_event, self.start
-        stage = loop_guard.Stage(
-            self.store, tracker.loaders, tracker.sources, lambda: session.running, at, add, start, self._gains
+        diagnosis = DiagnosisContext(
+            store=self.store,
+            loaders=tracker.loaders,
+            sources=tracker.sources,
+            running=lambda: session.running,
+            session_time=session.session_time,
+            add_event=session.add_event,
+            start=self.start,
+            gains=self._gains,
         )
-        self.diagnosis = DiagnoseCommand(self._loaders.choose_own, stage)
-        self.profiler = ProfileCommand(
-            profile_run.Stage(tracker.sources, lambda: session.recorder.to_json()["path"], at, add, start)
+        self.diagnosis = DiagnoseCommand(self._loaders.choose_own, diagnosis)
+        profile = ProfileContext(
+            sources=tracker.sources,
+            recording=lambda: session.recorder.to_json()["path"],
+            session_time=session.session_time,
+            add_event=session.add_event,
+            start=self.start,
         )
+        self.profiler = ProfileCommand(profile)
         self.exporter = Exporter(self.live_session, self.store)
-        # The public commands are the parts' own methods; their documentation is there.
-        self.switch, self.set = self._loaders.switch, self._loaders.set
-        self.question, self.decline = self._loaders.question, self._loaders.decline
-        self.diagnose, self.cancel_diagnosis = self.diagnosis.start, self.diagnosis.cancel
-        self.profile = self.profiler.start
-        self.snapshot, self.comparison = self.exporter.snapshot, self.exporter.comparison
-        self.export = self.exporter.export
-        ranks = self.rank_commands = RankCommands(session.ranks, self.snapshot, self.opened.open)
-        self.scaling, self.run_alone, self.stop_alone = ranks.scaling, ranks.run_alone, ranks.stop_alone
-        self.step, self.phase, self.watch = step, phase, watch
-        self.loader_states = self.live_session.tracker.states
-        self.job_states = self.live_session.ranks.loader_states
+        self.rank_commands = RankCommands(session.ranks, self.snapshot, self.opened.open)
         self._news: str | None = None
         self._began = 0.0
         self._configure_store()
@@ -197,7 +206,7 @@ class Monitor:
         """The session's id; None before the first start."""
         return self.live_session.id
 
-    def cost(self) -> Cost:
+    def cost(self) -> OwnCost:
         """The monitor's own use of the processor.
 
         `threads`: CPU seconds of each of its threads in this process, by name; `kernel`: their sum since the start, in
@@ -253,6 +262,176 @@ class Monitor:
     def profiling(self) -> ProfileState | None:
         """Progress of the newest profile, with its `result` at the end; None before the first one."""
         return self.profiler.state
+
+    def switch(self, backend: str, *, loader: str | None = None, confirmed: bool = False) -> LoaderState:
+        """Ask a loader to continue with another engine from its next batch; returns its state at once.
+
+        Args:
+            backend: the engine's name.
+            loader: the loader's id or name; optional if there is only one.
+            confirmed: the user agreed to what `question` asks.
+
+        Raises:
+            MonitorError: there is no such loader, or a question has not been confirmed.
+            BackendUnavailable: there is no such engine, or it cannot run here.
+        """
+        return self._loaders.switch(backend, loader=loader, confirmed=confirmed)
+
+    def set(
+        self,
+        *,
+        loader: str | None = None,
+        workers: int | None = None,
+        prefetch: int | None = None,
+        threads: int | None = None,
+    ) -> LoaderState:
+        """Change a loader's knobs from its next batch on; returns its state at once.
+
+        Args:
+            loader: the loader's id or name; optional if there is only one.
+            workers: worker processes of `torchvision`.
+            prefetch: batches in flight: per worker for `torchvision`, in total for DALI.
+            threads: threads of DALI.
+
+        Raises:
+            MonitorError: there is no such loader, no knob is given, or a value is not accepted.
+        """
+        return self._loaders.set(loader=loader, workers=workers, prefetch=prefetch, threads=threads)
+
+    def question(self, backend: str, *, loader: str | None = None) -> str | None:
+        """The question to ask before switching to an engine, or None."""
+        return self._loaders.question(backend, loader=loader)
+
+    def decline(self, loader: str | None = None) -> bool:
+        """Refuse the offer to a loader (its id or name) for this session; returns False if nothing was offered."""
+        return self._loaders.decline(loader)
+
+    def diagnose(
+        self, loader: str | None = None, *, seconds: float = 8.0, confirmed: bool = False, wait: bool = True
+    ) -> Diagnosis | None:
+        """Measure every engine that can run here in the running loop, and come back to the one in use.
+
+        The loop must be running in another thread, or this must be called in the loop with `wait=False`. The loop
+        itself only has its engine switched; its batches are the same ones in the same order.
+
+        Args:
+            loader: the loader's id or name; may be left out where one is in use.
+            seconds: how long each engine is measured, 1 to 60; longer (up to 25 s) where too few steps end in it.
+            confirmed: a person allows `synthetic` too, which replays batches in the places of the plan's: the ceiling.
+            wait: until it is done; else `diagnosing` has its progress.
+
+        Returns:
+            What was found; None with `wait=False`.
+
+        Raises:
+            MonitorError: there is no such loader, one is being diagnosed already, or the diagnosis was aborted (no loop
+                runs, the loop ended, somebody clicked meanwhile); `diagnosing` has what was measured until then.
+        """
+        return self.diagnosis.start(loader, seconds=seconds, confirmed=confirmed, wait=wait)
+
+    def cancel_diagnosis(self) -> bool:
+        """End the diagnosis under way; the loader goes back to the engine it had. False if there is none."""
+        return self.diagnosis.cancel()
+
+    def profile(
+        self, steps: int = 10, *, loader: str | None = None, wait: bool = True, patience: float = PATIENCE_S
+    ) -> Profile | None:
+        """Profile the next steps of the running loop with torch.profiler: operators, kernels, and a trace of them.
+
+        It starts and stops on the loop's own thread between two steps. The steps are marked as profiled, for they
+        take longer, and are left out of every other figure; in the loop itself call it with `wait=False`.
+
+        Args:
+            steps: 1 to 200.
+            loader: id or name of the loader (or of `monitor.step`'s source) whose steps count; whichever steps next,
+                if it is left out.
+            wait: until it is done; else `profiling` has its progress.
+            patience: s to wait for the first step.
+
+        Returns:
+            What was found; None with `wait=False`.
+
+        Raises:
+            MonitorError: there is no such loader, a profile is under way, or it failed; the message says why.
+        """
+        return self.profiler.start(steps, loader=loader, wait=wait, patience=patience)
+
+    def snapshot(self) -> Snapshot:
+        """An immutable copy of everything measured so far; SessionError if that is nothing."""
+        return self.exporter.snapshot()
+
+    def comparison(self, loader: str | None = None) -> SwitchComparison:
+        """Return what a switch of a loader's engine changed: `print(monitor.comparison())` at the end of a training.
+
+        It has `sentence` (also its text), `switch`, `before` and `after` (figures of both sides) and `faster`. The
+        sentence gives the reason where nothing can be compared.
+
+        Args:
+            loader: the loader's id or name; by default the one of which most was measured on both sides of a switch.
+
+        Raises:
+            MonitorError: no loader, or more than one, has that name.
+        """
+        return self.exporter.comparison(loader)
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write everything measured so far as one HTML file that opens offline.
+
+        An existing regular file is replaced (through symbolic links, if any); a device or a named pipe is written to
+        directly; a recorded session is never replaced.
+
+        Raises:
+            MonitorError: nothing was measured, rendering failed, or `path` cannot be written; an existing file is then
+                left unchanged.
+        """
+        return self.exporter.export(path)
+
+    def scaling(self, job: int | None = None, *, alone: str | os.PathLike[str] | Snapshot | None = None) -> Scaling:
+        """The scaling efficiency of a job: its images/s over its ranks times those of one rank alone.
+
+        Args:
+            job: its number; by default the newest one of several ranks.
+            alone: a recorded session (path, id or the id's beginning) or a snapshot with one rank alone; by default a
+                job of one rank in this session.
+
+        Returns:
+            `efficiency`, `together` and `alone` with their rates and counts; `print()` of it gives one sentence.
+
+        Raises:
+            SessionError: one of the two was not measured, or not for long enough.
+        """
+        return self.rank_commands.scaling(job, alone=alone)
+
+    def run_alone(
+        self, job: int | None = None, *, seconds: float = DEFAULT_S, confirmed: bool = False, wait: bool = True
+    ) -> Scaling | None:
+        """Run one rank of a job alone for some seconds, and say how well the job scales.
+
+        Its script is started once more, from its start, with WORLD_SIZE=1, in a process of its own, which is ended by
+        SIGINT, then SIGTERM, then SIGKILL.
+
+        Args:
+            job: its number; by default the newest one of several ranks. All of its ranks must have ended.
+            seconds: of its steps, 5 to 600.
+            confirmed: that the script may run again, with whatever it writes.
+            wait: until it has ended; else returns None at once.
+
+        Raises:
+            SessionError: it is not confirmed (the message is the question), or cannot be run, with the reason.
+        """
+        return self.rank_commands.run_alone(job, seconds=seconds, confirmed=confirmed, wait=wait)
+
+    def stop_alone(self) -> bool:
+        """End what runs alone. Returns False if nothing does."""
+        return self.rank_commands.stop_alone()
+
+    def loader_states(self) -> list[LoaderState]:
+        """The states of the loaders that live in this process."""
+        return self.live_session.tracker.states()
+
+    def job_states(self) -> list[LoaderState]:
+        """The states of the loaders that all ranks of a job have in common."""
+        return self.live_session.ranks.loader_states()
 
     def mark(self, label: str) -> dict[str, Any]:
         """Mark this moment: charts draw a line with this label, and a new segment begins for the analysis.

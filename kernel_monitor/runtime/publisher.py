@@ -13,17 +13,15 @@ import numpy.typing as npt
 
 from .._version import __version__
 from ..analysis import strip as switch_strip
-from ..analysis.frames import IDLE_S
-from ..analysis.machine_limits import allowed_cores
-from ..analysis.switches import first, switches
+from ..analysis.frames import IDLE_S, allowed_cores
+from ..analysis.segments import first, switches
 from ..protocol import message_types
 from ..protocol.analysis_states import Findings
 from ..protocol.message_types import Figures, Frame, Glance, MachineFigures
 from ..protocol.states import ChartState, Event, Identity, MonitorState, Strip
 from ..store import Rows, Store
 from ..store.charts import available
-from ..stream.hub import FRAMES, GLANCE, Hub, Publish
-from ..stream.page_messages import encode_values
+from ..stream.hub import FRAMES, GLANCE, Hub, Publish, encode_values
 from .current_verdict import CurrentVerdict
 from .session import Row, Session, version
 from .settings import Settings

@@ -7,29 +7,151 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 
 from ..analysis.frames import Frames
-from ..analysis.job_phases import job_phases
-from ..analysis.slow_rank import WINDOW_S, SlowRank, slow_rank
+from ..analysis.job_figures import job_phases
+from ..analysis.slow_rank import WINDOW_S, JobPeriod, SlowRank, job_period, slow_rank
+from ..errors import MonitorError
+from ..ranks.descendants import RankCommand, command_of
 from ..ranks.rank import Rank
+from ..ranks.rank_frames import Row
 from ..ranks.rank_server import RankServer
 from ..ranks.session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
 from ..sample.gpu.nvml import index_of
 from ..store import StepTable, Store
 from ..store.schema import ranks_series
 from ..text import line
-from .job_commands import JobCommands
-from .job_loader import JobLoader
-from .job_periods import JobPeriods
 
 if TYPE_CHECKING:
     from ..protocol.states import LoaderState
+    from ..ranks.rank_server import RankServer
+
+
+# ---- A loader of all ranks of a job, for the commands of users: the same questions as to a loader of this process.
+
+
+class JobLoader:
+    """One that ranks of a job had when it was made; each rank carries a command out at its own batch boundary."""
+
+    def __init__(self, server: RankServer, state: LoaderState, changed: Callable[[], object]) -> None:
+        """`changed` is called after a command: the states are others then."""
+        self.id, self.name = state["id"], state["name"]
+        self._server = server
+        self._changed = changed
+
+    def state(self) -> LoaderState:
+        """Its state now. MonitorError: no rank has it any more."""
+        for state in self._server.loader_states():
+            if state["id"] == self.id:
+                return state
+        raise MonitorError(f"No rank that has the loader {self.name} is alive any more.")
+
+    def switch(self, backend: str) -> None:
+        """Ask every rank to switch; returns at once. Raises as `SwitchableLoader.switch`, if no rank can."""
+        self._server.switch(self.id, backend)
+        self._changed()
+
+    def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
+        """Ask every rank to turn knobs; returns at once. A rank that cannot says so in the job's status."""
+        knobs = {"workers": workers, "prefetch": prefetch, "threads": threads}
+        self._server.set(self.id, {name: value for name, value in knobs.items() if value is not None})
+        self._changed()
+
+
+# ---- How the jobs of this machine were started, read while their ranks run, so that one can be run again alone.
+
+FORKED = "its ranks are forks of this process, and no script that could be started again"
+KEPT = 64  # commands of jobs, the newest
+UNKNOWN = "none of its ranks ran on this machine long enough for its command to be known"
+
+
+class JobCommands:
+    """Asked on the sampler's reader thread; the commands stay in memory."""
+
+    def __init__(self) -> None:
+        self._of: dict[
+            int, tuple[int, RankCommand | str]
+        ] = {}  # by the job's number: a rank's process, and the command
+
+    def look(self, leads: dict[int, int]) -> None:
+        """`leads`: the process of the first rank of each job here, by the job's number."""
+        for job, pid in leads.items():
+            if pid != self._of.get(job, (0, ""))[0]:
+                self._of[job] = pid, _command(pid)
+        for job in list(self._of)[:-KEPT]:
+            del self._of[job]
+
+    def of(self, job: int) -> RankCommand | str:
+        """The command of a job, or why it cannot be run."""
+        return self._of.get(job, (0, UNKNOWN))[1]
+
+
+def _command(pid: int) -> RankCommand | str:
+    try:
+        command = command_of(pid)
+    except JoinError as error:
+        return str(error)
+    own = psutil.Process().cmdline()
+    return FORKED if list(command.words) == own else command
+
+
+# ---- Looks for patterns in the single steps of the jobs' ranks, now and then, and notes each as an event.
+
+PATTERNS_S = 2.0  # between two looks
+FRESH = 16  # new steps between two looks at a job that both must have found it
+
+
+class JobPeriods:
+    """The patterns of one session's jobs, asked on the sampler's reader thread.
+
+    Attributes:
+        found: the pattern of each job that has one now, by the job's number.
+    """
+
+    def __init__(self, add_event: Callable[..., object]) -> None:
+        self.found: dict[int, JobPeriod] = {}
+        self._add_event = add_event
+        self._due = 0.0
+        self._last: dict[int, float] = {}  # by the job's number: the end of the newest step that was looked at
+        self._once: dict[int, JobPeriod | None] = {}  # what the last look found
+
+    def look(self, at: float, recent: Callable[[], Mapping[Rank, Sequence[Row]]]) -> None:
+        """Look at the newest steps if it is due; `at`: session s."""
+        if at < self._due:
+            return
+        self._due = at + PATTERNS_S
+        jobs: dict[int, dict[Rank, Sequence[Row]]] = defaultdict(dict)
+        for rank, rows in recent().items():
+            if rows:
+                jobs[rank.job][rank] = rows
+        for gone in self.found.keys() - jobs.keys():
+            del self.found[gone]
+        for kept in (self._last, self._once):
+            for ended in kept.keys() - jobs.keys():
+                del kept[ended]
+        for job, steps in jobs.items():
+            rows = max(steps.values(), key=len)
+            if sum(row[0] > self._last.get(job, 0.0) for row in rows) >= FRESH:
+                self._last[job] = rows[-1][0]
+                self._judge(job, at, job_period(job, steps))
+
+    def _judge(self, job: int, at: float, period: JobPeriod | None) -> None:
+        before, self._once[job] = self._once.get(job), period
+        if period is not None and before is not None and period.period.steps == before.period.steps:
+            if job not in self.found:
+                self._add_event("step-period", at, job=job, steps=period.period.steps, message=period.sentence)
+            self.found[job] = period
+        elif period is None and before is None:
+            self.found.pop(job, None)
+
 
 LOOK_S = 0.5  # between two looks at who has joined
 SPARING = 10  # looks that take long are rarer: ranks that come and go without end must not hold the other rows up
@@ -141,7 +263,7 @@ class RankTracker:
         return found
 
     def loader_states(self) -> list[LoaderState]:
-        """Of the switchable loaders that the ranks of a job have, one for each job and name; as of the last look."""
+        """The states of the switchable loaders that a job's ranks have, one for each job and name."""
         return self._states if self._server is not None else []
 
     def loaders(self) -> list[JobLoader]:
@@ -155,7 +277,7 @@ class RankTracker:
             self._states = server.loader_states()
 
     def join_words(self) -> str:
-        """What to set so that a rank started elsewhere joins. JoinError: none can."""
+        """Return what to set so that a rank started elsewhere joins. JoinError: none can."""
         server = self._server
         if server is None:
             raise JoinError(f"No rank can join: {self.reason}.")

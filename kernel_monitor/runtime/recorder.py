@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from ..errors import MonitorError
 from ..node_sources import Node, node_series
-from ..pseudonyms import T, pseudonymous
+from ..privacy import T, pseudonymous
 from ..ranks.rank import Rank, job_series, jobs_of, rank_series
-from ..record import folders, sessions
+from ..record import sessions
 from ..text import shown
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class Recording:
         self._answered.clear()
         try:
             if self._path is None or folder != self._folder:
-                place = folders.directory(None if folder is None else Path(folder))
-                self._path, self._moved = folders.new_file(place, session, origin), place.message
+                place = sessions.directory(None if folder is None else Path(folder))
+                self._path, self._moved = sessions.new_file(place, session, origin), place.message
                 self._folder = folder
         except (OSError, MonitorError) as error:
             self._path = None

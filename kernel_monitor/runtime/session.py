@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 from ..node_sources import pseudonyms
-from ..paths import private
+from ..privacy import private
 from ..protocol.states import LoaderState
 from ..sample.clock import SessionClock
 from ..sample.sampler_client import SamplerClient

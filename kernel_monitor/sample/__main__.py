@@ -29,18 +29,15 @@ def main() -> int:
     # Imported here, after the interrupt is ignored.
     from ..os_process import request_realtime
     from .clock import SessionClock
-    from .frame_builder import FrameBuilder
+    from .frame_builder import Background, FrameBuilder
     from .gpu.gpus import Gpus
     from .host.cpu import Frequency, cpu
     from .host.facts import Topology, facts
-    from .host.load import Load, Memory, Pressure
+    from .host.load import Disk, Load, Memory, Network, Pressure
     from .host.process_limits import Container, Limits
     from .host.processes import ProcessTree
-    from .host.traffic import Disk, Network
-    from .loop import Loop, Notices
+    from .loop import Loop, Notices, RecorderLink
     from .pipes import Input, Output
-    from .recorder_link import RecorderLink
-    from .slow_probes import Background
 
     interval, clock, notices = options.interval, SessionClock(options.zero, options.origin), Notices()
     kernel = os.getppid() if options.parent is None else options.parent

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..os_process import is_alive
-from . import messages
+from . import pipes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from kernel_monitor.record.writer import Recorder
 
     from .clock import SessionClock
     from .frame_builder import FrameBuilder
     from .gpu.gpus import Gpus
     from .host.processes import ProcessTree
     from .pipes import Input, Output
-    from .recorder_link import RecorderLink
+
 
 RECORDED = (
     "event",
@@ -92,7 +94,7 @@ class Loop:
         self._earliest = 0.0  # monotonic time before which no frame may be taken
         self._last = -math.inf
         self._other_grid = False
-        self._encoder = messages.FrameEncoder(0)
+        self._encoder = pipes.FrameEncoder(0)
         self._hello: bytes | None = None  # until it is sent
         self._check_due = 0.0
         self._missed = 0
@@ -135,7 +137,7 @@ class Loop:
         if do in RECORDED:
             self.recording.command(command)
         elif do == "interval":
-            self._set_interval(messages.check_interval(float(command["seconds"])))
+            self._set_interval(pipes.check_interval(float(command["seconds"])))
         elif do == "roles":
             self.tree.set_workers([int(pid) for pid in command["workers"]])
         elif do != "record":
@@ -222,7 +224,7 @@ class Loop:
         if other or changes or self.frames.news(stamp):
             self._send_hello()
         message = self._encoder.encode(stamp, self._missed + self._unsent, self.frames.values(stamp))
-        self.recording.frame(stamp, self._missed, message[messages.VALUES_AT :])
+        self.recording.frame(stamp, self._missed, message[pipes.VALUES_AT :])
         sent = self._hello_sent() and self.sink.send(message)
         self._unsent = 0 if sent else self._unsent + self._missed + 1
         self._missed = 0
@@ -230,13 +232,13 @@ class Loop:
 
     def _send_notices(self) -> None:
         while self.notices.waiting:
-            self.sink.send(messages.encode_json(messages.NOTICE, self.notices.waiting.popleft()), keep=True)
+            self.sink.send(pipes.encode_json(pipes.NOTICE, self.notices.waiting.popleft()), keep=True)
 
     def _send_hello(self) -> None:
         hello = self.frames.hello()
-        self._encoder = messages.FrameEncoder(len(hello["series"]))
+        self._encoder = pipes.FrameEncoder(len(hello["series"]))
         self.recording.hello(hello)
-        self._hello = messages.encode_json(messages.HELLO, hello)
+        self._hello = pipes.encode_json(pipes.HELLO, hello)
         self._hello_sent()
 
     def _hello_sent(self) -> bool:
@@ -244,3 +246,67 @@ class Loop:
         if self._hello is not None and self.sink.send(self._hello):
             self._hello = None
         return self._hello is None
+
+
+# ---- The sampler's connection to the recorder: passes hellos, frames and the kernel's messages to it while one runs.
+
+
+@dataclass(eq=False)
+class RecorderLink:
+    """The recorder of a session, while recording is on. All methods are for the clock's thread, and none raises."""
+
+    session: str  # the session's name
+    clock: SessionClock  # its clock
+    # Called on any thread with the recorder's state, `{"state", "path", "message", "level"}`.
+    on_state: Callable[[dict[str, Any]], None]
+
+    def __post_init__(self) -> None:
+        self._recorder: Recorder | None = None
+        self._hello: dict[str, Any] | None = None
+        self._goodbye: str | None = None
+
+    def start(self, path: Path) -> None:
+        """Record to `path` from now on."""
+        from kernel_monitor.record.writer import Recorder  # imported late: most samplers never record
+
+        self.stop()
+        try:
+            recorder = Recorder(path, session=self.session, origin=self.clock.origin, on_state=self.on_state)
+            recorder.start()
+        except Exception as error:  # noqa: BLE001 - a failed recording must be shown, and the sampling go on
+            message = f"Recording could not begin: {type(error).__name__}: {error}"
+            self.on_state({"state": "stopped", "path": str(path), "message": message, "level": "warning"})
+            return
+        self._recorder = recorder
+        if self._hello is not None:
+            self.hello(self._hello)
+
+    def stop(self) -> None:
+        """Record no more; the session's file stays."""
+        self._end("recording was turned off", goodbye=True)
+
+    def hello(self, hello: dict[str, Any]) -> None:
+        self._hello = hello
+        if self._recorder is not None:
+            self._recorder.hello(self.clock.time(time.monotonic()), hello)
+
+    def frame(self, monotonic: float, missed: int, values: bytes) -> None:
+        """One frame: `missed` deadlines before it, float32 little-endian `values`."""
+        if self._recorder is not None:
+            self._recorder.frame(self.clock.time(monotonic), missed, values)
+
+    def command(self, command: dict[str, Any]) -> None:
+        """A message of the kernel for the recording: events, values, steps, loaders, epochs, facts, goodbye."""
+        if command["do"] == "goodbye":
+            self._goodbye = str(command.get("reason", "stopped"))
+        if self._recorder is not None:
+            self._recorder.command(command)
+
+    def close(self) -> None:
+        """The kernel has ended, or stopped the monitor."""
+        self._end(self._goodbye or "the kernel ended without goodbye", goodbye=self._goodbye is not None)
+
+    def _end(self, reason: str, *, goodbye: bool) -> None:
+        if self._recorder is not None:
+            self._recorder.close(reason, goodbye=goodbye)
+            self._recorder = None

@@ -1,10 +1,17 @@
-"""What all probes have in common: how they are read, and the newest reading of each."""
+"""Common to all probes: how they are read, the newest reading of each, and the host's `/proc` and `/sys`."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
+
+import psutil
+
+# ---- What all probes have in common: how they are read, and the newest reading of each.
 
 NAN = float("nan")
 
@@ -83,3 +90,51 @@ class Rates:
         if last is None or elapsed <= 0:
             return [NAN] * len(counters)
         return [(new - old) / elapsed if new >= old else NAN for new, old in zip(counters, last, strict=True)]
+
+
+# ---- The host's `/proc` and `/sys`: where they are, and the reading of their small files.
+
+ROOT = Path(os.environ.get("KERNEL_MONITOR_ROOT") or "/")
+PROC = ROOT / "proc"
+SYS = ROOT / "sys"
+LINUX = sys.platform.startswith("linux")
+NOT_THERE = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""What `read` raises where the kernel has no such file, or does not show it to everybody."""
+_PIECE = 1 << 14
+
+if Path("/") != ROOT:
+    psutil.PROCFS_PATH = str(PROC)
+
+
+def read(path: str) -> bytes:
+    """The whole file, in a third of the time of `Path.read_bytes`: some are read by the hundred each second.
+
+    Raises a ProcessLookupError if the file was of a process that has ended.
+    """
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        data = os.read(file, _PIECE)
+        while piece := os.read(file, _PIECE):  # a read may give less than there is
+            data += piece
+        return data
+    finally:
+        os.close(file)
+
+
+def why_not(path: object) -> str:
+    """Return why a file cannot be read, in words; empty where it can."""
+    try:
+        read(str(path))
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return ""
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers of a list as Linux writes it: `0-3,8`."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found += range(int(first), int(last or first) + 1)
+    return found

@@ -7,21 +7,26 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from . import launch, messages
+from ..errors import MonitorError
+from ..os_process import child_environment, start_of
+from . import pipes
 from .clock import SessionClock
 from .pipes import Outbox
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
+
 
 LOG = logging.getLogger(__name__)
 
@@ -65,7 +70,7 @@ class SamplerClient:
         session: str = "",
         record: Path | None = None,
     ) -> None:
-        self.interval = messages.check_interval(interval)
+        self.interval = pipes.check_interval(interval)
         self.session = session
         self.record = record
         self.clock = clock or SessionClock(time.monotonic(), time.time())
@@ -102,7 +107,7 @@ class SamplerClient:
         """
         do = message.get("do")
         if do == "interval":
-            self.interval = messages.check_interval(float(message["seconds"]))
+            self.interval = pipes.check_interval(float(message["seconds"]))
         elif do == "roles":
             self._workers = list(message["workers"])
         elif do == "record":
@@ -173,25 +178,25 @@ class SamplerClient:
         with self._lock:
             if self._stopping.is_set():
                 return "stopped"
-            process = self._process = launch.spawn(self.interval, self.clock, self.session, self.record)
+            process = self._process = spawn(self.interval, self.clock, self.session, self.record)
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise RuntimeError("the sampler was started without pipes")
         if self._workers:
             self._outbox.put({"do": "roles", "workers": self._workers})
         self._outbox.connect(process.stdin.fileno())
         try:
-            decoder = messages.Decoder()
+            decoder = pipes.Decoder()
             # A blocking read is the cheapest: one wait for the GIL per frame.
             while data := os.read(process.stdout.fileno(), 1 << 16):
                 for kind, payload in decoder.feed(data):
-                    if kind == messages.FRAME:
-                        self._call("on_frame", *messages.decode_frame(payload))
+                    if kind == pipes.FRAME:
+                        self._call("on_frame", *pipes.decode_frame(payload))
                     else:
-                        name = "on_hello" if kind == messages.HELLO else "on_notice"
-                        self._call(name, messages.decode_json(payload))
+                        name = "on_hello" if kind == pipes.HELLO else "on_notice"
+                        self._call(name, pipes.decode_json(payload))
                 if self._stopping.is_set():
                     break
-        except messages.WireError as error:
+        except pipes.WireError as error:
             process.kill()
             return f"it sent what is no message: {error}"
         finally:
@@ -267,7 +272,7 @@ def _register_hooks() -> None:
     atexit.register(_stop_all)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
-            before=launch.forking.acquire, after_in_parent=launch.forking.release, after_in_child=_forget_all_in_child
+            before=forking.acquire, after_in_parent=forking.release, after_in_child=_forget_all_in_child
         )
 
 
@@ -277,7 +282,72 @@ def _stop_all() -> None:
 
 
 def _forget_all_in_child() -> None:
-    launch.forking.release()
+    forking.release()
     for client in list(_live):
         client._forget_in_child()
     _live.clear()
+
+
+# ---- How the sampler process is started: its command, its environment, its separation from the kernel.
+
+forking = RLock()
+"""Held while a sampler is started. A child forked between the making of the pipes and the closing of the sampler's ends
+would keep these open, and the sampler's end would go unnoticed while the child lives. Forks wait for this lock."""
+PIPE_BYTES = 1 << 20  # the most that Linux gives an unprivileged user's pipe
+
+
+def spawn(interval: float, clock: SessionClock, session: str, record: Path | None) -> subprocess.Popen[bytes]:
+    """Start a sampler with pipes for stdin, stdout and stderr, in a session of its own.
+
+    Raises:
+        MonitorError: this interpreter does not know its own path.
+        OSError: the process cannot be started.
+    """
+    if not sys.executable:
+        raise MonitorError("the sampler cannot be started: sys.executable does not name this Python")
+    command = [
+        sys.executable,
+        "-P",  # the folder of a notebook may hold a psutil.py of its own
+        "-m",
+        "kernel_monitor.sample",
+        f"--interval={interval!r}",
+        f"--zero={clock.zero - clock.suspended!r}",
+        f"--origin={clock.origin!r}",
+        f"--session={session}",
+        f"--parent={os.getpid()}",
+        f"--parent-start={start_of(os.getpid())!r}",
+        *([] if record is None else [f"--record={record}"]),
+    ]
+    with forking:
+        process = subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=child_environment(),
+            start_new_session=True,  # signals to the kernel's group, an interrupt above all, are not for the sampler
+            creationflags=_creation_flags(),
+        )
+    if process.stdout is not None:
+        _widen(process.stdout.fileno())
+    return process
+
+
+def _widen(pipe: int) -> None:
+    """Give the pipe room for ten seconds of a large host's frames, where Linux lets this user.
+
+    With 256 cores and 8 GPUs a frame has 7 kB and the hello 70 kB; without this room a kernel whose reader waits long
+    for the GIL would lose frames.
+    """
+    if sys.platform == "linux":
+        import fcntl
+
+        with suppress(OSError):  # all of this user's pipes together have a limit
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
+def _creation_flags() -> int:
+    if sys.platform == "win32":
+        return subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
+    return 0

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .manual_steps import phase, step
-from .watched_loader import watch_loader
+from .watched_loader import phase, step, watch_loader
 
 if TYPE_CHECKING:
     import torch
 
-    from .model_watch import Watch
+    from .model_watch import ModelWatch
 
 __all__ = ["phase", "step", "watch", "watch_loader"]
 
 
-def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Watch:
+def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> ModelWatch:
     """Measure how long a model's forward, backward and optimizer take in each step of the loops that run it.
 
     Watching the same model again returns the same watch, with that optimizer too. Neither is kept alive; the watch

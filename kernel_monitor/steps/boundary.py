@@ -1,17 +1,22 @@
-"""Calls between two steps of a loop, on the loop's own thread."""
+"""Calls on the loop's own thread: between two steps, or between two Python instructions of the main thread."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+# ---- Calls between two steps of a loop, on the loop's own thread.
 
 
 @dataclass
 class BoundaryInfo:
-    """Where a loop is when it makes the call."""
+    """The place of a loop when it makes the call."""
 
     loader_id: str  # of the source whose step ended
     steps: int  # that ended in it so far
@@ -76,3 +81,51 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+# ---- Run something on the main thread from another one, between two of its Python instructions.
+
+RETRY_S = 0.05
+RETRIES = 100  # CPython keeps 32 such calls, of everybody in the process; a full queue is tried again for a while
+
+_waiting: deque[tuple[int, Callable[[], None]]] = deque()
+
+
+def run_on_main_thread(work: Callable[[], None]) -> bool:
+    """Have `work` called on the main thread as soon as that executes Python; returns before.
+
+    An Exception of `work` is logged; a KeyboardInterrupt in it is raised where the main thread is. In a child that was
+    forked meanwhile `work` is not called.
+
+    Returns:
+        Whether it will be called: not where the interpreter has had no room for it for 5 s.
+    """
+    entry = (os.getpid(), work)
+    _waiting.append(entry)
+    is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
+    for _ in range(RETRIES):
+        if ctypes.pythonapi.Py_AddPendingCall(is_true, ctypes.py_object(_CALLS)) == 0:
+            return True
+        time.sleep(RETRY_S)
+    if entry in _waiting:
+        _waiting.remove(entry)
+    return False
+
+
+class _Calls:
+    """Makes the calls that wait when it is asked for its truth."""
+
+    def __bool__(self) -> bool:
+        while _waiting:
+            process, work = _waiting.popleft()
+            if process != os.getpid():
+                continue
+            try:
+                work()
+            except Exception:  # the monitor's own work must not end what the main thread does
+                log.exception("a call on the main thread failed")
+        return False  # no error, for the interpreter
+
+
+_CALLS = _Calls()
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_CALLS))  # for ever, whatever becomes of this module

@@ -110,7 +110,7 @@ class Trail:
         self._got = len(self._marks) - 1
 
     def done(self) -> bool:
-        """Whether the device has passed all stamps, or its times cannot be known any more. Never waits."""
+        """Return whether the device has passed all stamps, or its times cannot be known any more. Never waits."""
         if self.broken:
             return True
         try:
@@ -151,7 +151,7 @@ stamps: Stamps | None = None  # of the device on which phases are timed; None un
 
 
 def possible() -> bool:
-    """Whether anything in this process can be on a GPU now."""
+    """Return whether anything in this process can be on a GPU now."""
     return stamps is not None or bool(sys.modules["torch"].cuda.is_initialized())
 
 
@@ -160,7 +160,10 @@ def holds(tensor: Any) -> bool:
 
 
 def means(target: Any) -> bool:
-    """Whether a tensor would go to a GPU by `to(target)`: a device, its name or number, or a tensor that is there."""
+    """Return whether a tensor would go to a GPU by `to(target)`.
+
+    A device, its name or number, or a tensor that is there.
+    """
     if isinstance(target, str):
         return target.partition(":")[0] == _kind()
     return isinstance(target, int) or getattr(getattr(target, "device", target), "type", None) == _kind()

@@ -25,10 +25,10 @@ from .phases import BACKWARD, COPY, FORWARD, OPTIMIZER, thread_phases, watched
 
 _compiling = torch.compiler.is_compiling
 _lock = threading.RLock()  # a model may be collected, and its watch end, anywhere: also while this is held
-_watches: dict[int, Watch] = {}  # by the id of the model, which lives
+_watches: dict[int, ModelWatch] = {}  # by the id of the model, which lives
 
 
-def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Watch:
+def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> ModelWatch:
     """See `kernel_monitor.steps.watch`."""
     if not isinstance(model, torch.nn.Module):
         raise MonitorError(
@@ -40,7 +40,7 @@ def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
     with _lock:
         found = _watches.get(id(model))
         if found is None:
-            found = _watches[id(model)] = Watch(model)
+            found = _watches[id(model)] = ModelWatch(model)
         found.time_compiled(model)
         if optimizer is not None:
             found.add(optimizer)
@@ -59,7 +59,7 @@ def _innermost(optimizer: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
-class Watch:
+class ModelWatch:
     """A watched model; made by `watch`. As a context manager it stops at the end."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -119,7 +119,7 @@ class Watch:
                 for function in (_BACKWARD, *_COPIES):
                     function.take()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ModelWatch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -131,7 +131,7 @@ class Watch:
 
 
 def _compiled_call(model: torch.nn.Module) -> Any:
-    """What `model.compile()` has put in the place of the call, which copies of the model lose; None without it."""
+    """Return the function by which `model.compile()` replaced the call, which copies of the model lose; or None."""
     return vars(model).get("_compiled_call_impl")
 
 
@@ -240,7 +240,7 @@ class _Wrapped:
 
 
 def _copied(tensor: Any, /, *_: Any, **__: Any) -> bool:
-    """Whether `tensor.cuda(…)` is a copy to the GPU that is not part of another phase."""
+    """Return whether `tensor.cuda(…)` is a copy to the GPU that is not part of another phase."""
     return not cuda_times.holds(tensor) and thread_phases().idle
 
 

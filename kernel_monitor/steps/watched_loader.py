@@ -1,16 +1,171 @@
-"""Any iterable of batches, watched: it yields what it yielded, and its steps are measured."""
+"""Loops that are measured without being switchable: over any iterable of batches, or under `monitor.step()`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import itertools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import MonitorError
-from .sources import Epoch, Source
+from ..text import given
+from . import cuda_times
+from .measured_step import PHASES
+from .phases import thread_phases
 from .step_meter import Meter, StepClock
 
 if TYPE_CHECKING:
-    from ..protocol.states import EngineState
+    from ..protocol.states import EngineState, EpochCounts, LoaderState
+
+
+# ---- What steps in this process without being switchable: watched iterables and loops under `monitor.step()`.
+
+EPOCHS_KEPT = 4  # epochs of a source whose counts are kept
+EMPTY_KEPT = (
+    50  # of those that delivered nothing: of an iterator at its end they pass between two readings of the counts
+)
+
+_lock = threading.Lock()
+_live: weakref.WeakValueDictionary[int, Source] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+
+
+def next_number() -> int:
+    """A number for a loader, from 1, never used again: switchable loaders and sources share them."""
+    with _lock:
+        return next(_numbers)
+
+
+def live() -> list[Source]:
+    """Every source that is still in use, oldest first. In a forked child there are none."""
+    with _lock:
+        return [source for _, source in sorted(_live.items())]
+
+
+@dataclass(slots=True)
+class Epoch:
+    """The counts of one iteration."""
+
+    number: int
+    planned: int | None  # samples; None: not known
+    batches: int = 0
+    samples: int = 0
+    finished: bool = False  # its end was reached
+
+
+class EpochLog:
+    """The newest epochs of a source; it may outlive the source, and holds nothing of what that iterates over."""
+
+    def __init__(self) -> None:
+        self._epochs: list[Epoch] = []
+
+    def begin(self, planned: int | None) -> Epoch:
+        """A new epoch, of so many samples if that is known."""
+        delivered = [one for one in self._epochs if one.batches][1 - EPOCHS_KEPT :]
+        empty = [one for one in self._epochs if not one.batches][-EMPTY_KEPT:]
+        epoch = Epoch(self._epochs[-1].number + 1 if self._epochs else 0, planned)
+        self._epochs = [*sorted((*delivered, *empty), key=lambda one: one.number), epoch]
+        return epoch
+
+    def counts(self) -> list[EpochCounts]:
+        """The counts of each iteration, oldest first, as a switchable loader's."""
+        return [_counts(epoch) for epoch in self._epochs]
+
+
+class Source:
+    """A loop whose steps are measured and whose data comes from elsewhere."""
+
+    def __init__(
+        self,
+        name: str | None,  # for people, kept as one line of at most 80 letters; None: the id
+        batches: Callable[[], int | None] = lambda: None,  # how many an epoch has, asked at its beginning, if known
+        planned: Callable[[], int | None] = lambda: None,  # the same for samples
+        engines: Sequence[EngineState] = (),  # that might be thought of for it, none of which can be chosen
+    ) -> None:
+        name = None if name is None else given(name, "The name of a loop") or None
+        number = next_number()
+        self.id = f"loader-{number}"
+        self.name = self.id if name is None else name
+        self.meter = Meter(self.id)
+        self._batches = batches
+        self._planned = planned
+        self.engines = list(engines)
+        self._length: int | None = None
+        self.log = EpochLog()
+        with _lock:
+            _live[number] = self
+
+    def begin(self) -> Epoch:
+        self._length = self._batches()
+        return self.log.begin(self._planned())
+
+    def state(self) -> LoaderState:
+        """As a switchable loader's; there is nothing to switch and no knob."""
+        counts = self.log.counts()
+        newest = counts[-1] if counts else _counts(Epoch(0, None))
+        return {
+            "id": self.id,
+            "name": self.name,
+            "backend": "loader",
+            "wanted": None,
+            "status": status(newest) if counts else "watched",
+            "backends": self.engines,
+            "batch": newest["batches"],
+            "skips": [],
+            "calibration": {},
+            "ended": False,
+            "nodes": 0,
+            "remote": None,
+            "ranks": 0,
+            "padded": 0,
+            "once": False,
+            "knobs": {"workers": None, "prefetch": None, "threads": None},
+            **newest,
+            "batches": self._length,
+        }
+
+    def epochs(self) -> list[EpochCounts]:
+        """The counts of the last epochs, oldest first, as a switchable loader's."""
+        return self.log.counts()
+
+
+def status(counts: EpochCounts) -> str:
+    """The sentence of a page's status region, of the newest epoch."""
+    return f"watched, batch {counts['batches']:,}"
+
+
+def _counts(epoch: Epoch) -> EpochCounts:
+    missing = 0 if epoch.planned is None or not epoch.finished else max(0, epoch.planned - epoch.samples)
+    return {
+        "epoch": epoch.number,
+        "batches": epoch.batches,
+        "samples": epoch.samples,
+        "planned": epoch.planned,
+        "lost": missing,
+        "doubled": 0,
+        "skipped": 0,
+        "replaced": 0,
+        "decoded": {},
+        "finished": epoch.finished,
+    }
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603 - some other thread of the parent may have held it
+    _lock = threading.Lock()
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+# ---- Any iterable of batches, watched: it yields what it yielded, and its steps are measured.
 
 
 def watch_loader(iterable: Any, *, name: str | None = None) -> Any:
@@ -80,7 +235,7 @@ class SizedLoader(WatchedLoader):
 
 
 class WatchedIterator(WatchedLoader):
-    """What can be iterated once, or starts anew by itself when `iter` is called after its end."""
+    """The iterator of something that can be iterated once, or starts anew when `iter` is called after its end."""
 
     _kernel_monitor_steps: _Iteration
 
@@ -174,3 +329,108 @@ def _planned(iterable: Any) -> int | None:
     if not isinstance(size, int) or batches is None or samples is None:
         return None
     return min(samples, batches * size)
+
+
+# ---- Steps and phases that the loop marks itself: `with step():` and `with phase("copy"):`.
+
+
+class phase:  # noqa: N801 - used as a function
+    """Count what is done in this block as a phase of the step: `copy`, `forward`, `backward` or `optimizer`.
+
+    A block inside another one counts for itself only.
+
+    Raises:
+        MonitorError: there is no such phase.
+    """
+
+    def __init__(self, name: str) -> None:
+        if name not in PHASES:
+            raise MonitorError(f"There is no phase {name!r}. The phases are: {', '.join(PHASES)}.")
+        self._kind = PHASES.index(name)
+
+    def __enter__(self) -> None:
+        phases = thread_phases()
+        if not phases.on_device and _cuda_in_use():
+            cuda_times.use_cuda()
+            phases.on_device = True
+        phases.enter(self._kind)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        thread_phases().leave(self._kind)
+
+
+def _cuda_in_use() -> bool:
+    # Not there without PyTorch, nor while another thread imports it.
+    initialized = getattr(getattr(sys.modules.get("torch"), "cuda", None), "is_initialized", None)
+    return initialized is not None and bool(initialized())
+
+
+class _Loop:
+    """A loop of this thread under `step`."""
+
+    def __init__(self, name: str) -> None:
+        self.source = Source(name)
+        self.clock = StepClock(self.source.meter)
+        self.epoch: Epoch = self.source.begin()
+        self.open = False
+
+
+class _Loops(threading.local):
+    """This thread's loops by name; they end with the thread."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, _Loop] = {}
+
+
+_loops = _Loops()
+
+
+class step:  # noqa: N801 - used as a function
+    """One step of a loop that has no loader to watch; gives itself to `as`.
+
+    The step is what is done in the block. Call `got` when the batch has come, else the wait is not measured. A block
+    that raises is no step.
+
+    Args:
+        name: of the loop; loops of one thread with different names are different sources.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = "steps" if name is None else name
+        self._loop: _Loop | None = None
+        self._samples = 0
+
+    def __enter__(self) -> Self:
+        loop = _loops.by_name.get(self._name)
+        if loop is None:
+            loop = _loops.by_name[self._name] = _Loop(self._name)
+        if loop.open:
+            raise MonitorError(f"A step of {self._name!r} is inside another one. Name one of the loops: step('inner').")
+        loop.clock.ask()
+        loop.clock.went_on()
+        loop.open = True
+        self._loop, self._samples = loop, 0
+        return self
+
+    def got(self, samples: int = 0) -> None:
+        """The batch has come, of so many samples: what the step took so far was the wait for it.
+
+        A MonitorError outside of the step's block.
+        """
+        loop = self._loop
+        if loop is None:
+            raise MonitorError("got() belongs inside the block: with monitor.step() as step: step.got(len(batch))")
+        loop.clock.got(samples, epoch=loop.epoch.number, batch=loop.epoch.batches)
+        self._samples += samples
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        loop.open = False
+        if error is not None:
+            loop.clock.stop()
+            return
+        loop.clock.finish(loop.epoch.number, loop.epoch.batches)
+        loop.epoch.batches += 1
+        loop.epoch.samples += self._samples

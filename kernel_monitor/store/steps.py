@@ -74,7 +74,7 @@ class StepLog:
 
     @property
     def newest(self) -> float:
-        """When the last of them ended, session s; -1 before the first."""
+        """The end of the newest step, session s; -1 before the first."""
         return self._newest
 
     def add(self, loader: str, rows: Sequence[Step], dropped: int = 0) -> None:

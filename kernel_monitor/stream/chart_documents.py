@@ -19,17 +19,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
+from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
 from platformdirs import user_cache_path
 
 from .._version import __version__
+from ..errors import MonitorError
 from ..store import Schema
-from ..store.charts import Kind
-from ..store.shape import filled, shape
-from . import bokehjs
+from ..store.charts import Kind, filled, shape
 from .render_process import command, environment, run_module
 
 FOLDER = "KERNEL_MONITOR_CACHE"  # environment variable with the cache folder, instead of the user's
@@ -159,7 +159,7 @@ def _versions() -> tuple[str, ...]:
     package = Path(__file__).resolve().parents[1]
     files = sorted([*(package / "views").glob("*.py"), *(package / "store").glob("*.py")])
     times = [f"{path.name} {path.stat().st_mtime_ns}" for path in files]
-    return (__version__, bokehjs.version(), platform.python_version(), *times)
+    return (__version__, version(), platform.python_version(), *times)
 
 
 def _digest(*parts: Any) -> str:
@@ -198,3 +198,24 @@ def _write(path: Path, document: bytes) -> None:
             files.append((other.stat().st_mtime_ns, other))
     for _, oldest in sorted(files)[:-KEPT]:
         oldest.unlink(missing_ok=True)
+
+
+# ---- BokehJS as this environment's Bokeh ships it, and its version, without importing Bokeh.
+
+
+@lru_cache(maxsize=1)
+def version() -> str:
+    """The version of Bokeh."""
+    return metadata.version("bokeh")
+
+
+def path() -> Path:
+    """The file of BokehJS.
+
+    Raises:
+        MonitorError: Bokeh is not installed.
+    """
+    spec = util.find_spec("bokeh")
+    if spec is None or spec.origin is None:
+        raise MonitorError("bokeh is not installed in the kernel's environment: pip install bokeh.")
+    return Path(spec.origin).parent / "server" / "static" / "js" / "bokeh.min.js"

@@ -10,7 +10,7 @@ from typing import Any, cast
 from comm import get_comm_manager
 
 from ..protocol.message_types import REPLY, REQUEST, TARGET
-from . import page_messages as wire
+from . import hub as wire
 
 Send = Callable[[Mapping[str, object], list[bytes]], None]  # sends content and buffers; any thread
 

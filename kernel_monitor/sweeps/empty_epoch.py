@@ -20,9 +20,9 @@ from ..analysis import analyse
 from ..analysis.results import plain
 from ..runtime import monitor
 from ..steps import watch_loader
-from .grid import Grid
+from .presets import Grid
+from .table_cells import rules_of
 from .training import MEAN, STD, device, folder, model, supervised
-from .window_figures import rules_of
 
 EPOCHS = 2
 MODEL = "resnet18"

@@ -9,8 +9,7 @@ from typing import Any
 from ..errors import MonitorError
 from ..loaders import SwitchableLoader
 from ..runtime import monitor
-from .grid import FUSED, Grid, Row
-from .presets import Choice
+from .presets import FUSED, Choice, Grid, Row
 from .training import Training, supervised
 
 KNOBS = ("workers", "prefetch", "threads")
@@ -50,7 +49,7 @@ def own_grid(loader: SwitchableLoader, choice: Choice, knobs: Sequence[Mapping[s
 def own_training(
     loader: SwitchableLoader, step: Callable[[Any], object] | None, model: Any, optimizer: Any
 ) -> Callable[[Row], Training]:
-    """What prepares a row: its knobs are set; the loader goes on where it was.
+    """Return what prepares a row: its knobs are set; the loader goes on where it was.
 
     Raises:
         MonitorError: there is neither a step nor a model with its optimizer.

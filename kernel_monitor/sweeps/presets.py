@@ -3,11 +3,172 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from ..errors import MonitorError
 from ..report.formats import plural
-from .grid import FUSED, Grid, Row
+
+# ---- What a sweep measures: a grid of rows, each with the engines that are compared in it.
+
+FUSED = "fused"
+"""The word behind the name of a DALI engine that decodes only the region which the first crop keeps."""
+Chain = Literal["repeated", "crop first", "own"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: one training on one chain of transforms, with its engines beside each other.
+
+    Attributes:
+        name: unique in its grid, such as `resnet18 · load 4`.
+        engines: in the order in which the first pass takes them; `dali-cpu fused` is `dali-cpu` with its decode fused.
+        model: of torchvision; None where the training is the user's own.
+        chain: `repeated`: `load` times [horizontal flip, vertical flip, rotation], then resize, crop and normalise;
+            `crop first`: random resized crop, flip, normalise.
+        batch: samples in a batch.
+        resize, crop: pixels: shorter side after the resize, side of what is delivered.
+        knobs: `workers`, `prefetch`, `threads`, as far as they are set.
+    """
+
+    name: str
+    engines: tuple[str, ...]
+    model: str | None = None
+    chain: Chain = "own"
+    load: int = 0
+    batch: int = 0
+    resize: int = 0
+    crop: int = 0
+    knobs: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All rows of a sweep and how each of their cells is measured.
+
+    Attributes:
+        preset: name of the preset, or `own`.
+        rows: in the order in which they are measured.
+        passes: how often each engine of a row is measured; every second pass takes the engines backwards.
+        seconds: of a window at least; not used with `epochs`.
+        steps: of a window at least.
+        epochs: whole epochs in a window; 0: windows of `seconds`.
+        short: the small form for machines without a GPU.
+        quick: the quick form, with few and short windows.
+        empty_epoch: whether the comparison with an iterator that is never reset is re-enacted.
+        images: samples of the data set.
+        data: name of the folder of images, or `demo`.
+    """
+
+    preset: str
+    rows: tuple[Row, ...]
+    passes: int = 2
+    seconds: float = 10.0
+    steps: int = 12
+    epochs: int = 0
+    short: bool = False
+    quick: bool = False
+    empty_epoch: bool = False
+    images: int = 0
+    data: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        made = asdict(self)
+        made["rows"] = [{**row, "engines": list(row["engines"])} for row in made["rows"]]
+        return made
+
+
+def backend_of(engine: str) -> str:
+    """The loader's name of an engine: `dali-cpu` of `dali-cpu fused`."""
+    return engine.removesuffix(f" {FUSED}")
+
+
+def fused_of(engine: str, row: Row) -> bool | None:
+    """Return whether DALI is to fuse its decode for this engine; None where the row compares no fused one."""
+    if not backend_of(engine).startswith("dali") or not any(other.endswith(f" {FUSED}") for other in row.engines):
+        return None
+    return engine.endswith(f" {FUSED}")
+
+
+def order_of(row: Row, number: int) -> tuple[str, ...]:
+    """The engines of a row in the order of its pass `number` (from 1): A B, then B A, so that drift hits all alike."""
+    return row.engines if number % 2 else row.engines[::-1]
+
+
+# ---- The published figures that a preset is measured beside, with the machines that they are of.
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published table: `cells` has by row and column what it says, `words` what can and cannot be compared."""
+
+    title: str
+    machine: str
+    unit: str
+    columns: tuple[str, ...]
+    cells: dict[str, tuple[float, ...]]
+    words: tuple[str, ...]
+    images: str = ""
+
+
+SAGEMAKER = Published(
+    title="DALI on SageMaker, as published",
+    machine="8 vCPU and one V100; imagenette2 in full size, batch 32",
+    unit="s per epoch",
+    columns=("Trial A, torchvision", "Trial B, DALI"),
+    cells={
+        "resnet18 · load 1": (41.67, 21.3),
+        "resnet18 · load 4": (49.95, 21.37),
+        "resnet18 · load 8": (61.92, 21.08),
+        "resnet18 · load 12": (77.82, 21.33),
+        "resnet50 · load 1": (72.64, 46.94),
+        "resnet50 · load 4": (75.21, 45.02),
+        "resnet50 · load 8": (81.22, 46.29),
+        "resnet50 · load 12": (88.89, 46.43),
+        "resnet152 · load 1": (166.96, 119.96),
+        "resnet152 · load 4": (169.68, 115.23),
+        "resnet152 · load 8": (169.03, 117.73),
+        "resnet152 · load 12": (173.18, 114.38),
+    },
+    words=(
+        (
+            "Comparable: how a column changes with the load. It grows where the loop waits for the processor, and "
+            "stays level with an engine that is fast enough."
+        ),
+        "Not comparable: the seconds themselves. They are of another machine, other images and another size of epoch.",
+        (
+            "Not comparable: Trial B with Trial A. The published script never reset DALI's iterator and took the mean "
+            "of two epochs, of which the second very probably delivered nothing. Doubled, ResNet152 with DALI is "
+            "slower than with torchvision."
+        ),
+        (
+            "Not comparable either: the work. Its DALI pipeline always flipped and rotated by exactly 5 degrees on a "
+            "growing canvas, shuffled where torchvision did not, and cropped 256 and then 224. Here both engines "
+            "compute the same crops, flips and angles of the same samples in the same order."
+        ),
+    ),
+    images="imagenette2 (9,469 images in its training part)",
+)
+CASE_STUDY = Published(
+    title="ResNet50 with DALI, a case study, as published",
+    machine="MXNet; DGX-2: 16 GPUs × 256, AWS P3: 8 × 192, TITAN RTX: 1 × 128",
+    unit="images/s",
+    columns=("native", "synthetic", "DALI", "DALI, fused decode"),
+    cells={
+        "DGX-2": (12586, 22656, 21034, 21592),
+        "AWS P3": (5740, 10738, 10138, 10418),
+        "TITAN RTX": (553, 585, 575, 578),
+    },
+    words=(
+        (
+            "Comparable: the share of the synthetic ceiling that a loader reaches. The published DALI reaches 95.3 % "
+            "(DGX-2), 97.0 % (P3) and 98.8 % (TITAN RTX) of it with fused decode."
+        ),
+        "Not comparable: images/s. They are of other GPUs, another framework and mixed precision.",
+    ),
+)
+PUBLISHED = {"sagemaker-dali": SAGEMAKER, "resnet50-case-study": CASE_STUDY}
+
 
 PRESETS = {
     "sagemaker-dali": "ResNet18, 50 and 152 at four augmentation loads, torchvision beside DALI",
@@ -32,7 +193,7 @@ MOST_WORKERS = 16
 
 @dataclass(frozen=True)
 class Choice:
-    """What a person may choose of a preset; None and 0: as the preset has it."""
+    """The choices that a person has for a preset; None and 0: as the preset has it."""
 
     models: Sequence[str] | None = None
     loads: Sequence[int] | None = None

@@ -90,7 +90,7 @@ class Progress:
 
 
 def _terminal_of_nbconvert() -> Any:
-    """What `jupyter nbconvert` was started with as stderr, if it runs this notebook."""
+    """Return what `jupyter nbconvert` was started with as stderr, if it runs this notebook."""
     import psutil
 
     try:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
-from .grid import Grid, Row
-from .presets import Choice, preset
+from .presets import Choice, Grid, Row, preset
 from .sweep_file import PAGE, RECORDINGS, SweepFile, begin
 
 if TYPE_CHECKING:
     from .sweep_run import Prepare
+
 
 IMAGES, FEW_IMAGES = 2048, 512  # of the demo set; few where the sweep is short or quick
 ROW_S, CHANGE_S = 5.0, 2.0  # what a row's start and a change of engines usually take
@@ -44,7 +44,7 @@ class Swept:
         return [cell for row in cells(self.content, self.price) for cell in row]
 
     def summary(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return what `--json` prints."""
         from .sweep_summary import summary
 
         return summary(self.content, self.price, self.currency)
@@ -156,7 +156,7 @@ def sweep(
 
 
 def default_folder(name: str, *, short: bool | None, full: bool) -> str:
-    """Where a sweep is kept that names no folder; quick ones and full ones do not get into each other's way."""
+    """Return where a sweep is kept that names no folder; quick ones and full ones do not get into each other's way."""
     return f"sweep-{name}{'' if full else '-quick'}{'-short' if full and short else ''}"
 
 
@@ -170,10 +170,10 @@ def run(
     grid: Grid, prepare: Prepare, target: Path, *, root: Path | None, again: bool, settings: Any, progress: bool
 ) -> Swept:
     """Measure what is missing of a grid, and write the page in any case."""
-    from .machine_facts import machine_facts
     from .progress_line import Progress
-    from .sweep_page import write_page
+    from .sweep_file import machine_facts
     from .sweep_run import SweepRun
+    from .sweep_summary import write_page
 
     file = begin(target, grid, machine_facts(), again=again)
     swept = Swept(target, file.content, settings.price, settings.currency)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from .._version import __version__
 from ..errors import MonitorError
+from ..os_process import usable_cores
 from ..output import write
-from .grid import Grid
+from ..sample.host import facts as host
+from .presets import Grid
 
 NAME = "sweep.json"
 PAGE = "index.html"
@@ -95,3 +100,33 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
                 return f"{len(before.get('rows') or ())} rows there, {len(value)} now, or other settings of them"
             return f"{name}: {before.get(name)} there, {value} now"
     return "other settings"
+
+
+# ---- Machine and versions of a sweep, as they stand in its file and on its page: no name of a host or a user.
+
+PACKAGES = ("torch", "torchvision", "pillow", "nvidia-dali-cuda120")
+
+
+def machine_facts() -> dict[str, Any]:
+    """`machine` (processor, cores, memory in bytes, system, GPU or None) and `versions`."""
+    import torch
+
+    found = host.facts()
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    versions = {"kernel-monitor": __version__, "Python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "machine": {
+            "processor": found["cpu_model"],
+            "cores": found["logical_cpus"],
+            "usable_cores": usable_cores(),
+            "memory": found["memory_total"],
+            "system": found["platform"],
+            "gpu": gpu,
+        },
+        "versions": versions,
+    }

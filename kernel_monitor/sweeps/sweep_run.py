@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from ..paths import error_text
+from ..privacy import error_text
 from ..runtime import monitor
-from .grid import Grid, Row, fused_of, order_of
+from .presets import Grid, Row, fused_of, order_of
 from .progress_line import Progress
 from .sweep_file import SweepFile
-from .training import Training
-from .training_loop import Timed, TrainingLoop
-from .window_figures import expected, of_windows
+from .table_cells import expected, of_windows
+from .training import Timed, Training, TrainingLoop
 
 CALIBRATION_S = 60.0  # longest that the measurement of another engine on some files is waited for
 Prepare = Callable[[Row], Training]

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from ..analysis import analyse
 from ..analysis.cost import cost_per_step
 from ..analysis.decision import CLEAR
-from ..analysis.switches import REPLAYS
+from ..analysis.frames import Frames
+from ..analysis.gains import gains, resources
+from ..analysis.results import Analysis, Segment, plain
+from ..analysis.segments import REPLAYS
+from ..analysis.step_times import histogram, of_steps
+from ..store import Snapshot
+from .presets import backend_of
+from .training import Timed
 
 Figures = dict[str, Any]
 
@@ -132,7 +142,7 @@ def _row(row: Mapping[str, Any], content: Mapping[str, Any], images: int, price:
 
 
 def noise_of(base: Sequence[Figures], other: Sequence[Figures]) -> float:
-    """What of a saving is within the noise: a share of the time.
+    """Return what of a saving is within the noise: a share of the time.
 
     Each pass has measured the saving once. Twice the standard error of their mean (the sample's standard deviation over
     the root of the count) is what the machine's own changes make of it; at least `decision.CLEAR`, below which no
@@ -145,7 +155,7 @@ def noise_of(base: Sequence[Figures], other: Sequence[Figures]) -> float:
 
 
 def sign_right(low: float, high: float, saved: float, noise: float) -> bool | None:
-    """Whether the predicted sign of a change is the measured one; None where one of them is not known.
+    """Return whether the predicted sign of a change is the measured one; None where one of them is not known.
 
     The predicted sign is that of the middle of the interval `low` to `high`, the measured one that of `saved`. What
     is within the noise is no change, in both. Where one of them is no change and the other is not, the prediction was
@@ -158,7 +168,7 @@ def sign_right(low: float, high: float, saved: float, noise: float) -> bool | No
 
 
 def signs(found: Sequence[Sequence[Cell]]) -> tuple[int, int]:
-    """How many predicted signs were right, and how many there were to judge."""
+    """Return how many predicted signs were right, and how many there were to judge."""
     known = [cell.sign_right for row in found for cell in row if cell.sign_right is not None]
     return sum(known), len(known)
 
@@ -184,7 +194,7 @@ def _saved(before: float, after: float) -> float:
 
 
 def _mean(windows: Sequence[Figures], name: str) -> float:
-    """Of a figure in ms, weighted by the steps that it is the mean of."""
+    """The mean of a figure in ms, weighted by the steps that it is the mean of."""
     known = [(one[name], one["timed_steps"]) for one in windows if one.get(name) is not None and one.get("timed_steps")]
     steps = sum(weight for _, weight in known)
     return sum(value * weight for value, weight in known) / steps if steps else math.nan
@@ -192,3 +202,191 @@ def _mean(windows: Sequence[Figures], name: str) -> float:
 
 def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
+
+
+# ---- The overlaid histograms of a row: how busy GPUs or cores were with each engine, as paths of an SVG.
+
+BINS = 20
+"""Of 5 % each: a window has some tens of samples."""
+LEFT, RIGHT, HIGH, BASE = 34.0, 312.0, 8.0, 92.0  # edges of the frame, in units of the drawing
+CLASSES = ("before", "after", "third", "fourth", "fifth", "sixth")
+"""Of the style sheet, one for each engine."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One engine of a histogram: the `path` of its outline, and how it is described."""
+
+    engine: str
+    style: str
+    path: str
+    samples: int
+    mode: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The histograms of a row; the highest bin has the share `top` of its samples."""
+
+    row: str
+    top: float
+    sides: tuple[Side, ...]
+
+
+def drawn(row: str, engines: Sequence[tuple[str, Sequence[dict[str, Any]]]], metric: str) -> Drawn | None:
+    """The histograms of the engines of a row from the figures of their windows; None where nothing was measured."""
+    shares = {engine: _joined(windows, metric) for engine, windows in engines}
+    known = {engine: found for engine, found in shares.items() if found is not None}
+    if not known:
+        return None
+    top = max(float(bins.max()) for bins, _ in known.values())
+    sides = []
+    for style, (engine, (bins, samples)) in zip(CLASSES, known.items(), strict=False):
+        k = int(bins.argmax())
+        mode = f"mostly {k * 100 // BINS} to {(k + 1) * 100 // BINS} %"
+        sides.append(Side(engine, style, _path(bins, top, closed=style == CLASSES[0]), samples, mode))
+    return Drawn(row, top, tuple(sides))
+
+
+def _joined(windows: Sequence[dict[str, Any]], metric: str) -> tuple[Any, int] | None:
+    """The shares of all windows together, in `BINS` bins, and how many samples they are of."""
+    total, samples = np.zeros(BINS), 0
+    for window in windows:
+        bins, spread = window.get(f"{metric}_histogram"), window.get(metric)
+        if not bins or not spread:
+            continue
+        # Bins of 2 % into wider ones: each goes where its middle lies.
+        places = ((np.arange(len(bins)) + 0.5) * BINS / len(bins)).astype(int)
+        np.add.at(total, places, np.asarray(bins) * spread["count"])
+        samples += int(spread["count"])
+    return (total / samples, samples) if samples else None
+
+
+def _path(shares: Any, top: float, *, closed: bool) -> str:
+    wide, high = (RIGHT - LEFT) / BINS, (BASE - HIGH) / top
+    steps = "".join(f"V{BASE - share * high:.1f}H{LEFT + (k + 1) * wide:.1f}" for k, share in enumerate(shares))
+    return f"M{LEFT} {BASE}{steps}V{BASE}{'Z' if closed else ''}"
+
+
+# ---- The figures of one window: what the loader's counters say, and what the analysis says of its segment.
+
+
+def of_windows(timed: Mapping[str, Timed], snapshot: Snapshot, loader: str) -> dict[str, Figures]:
+    """The figures of the windows of one pass, by engine, in the order in which they were measured.
+
+    The rules look at the segments as the switches made them: a mark behind a switch, which takes its warm-up off the
+    window, would hide the switch from rules that compare both of its sides.
+    """
+    analysis = analyse(snapshot)
+    marks = {one.label for one in list(timed.values())[1:]}
+    events = [event for event in snapshot.events if event["kind"] != "mark" or event.get("label") not in marks]
+    switched = analyse(replace(snapshot, events=events)) if marks else analysis
+    return {engine: _of_window(one, snapshot, analysis, switched, loader) for engine, one in timed.items()}
+
+
+def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: Analysis, loader: str) -> Figures:
+    """The figures of a window as JSON-able values; what is not known is None.
+
+    `rate` is what was delivered (of `synthetic`: replayed) in a second of wall time. `wait`, `step` and `own_work`
+    are ms, means over the steps of the window's segment; `own_work` is the training's own part of a step.
+    """
+    counted = timed.counted
+    found: Figures = {
+        "seconds": timed.seconds,
+        "steps": timed.steps,
+        "batches": counted.batches,
+        "samples": counted.samples,
+        "replaced": counted.replaced,
+        "skipped": counted.skipped,
+        "decoded": counted.decoded,
+        "epochs": timed.epochs,
+        "rate": (counted.samples + counted.replaced) / timed.seconds,
+    }
+    segment = segment_of(analysis, timed.label, loader)
+    if segment is None:
+        return found
+    verdict = next((one for one in analysis.verdicts if one.segment == segment.key), None)
+    spread = {one.metric: one.values for one in segment.statistics}
+    frames = Frames(snapshot, start=segment.start, end=segment.end)
+    found |= {
+        "wait": segment.wait,
+        "step": segment.step,
+        "own_work": own_work(segment),
+        "timed_steps": segment.steps,
+        "cpu": spread.get("cpu"),
+        "gpu": spread.get("gpu"),
+        "steal": segment.median("steal"),
+        "cpu_histogram": list(histogram(frames.cpu[frames.of(loader)])),
+        "gpu_histogram": list(segment.gpu_histogram),
+        "kind": None if verdict is None else verdict.kind,
+        "sentence": None if verdict is None else verdict.sentence,
+        "rules": rules_of(switched, _around(switched, segment)),
+        "segment": segment.key,
+    }
+    return dict(plain(found))
+
+
+def _around(analysis: Analysis, segment: Segment) -> str | None:
+    """The key of the segment of another analysis that has most of this segment's time; None where there is none."""
+    same = [one for one in analysis.segments if one.loader == segment.loader]
+    shared = {one.key: min(one.end, segment.end) - max(one.start, segment.start) for one in same}
+    key = max(shared, key=lambda one: shared[one], default=None)
+    return key if key is not None and shared[key] > 0 else None
+
+
+def rules_of(analysis: Analysis, key: str | None, *, about: str = "") -> list[dict[str, Any]]:
+    """The rules that fired on a segment (None: on the session), with evidence that begins with the words `about`."""
+    return [
+        {
+            "rule": finding.rule,
+            "title": finding.title,
+            "severity": finding.severity,
+            "evidence": [evidence.text for evidence in finding.evidence],
+            "advice": finding.advice,
+        }
+        for finding in analysis.findings
+        if finding.state == "fired" and finding.segment == key
+        if any(evidence.text.startswith(about) for evidence in finding.evidence)
+    ]
+
+
+def segment_of(analysis: Analysis, label: str, loader: str) -> Segment | None:
+    """The segment of a loader that the mark of this label began."""
+    return next((one for one in reversed(analysis.segments) if (one.label, one.loader) == (label, loader)), None)
+
+
+def own_work(segment: Segment) -> float:
+    """The part of a mean step that is not waiting for data, ms; on a GPU at least the GPU's own time."""
+    own = segment.step - segment.wait
+    if segment.on_device:
+        own = max(own, sum(time for phase, time in segment.phases.items() if phase != "other"))
+    return own
+
+
+def expected(label: str, snapshot: Snapshot, state: Mapping[str, Any], engines: tuple[str, ...]) -> dict[str, Figures]:
+    """Return what the analysis expects of each other engine, from the window that this label marks, before the switch.
+
+    `low` and `high` are shares of the step time that it would save, `kind` what the step is bound by. Where nothing is
+    expected of an engine it is left out, and `unknown` has the reasons. Unlike on the page of a live session, where a
+    loop that does not wait for its data gets no advice, the prediction is there for every loop: the other engine also
+    takes another share of the processor from the training.
+    """
+    analysis = analyse(snapshot)
+    loader = str(state["id"])
+    segment = segment_of(analysis, label, loader)
+    if segment is None:
+        return {}
+    frames = Frames(snapshot)
+    rows = frames.steps(loader, segment.start, segment.end)
+    reckoned = gains(segment, of_steps(rows), resources(segment, frames.schema, len(rows)), state)
+    kind = next((one.kind for one in analysis.verdicts if one.segment == segment.key), None)
+    actions = {one.action: one for one in reckoned.gains}
+    found: dict[str, Figures] = {}
+    for engine in engines:
+        gain = actions.get("loader" if engine == REPLAYS else backend_of(engine))
+        if gain is not None and math.isfinite(gain.low) and math.isfinite(gain.high):
+            found[engine] = {"low": gain.low, "high": gain.high, "basis": gain.basis, "kind": kind}
+        else:
+            reasons = [text for text in reckoned.unknown if backend_of(engine) in text]
+            found[engine] = {"low": None, "high": None, "basis": " ".join(reasons), "kind": kind}
+    return found

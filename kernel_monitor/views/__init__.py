@@ -17,12 +17,9 @@ from bokeh.models.ui import UIElement
 
 from ..store import Schema
 from ..store.charts import DEFAULT_CHARTS, Kind
-from .gpu_charts import gpu, gpu_bus, gpu_clocks, gpu_counters, gpu_engines
+from .hardware_charts import cpu, gpu, gpu_bus, gpu_clocks, gpu_counters, gpu_engines, io, memory, pressure, processes
 from .heatmap import color_scale
-from .host_charts import cpu, io, memory, pressure, processes
-from .loader_charts import images, phases, wait
-from .node_charts import nodes
-from .rank_charts import ranks
+from .loader_charts import images, nodes, phases, ranks, wait
 from .style import Page, show_time
 
 Chart = Callable[[Schema, Page], "list[UIElement]"]

@@ -28,8 +28,7 @@ from bokeh.models.ui.panes import Pane
 from bokeh.palettes import Viridis256
 from bokeh.plotting import figure
 
-from ..store.charts import SLOTS
-from ..store.shape import shortened
+from ..store.charts import SLOTS, shortened
 from .style import AXIS_STYLE, FONT, GRID, INK, PAPER, RIGHT, Page, add_marks, hover, new_figure
 
 LANE = 18  # pixels above the rows of the first chart, where the markers' labels stand
@@ -164,7 +163,7 @@ def _label_groups(p: figure, groups: Sequence[Group], pixels: int) -> None:
 
 
 def _word(group: Group, letters: int) -> str:
-    """What a group with room for so many letters is called."""
+    """Return what a group with room for so many letters is called."""
     if group.cut and letters >= FEWEST:
         return shortened(group.label, letters)
     return group.label if not group.cut and len(group.label) <= letters else group.short

@@ -30,7 +30,7 @@ from bokeh.models.ui import UIElement
 from bokeh.models.ui.panes import Pane
 from bokeh.plotting import figure
 
-from ..analysis.switches import REPLAYS
+from ..analysis.segments import REPLAYS
 from ..store import Schema
 from ..store.charts import missing_reason
 

@@ -17,7 +17,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, expect
 
-from kernel_monitor.analysis.number_text import figure, percent
+from kernel_monitor.analysis.changes import figure, percent
 from tests.loaders.conftest import make_folder
 
 from .lab import CELL, SIDEBAR, Lab

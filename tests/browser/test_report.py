@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, FloatRect, Page
 from kernel_monitor.output import write
 from kernel_monitor.report.page import render
 from kernel_monitor.store import LoaderInfo, Snapshot
-from kernel_monitor.views.host_charts import grouped
+from kernel_monitor.views.hardware_charts import grouped
 from tests.browser.scenes import ORIGIN, machine, run
 from tests.unit.test_diagnose import session, state
 

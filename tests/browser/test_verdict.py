@@ -21,8 +21,8 @@ DIAGNOSED_MS = 150_000
 """Two engines of 8 s each and their change-overs take a third of it on a quiet machine."""
 # Cheaper with DALI, unlike the chain of the training; a second instead of ten, for the test's sake.
 LIGHT_LOOP = """\
-from kernel_monitor.runtime import offers
-offers.BOUND_S = 1.0
+from kernel_monitor.runtime import current_verdict
+current_verdict.BOUND_S = 1.0
 normal = transforms.Normalize((0.5,) * 3, (0.25,) * 3)
 chain = [transforms.RandomResizedCrop(224), transforms.GaussianBlur(5), transforms.ToTensor(), normal]
 data = DataLoader(ImageFolder({root!r}, transforms.Compose(chain)), batch_size=16, shuffle=True, num_workers=1)

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 
 from benchmarks import metrics
-from kernel_monitor.sample.gpu.gpus import Gpus
+from kernel_monitor.sample.gpu.gpus import Gpus, NvmlSession
 from kernel_monitor.sample.gpu.nvml import open_devices
-from kernel_monitor.sample.gpu.nvml_session import NvmlSession
 
 pynvml: Any = import_module("pynvml")
 SECONDS = 6.0

@@ -15,7 +15,7 @@ from kernel_monitor import monitor, watch_loader
 from kernel_monitor.steps import cuda_times as clockwork
 from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP, Step
 from kernel_monitor.steps.phases import thread_phases
-from kernel_monitor.steps.sources import live
+from kernel_monitor.steps.watched_loader import live
 from tests.unit.burning import Back
 
 CYCLES = 20_000_000  # of `torch.cuda._sleep`: some ms

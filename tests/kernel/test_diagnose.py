@@ -165,12 +165,12 @@ def test_without_a_loop_the_page_is_told_what_to_do(page: Page) -> None:
 
 
 def test_a_loop_that_ends_in_the_middle_ends_it(page: Page) -> None:
-    page.run("from kernel_monitor.diagnosis import loop_guard; loop_guard.PAUSE_S = 2.0")
+    page.run("from kernel_monitor.diagnosis import diagnosis_run; diagnosis_run.PAUSE_S = 2.0")
     page.start("train(8, '/nonexistent')")
     wait_for(page, lambda told: told["loaders"][0]["status"])
     page.ask("diagnose", seconds=20)
     told = wait_for(page, lambda told: told["diagnosing"]["state"] != "running")
-    page.run("loop_guard.PAUSE_S = 30.0")
+    page.run("diagnosis_run.PAUSE_S = 30.0")
     assert told["diagnosing"]["state"] == "failed"
     assert "the loop has ended, or it pauses" in told["diagnosing"]["message"]
     assert told["loaders"][0]["backend"] == "torchvision"
@@ -214,7 +214,7 @@ def test_from_within_the_loop(page: Page) -> None:
 def test_quick_commands_take_a_millisecond(page: Page) -> None:
     """The handlers alone, without channel and GIL; three times the bar, and of the calls the median."""
     page.run(
-        "from kernel_monitor.requests.control import Control\n"
+        "from kernel_monitor.control import Control\n"
         "control = Control(monitor)\n"
         "def took(command, **args):\n"
         "    taken = []\n"

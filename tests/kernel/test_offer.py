@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from kernel_monitor import monitor, switchable
-from kernel_monitor.runtime import offers
-offers.BOUND_S = {wait}
+from kernel_monitor.runtime import current_verdict
+current_verdict.BOUND_S = {wait}
 
 chain = transforms.Compose([*[transforms.RandomHorizontalFlip()] * 12, transforms.RandomResizedCrop(96),
                             transforms.ToTensor(), transforms.Normalize((0.5,) * 3, (0.25,) * 3)])

@@ -15,11 +15,11 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 
-from kernel_monitor.loaders.parity import Stage
+from kernel_monitor.loaders.parity import ChainPrefix
 from kernel_monitor.loaders.transforms import albumentations
-from kernel_monitor.loaders.transforms.catalogue import OPS, TIMM
 from kernel_monitor.loaders.transforms.chain import flatten
-from kernel_monitor.loaders.transforms.draws import sample_keys
+from kernel_monitor.loaders.transforms.params import sample_keys
+from kernel_monitor.loaders.transforms.translate import OPS, TIMM
 
 from .conftest import draw_photo
 from .op_chains import DIRECT, HYBRID, OF_ARRAYS, OF_ARRAYS_HYBRID
@@ -96,7 +96,7 @@ class Row:
 
 def measured(folder: Path, name: str, chain: Any, kind: str = "pil") -> Row:
     """Compare DALI on the CPU with torchvision on every image of a folder."""
-    stage = Stage(list(flatten(chain)), kind, None, encoded=False, fused=True)
+    stage = ChainPrefix(list(flatten(chain)), kind, None, encoded=False, fused=True)
     means = []
     for index, (path, _) in enumerate(ImageFolder(folder).samples):
         image = default_loader(path)

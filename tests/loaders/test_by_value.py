@@ -24,8 +24,8 @@ from torchvision import transforms as v1
 
 from kernel_monitor import switchable
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.loaders.engines import backends, setting, worker_start
-from kernel_monitor.loaders.engines.by_value import Sent
+from kernel_monitor.loaders.engines import backends, engine, worker_start
+from kernel_monitor.loaders.engines.worker_pickle import WorkerPayload
 
 from .conftest import dali_begins, settle
 from .datasets import RUNNABLE, Case, as_written, equal, write_images
@@ -143,7 +143,7 @@ def test_a_sample_that_cannot_be_sent_back_is_an_error_and_no_endless_wait() -> 
 
 
 def test_the_rest_of_a_chain_in_workers_beside_dali(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (setting, backends):
+    for module in (engine, backends):
         monkeypatch.setattr(module, "usable_cores", lambda: 8)
     paths = photos(write_images(tmp_path))
 
@@ -176,7 +176,7 @@ def test_a_tensor_is_shared_and_not_copied() -> None:
     loader = loader_of(dataset)
     assert worker_start.way(loader._keyed, loader._wrapped).by_value
     assert not dataset.features.is_shared()  # asking moves nothing
-    _, (_, data) = Sent(loader._keyed).__reduce__()
+    _, (_, data) = WorkerPayload(loader._keyed).__reduce__()
     assert dataset.features.is_shared()
     assert len(data) < 100_000
 
@@ -187,7 +187,7 @@ def test_a_mapped_file_is_mapped_again(tmp_path: Path) -> None:
     dataset, _, _ = local(features=mapped)
     loader = loader_of(dataset)
     assert worker_start.way(loader._keyed, loader._wrapped).by_value
-    _, (_, data) = Sent(loader._keyed.source.dataset).__reduce__()
+    _, (_, data) = WorkerPayload(loader._keyed.source.dataset).__reduce__()
     (received,), _ = pickle.loads(data)  # noqa: S301 - our own
     assert type(received.features) is np.memmap
     assert np.array_equal(received.features, mapped)

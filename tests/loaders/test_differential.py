@@ -42,8 +42,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import backends, setting
-from kernel_monitor.loaders.order_generators import Apart, Defaults
+from kernel_monitor.loaders.engines import backends, engine
+from kernel_monitor.loaders.random_streams import Apart, Defaults
 
 from .conftest import settle
 
@@ -385,7 +385,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_random_loaders_deliver_what_plain_torch_delivers(
     files: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (setting, backends):  # the same engines on every machine
+    for module in (engine, backends):  # the same engines on every machine
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
     kind, _, seed = os.environ.get("CASES", "").partition(":")
     count = {"": COUNT, "long": LONG}.get(kind) or int(kind)

@@ -17,11 +17,10 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from kernel_monitor.loaders.transforms.catalogue import find
-from kernel_monitor.loaders.transforms.draws import sample_keys
 from kernel_monitor.loaders.transforms.inject import Injected
+from kernel_monitor.loaders.transforms.params import sample_keys
 from kernel_monitor.loaders.transforms.program import drawn
-from kernel_monitor.loaders.transforms.translate import translate
+from kernel_monitor.loaders.transforms.translate import find, translate
 
 COUNT = 4000
 HEIGHT, WIDTH = 90, 130

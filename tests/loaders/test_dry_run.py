@@ -19,11 +19,10 @@ from torchvision import transforms
 from torchvision.transforms import functional
 
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.dry_run import openers
-from kernel_monitor.loaders.dry_run.calls import IN_MEMORY, NO_IMAGE, PIXELS
-from kernel_monitor.loaders.dry_run.dry_call import DryCall
-from kernel_monitor.loaders.dry_run.lazy_image import LazyImage
-from kernel_monitor.loaders.dry_run.own_dataset import OwnDataset, Reading
+from kernel_monitor.loaders.data import calls
+from kernel_monitor.loaders.data.calls import IN_MEMORY, NO_IMAGE, PIXELS
+from kernel_monitor.loaders.data.dry_call import DryCall, LazyImage
+from kernel_monitor.loaders.data.own_dataset import OwnDataset, Reading
 
 from .datasets import RUNNABLE, Case, as_written, write_images
 from .datasets.folder import photos
@@ -103,9 +102,9 @@ def test_learning_leaves_nothing_behind(case: Case, folder: Path) -> None:
 
 
 def test_an_image_answers_what_its_header_knows_and_becomes_itself_at_a_look(folder: Path) -> None:
-    openers.install()
+    calls.install()
     path = photos(folder)[0]
-    with openers.original_open(path) as real:
+    with calls.original_open(path) as real:
         expected = np.asarray(real.convert("RGB"))
     call = DryCall()
     with call:
@@ -124,13 +123,13 @@ def test_an_image_answers_what_its_header_knows_and_becomes_itself_at_a_look(fol
 
 
 def test_an_image_that_was_kept_is_the_real_one_afterwards(folder: Path) -> None:
-    openers.install()
+    calls.install()
     path = photos(folder)[0]
     with DryCall():
         kept = Image.open(path).convert("RGB")
     with DryCall(), path.open("rb") as file:
         from_file = Image.open(file)
-    with openers.original_open(path) as real:
+    with calls.original_open(path) as real:
         expected = np.asarray(real.convert("RGB"))
     assert (np.asarray(kept) == expected).all()
     with from_file:
@@ -189,7 +188,7 @@ def test_other_threads_never_meet_an_image_that_is_not_decoded(folder: Path) -> 
     path, done, wrong = photos(folder)[0], threading.Event(), []
 
     def look() -> None:
-        with openers.original_open(path) as real:
+        with calls.original_open(path) as real:
             expected = np.asarray(real.convert("RGB"))
         while not done.is_set():
             with Image.open(path) as image:

@@ -29,7 +29,7 @@ from torchvision.datasets import ImageFolder
 
 import kernel_monitor
 from kernel_monitor.loaders import events, switchable
-from kernel_monitor.loaders.fixed_loader import FixedLoader
+from kernel_monitor.loaders.loader import FixedLoader
 
 from .conftest import augmented, make_folder
 
@@ -40,31 +40,27 @@ SAMPLE = 0 if os.environ.get("INJECT") == "long" else 22  # points of each kind 
 
 LISTED = {
     "loaders/loader.py": "it begins an epoch: nothing of ours stands outside of it but the guard",
-    "loaders/switching/epoch.py": "it is the iteration: the same",
-    "loaders/switching/guard.py": "the guard itself",
-    "loaders/switching/engine_pool.py": "asked by the iteration which engine delivers",
-    "loaders/switching/pooled_engine.py": "the iteration's hold on an engine",
+    "loaders/switching/epoch.py": "it is the iteration: the same, and the guard itself",
+    "loaders/switching/engine_pool.py": "asked by the iteration which engine delivers, and its hold on that engine",
     "loaders/switching/preparation.py": "asked at each boundary whether an engine waits",
     "loaders/switching/switch.py": "told by the iteration what was delivered",
     "loaders/plan.py": "the plan: what is not planned no engine can deliver",
     "loaders/orders.py": "the same",
     "loaders/resume.py": "the same",
-    "loaders/order_generators.py": "the same",
     "loaders/attributes.py": "reads the attributes of samplers and data sets for these",
-    "loaders/random_streams.py": "the generators that keep a sample's numbers apart from the training's",
+    "loaders/random_streams.py": "the same, and the generators that keep a sample's numbers apart from the training's",
     "loaders/dataset_changes.py": "what the engines are shown of the data set at the start of an epoch",
     "loaders/data": "the same: it is examined there",
-    "loaders/dry_run": "the same",
     "loaders/transforms": "the same: its transforms are translated anew",
     "loaders/engines": "engines that are built, started and asked on the loop's thread",
-    "loaders/knobs.py": "read where engines are built",
+    "loaders/engines/engine.py": "read where engines are built",
     "loaders/state.py": "paths that are taken out of a message",
     "loaders/events.py": "told by the iteration what happened",
     "loaders/remote": "asked whether other machines work for the loader",
     "integrations": "samplers and process groups are looked at when an epoch begins",
     "steps": "the clock of the loop's steps",
     "os_process.py": "cores are counted where engines are built",
-    "paths.py": "a message's paths",
+    "privacy.py": "a message's paths",
     "text.py": "a name",
     "ranks": "the steps of a rank",
 }

@@ -14,7 +14,7 @@ from torchvision import transforms as v1
 
 from kernel_monitor.loaders.data.file_check import FileTable
 from kernel_monitor.loaders.engines import dali_graph
-from kernel_monitor.loaders.transforms.draws import sample_keys
+from kernel_monitor.loaders.transforms.params import sample_keys
 from kernel_monitor.loaders.transforms.translate import translate
 
 from .conftest import Make, deliver, settle

@@ -18,8 +18,8 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor import watch_loader
 from kernel_monitor.loaders import listen, live, switchable
 from kernel_monitor.runtime.loader_tracker import LoaderTracker
-from kernel_monitor.steps.manual_steps import step
-from kernel_monitor.steps.sources import live as sources
+from kernel_monitor.steps.watched_loader import live as sources
+from kernel_monitor.steps.watched_loader import step
 from kernel_monitor.store import Store
 
 from .conftest import augmented

@@ -16,9 +16,9 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.data.dataset_copy import snapshot
 from kernel_monitor.loaders.data.file_source import FileSource
-from kernel_monitor.loaders.dry_run.view import View
+from kernel_monitor.loaders.data.fingerprint import snapshot
+from kernel_monitor.loaders.data.view import View
 
 from .conftest import augmented, make_folder, settle
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.loaders.switching.pooled_engine import PooledEngine
+from kernel_monitor.loaders.switching.engine_pool import PooledEngine
 
 from .conftest import Make, violent
 

@@ -19,7 +19,7 @@ from torchvision import transforms as v1
 
 from kernel_monitor import switchable
 from kernel_monitor.errors import BackendUnavailable
-from kernel_monitor.loaders.engines import backends, setting
+from kernel_monitor.loaders.engines import backends, engine
 
 from .conftest import settle
 from .datasets import RUNNABLE, Case, as_written, equal, write_images
@@ -129,7 +129,7 @@ LEFT = v1.Compose([v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor()])
 
 @pytest.mark.parametrize(("chain", "cores"), [(CROPPED, 2), (LEFT, 8)], ids=["all in DALI", "the rest in workers"])
 def test_with_workers(folder: Path, monkeypatch: pytest.MonkeyPatch, chain: Any, cores: int) -> None:
-    for module in (setting, backends):
+    for module in (engine, backends):
         monkeypatch.setattr(module, "usable_cores", lambda: cores)
     loader = switchable(DataLoader(Described(folder, chain), batch_size=4, num_workers=2), seed=SEED)
     expected = list(loader)

@@ -17,7 +17,7 @@ from torchvision.datasets.folder import pil_loader
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import DaliSample, SwitchableLoader, switchable
-from kernel_monitor.loaders.transforms.draws import sample_keys, uniforms
+from kernel_monitor.loaders.transforms.params import sample_keys, uniforms
 
 from .conftest import augmented, deliver, settle
 

@@ -12,12 +12,11 @@ import torch
 from kernel_monitor.loaders.engines.dali_graph import Translated, pipeline
 from kernel_monitor.loaders.random_streams import ApartFromTransforms
 from kernel_monitor.loaders.transforms import albumentations
-from kernel_monitor.loaders.transforms.catalogue import OPS, TIMM
 from kernel_monitor.loaders.transforms.chain import flatten
-from kernel_monitor.loaders.transforms.draws import sample_keys
-from kernel_monitor.loaders.transforms.ops.colour import Jitter
-from kernel_monitor.loaders.transforms.ops.operation import Graph
-from kernel_monitor.loaders.transforms.translate import scaling, translate
+from kernel_monitor.loaders.transforms.colour import Jitter
+from kernel_monitor.loaders.transforms.operation import Graph
+from kernel_monitor.loaders.transforms.params import sample_keys
+from kernel_monitor.loaders.transforms.translate import OPS, TIMM, scaling, translate
 
 from .conftest import Make, deliver, settle
 from .op_chains import DIRECT, HYBRID, OF_ARRAYS, OF_ARRAYS_HYBRID

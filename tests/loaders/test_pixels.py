@@ -62,11 +62,10 @@ def test_engines_deliver_the_same_pixels(make: Make, name: str) -> None:
 
 
 def test_parity_notices_a_different_crop(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernel_monitor.loaders.transforms import params
-    from kernel_monitor.loaders.transforms.ops import crop
+    from kernel_monitor.loaders.transforms import geometry, params
 
     real = params.crop_boxes
-    monkeypatch.setattr(crop, "crop_boxes", lambda *args: np.maximum(real(*args) - [2, 0, 0, 0], 0))
+    monkeypatch.setattr(geometry, "crop_boxes", lambda *args: np.maximum(real(*args) - [2, 0, 0, 0], 0))
     found = make(num_workers=0).parity(16)
     assert not found.parameters_equal
     assert found.mean > 1

@@ -22,10 +22,10 @@ from benchmarks import stalls
 from kernel_monitor import watch_loader
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.profiler.operators import tables
-from kernel_monitor.profiler.torch_profile import OTHER, OperatorProfile, in_use
+from kernel_monitor.profiler.profile_run import OTHER, OperatorProfile, in_use
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps.measured_step import PROFILED
-from kernel_monitor.steps.sources import live
+from kernel_monitor.steps.watched_loader import live
 
 CPU = [ProfilerActivity.CPU]
 
@@ -237,7 +237,7 @@ from torch.profiler import ProfilerActivity, profile
 from kernel_monitor import watch_loader
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.profiler import profile_run
-from kernel_monitor.profiler.torch_profile import in_use
+from kernel_monitor.profiler.profile_run import in_use
 profile_run.STALL_S = profile_run.TO_STOP_S = 0.3
 with profile(activities=[ProfilerActivity.CPU]):
     pass  # the first one takes long to start, and a profile is as patient as its longest step
@@ -297,7 +297,7 @@ def test_a_c_call_that_outlasts_the_patience_ends_the_profile_and_nothing_else()
 
 CALLS = """
 import ctypes, os, threading, time
-from kernel_monitor.steps.main_thread import run_on_main_thread
+from kernel_monitor.steps.boundary import run_on_main_thread
 came = []
 
 def ask():
@@ -396,7 +396,7 @@ def test_an_exception_in_the_loop_is_the_loop_s(monitor: Monitor) -> None:
 def test_nothing_is_written_to_the_cell() -> None:
     code = (
         "import torch\n"
-        "from kernel_monitor.profiler.torch_profile import OperatorProfile\n"
+        "from kernel_monitor.profiler.profile_run import OperatorProfile\n"
         "from pathlib import Path\n"
         "import os, tempfile\n"
         "one = OperatorProfile(lambda: None)\n"

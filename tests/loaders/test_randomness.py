@@ -18,9 +18,9 @@ from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
 from kernel_monitor.loaders import SwitchableLoader, random_streams, switchable
-from kernel_monitor.loaders.engines import backends, setting
-from kernel_monitor.loaders.order_generators import Defaults
-from kernel_monitor.loaders.random_streams import held_generators
+from kernel_monitor.loaders.engines import backends
+from kernel_monitor.loaders.engines import engine as setting
+from kernel_monitor.loaders.random_streams import Defaults, held_generators
 
 from .conftest import augmented, make_folder, settle
 

@@ -17,7 +17,7 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import backends, setting
+from kernel_monitor.loaders.engines import backends, engine
 from kernel_monitor.loaders.transforms.translate import share, translate
 
 from .conftest import augmented, dali_begins, make_folder, violent
@@ -52,7 +52,7 @@ class Counted(RandomSampler):
 @pytest.fixture(autouse=True)
 def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than workers, whatever the machine has."""
-    for module in (setting, backends):
+    for module in (engine, backends):
         monkeypatch.setattr(module, "usable_cores", lambda: 8)
 
 
@@ -177,7 +177,7 @@ def test_a_swap_that_could_only_be_slower_is_grey(files: Path, monkeypatch: pyte
     assert not backend.available
     assert "local (transform 2 of 3)" in str(backend.reason)
     assert "cannot pickle '_thread.lock' object" in str(backend.reason)
-    for module in (setting, backends):
+    for module in (engine, backends):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
     backend, _ = of(files, RAND)
     assert not backend.available
@@ -218,7 +218,7 @@ def test_the_state_has_the_note_and_a_whole_chain_has_none(files: Path) -> None:
 
 
 def test_what_is_grey_follows_the_number_of_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (setting, backends):
+    for module in (engine, backends):
         monkeypatch.setattr(module, "usable_cores", lambda: 2)
     chain = v1.Compose([v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor()])
     loader = switchable(DataLoader(ImageFolder(folder, chain), batch_size=8))

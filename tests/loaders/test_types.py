@@ -19,7 +19,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.engines import backends, setting
+from kernel_monitor.loaders.engines import backends, engine
 
 from .conftest import make_folder, settle, violent
 from .test_knobs import eventually
@@ -189,7 +189,7 @@ def test_every_engine_delivers_the_types_of_plain_torch(
     default_dtype: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (setting, backends):  # enough for DALI beside workers
+    for module in (engine, backends):  # enough for DALI beside workers
         monkeypatch.setattr(module, "usable_cores", lambda: 8)
     check(few, workers, wrapper, target, collate)
 

@@ -17,7 +17,7 @@ from torchvision.datasets import ImageFolder
 import kernel_monitor
 from kernel_monitor.errors import BackendUnavailable, MonitorError, NotSwitchable
 from kernel_monitor.loaders import switchable
-from kernel_monitor.steps.sources import live
+from kernel_monitor.steps.watched_loader import live
 
 from .conftest import Make, augmented
 

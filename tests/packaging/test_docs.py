@@ -89,6 +89,15 @@ def test_every_name_of_the_monitor_that_a_page_names_exists(page: str) -> None:
     assert sorted(name for name in set(OF_MONITOR.findall(text(page))) if not hasattr(monitor, name)) == []
 
 
+def test_the_interface_and_the_package_list_the_same_names() -> None:
+    """Packages that it names have names of their own there."""
+    import kernel_monitor
+
+    listed = set(re.findall(r"\bkernel_monitor\.([a-z]\w*)", text("docs/interface.md")))
+    packages = {path.stem for path in (ROOT / "kernel_monitor").iterdir()} - set(kernel_monitor.__all__)
+    assert listed - packages == set(kernel_monitor.__all__) - {"__version__"}
+
+
 @pytest.mark.parametrize("way", ["sample", "click"])
 def test_each_station_of_a_way_through_the_program_exists(way: str) -> None:
     section = text("docs/architecture.md").split(f"## The way of a {way}\n")[1].split("\n## ")[0]

@@ -35,7 +35,7 @@ def test_import_loads_nothing_heavy() -> None:
     assert sorted(set(loaded) & set(HEAVY)) == []
 
 
-@pytest.mark.parametrize("name", ["runtime", "ipython.magics", "requests.control", "recorded", "cli", "steps"])
+@pytest.mark.parametrize("name", ["runtime", "ipython.magics", "control", "recorded", "cli", "steps"])
 def test_what_watches_a_notebook_needs_no_torch_before_something_of_it_is_used(name: str) -> None:
     loaded = run("-c", f"import kernel_monitor.{name}, sys; print(*sys.modules)").stdout.split()
     assert {"torch", "torchvision", "bokeh", "nvidia", "PIL"} & set(loaded) == set()

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from kernel_monitor.os_process import child_environment
-from kernel_monitor.ranks.rank_command import RankCommand, command_of, supervisor
+from kernel_monitor.ranks.descendants import RankCommand, command_of, supervisor
 from kernel_monitor.ranks.session_files import JoinError
-from kernel_monitor.runtime.job_commands import FORKED, UNKNOWN, JobCommands
+from kernel_monitor.runtime.rank_tracker import FORKED, UNKNOWN, JobCommands
 
 SLEEP = "import time; time.sleep(60)"
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kernel_monitor.analysis.session_comparison import compare
+from kernel_monitor.control import OF_RECORDED
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.protocol.message_types import SessionEntry
 from kernel_monitor.protocol.states import MonitorState
@@ -29,7 +30,6 @@ from kernel_monitor.record.reader import Session
 from kernel_monitor.record.sessions import look
 from kernel_monitor.recorded import RecordedSession, interpreted, table
 from kernel_monitor.report.page import render
-from kernel_monitor.requests.control import OF_RECORDED
 
 from . import hostile
 

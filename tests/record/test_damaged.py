@@ -14,9 +14,9 @@ import pytest
 
 from kernel_monitor.cli import main
 from kernel_monitor.errors import SessionError
-from kernel_monitor.record import folders
-from kernel_monitor.record.maintenance import Upkeep, prune
+from kernel_monitor.record import sessions as folders
 from kernel_monitor.record.reader import open_session
+from kernel_monitor.record.session_file import Upkeep, prune
 from kernel_monitor.record.sessions import look, sessions
 from kernel_monitor.recorded import Opened
 from kernel_monitor.runtime.recorder import left_behind
@@ -131,8 +131,8 @@ def test_upkeep_keeps_the_log_short_beside_damaged_files(folder: Path, monkeypat
     for harm, make in HARMS.items():
         make(folder / f"{harm}.kmsession")
     old = session(folder / "old.kmsession", session="old", origin=time.time() - 40 * 86400)
-    monkeypatch.setattr("kernel_monitor.record.maintenance.PERIOD_S", 0.05)
-    monkeypatch.setattr("kernel_monitor.record.maintenance.ENOUGH", 1 << 16)
+    monkeypatch.setattr("kernel_monitor.record.session_file.PERIOD_S", 0.05)
+    monkeypatch.setattr("kernel_monitor.record.session_file.ENOUGH", 1 << 16)
     path = folder / "now.kmsession"
     session(path, session="now", origin=time.time())
     complaints: list[str] = []

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from kernel_monitor.errors import SessionError
-from kernel_monitor.record import folders
-from kernel_monitor.record.folders import Place, directory, new_file, remote
+from kernel_monitor.record import sessions
+from kernel_monitor.record.sessions import Place, directory, new_file, remote
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    monkeypatch.delenv(folders.OVERRIDE, raising=False)
+    monkeypatch.delenv(sessions.OVERRIDE, raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     return tmp_path
 
@@ -67,14 +67,14 @@ def test_the_usual_place_is_the_users_state_directory(home: Path) -> None:
 
 
 def test_a_wanted_folder_and_the_environment_come_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(folders.OVERRIDE, str(home / "named"))
+    monkeypatch.setenv(sessions.OVERRIDE, str(home / "named"))
     assert directory() == Place(home / "named", None)
     assert directory(home / "wanted") == Place(home / "wanted", None)
     assert (home / "wanted").is_dir()
 
 
 def test_a_home_on_a_network_is_left_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_mounts", lambda: [("/", "ext4"), (str(home / "home"), "nfs4")])
+    monkeypatch.setattr(sessions, "_mounts", lambda: [("/", "ext4"), (str(home / "home"), "nfs4")])
     place = directory()
     assert place.path == home / "tmp" / f"kernel_monitor-{os.getuid()}" / "sessions"
     assert stat.S_IMODE(place.path.parent.stat().st_mode) == 0o700
@@ -99,7 +99,7 @@ from pathlib import Path
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)  # root may write everywhere
-from kernel_monitor.record.folders import directory
+from kernel_monitor.record.sessions import directory
 tempfile.tempdir = sys.argv[2]
 place = directory(Path(sys.argv[1]))
 print(place.path, place.message, sep="\\n")
@@ -117,7 +117,7 @@ def test_a_folder_that_may_not_be_written_is_told() -> None:
         if os.getuid() != 0:
             (root / "home").chmod(0o555)
         # The modules are loaded before the rights are given up.
-        command = [sys.executable, "-c", "import kernel_monitor.record.folders, platformdirs\n" + READ_ONLY]
+        command = [sys.executable, "-c", "import kernel_monitor.record.sessions, platformdirs\n" + READ_ONLY]
         done = subprocess.run(
             [*command, str(root / "home" / "sessions"), str(root / "tmp")], capture_output=True, text=True
         )
@@ -128,14 +128,14 @@ def test_a_folder_that_may_not_be_written_is_told() -> None:
 
 
 def test_a_stand_in_that_somebody_else_made_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spare = folders.temporary()
+    spare = sessions.temporary()
     spare.mkdir(parents=True)
     spare.parent.chmod(0o777)
     (home / "file").write_text("")
     assert directory(home / "file").path == spare
     assert stat.S_IMODE(spare.parent.stat().st_mode) == 0o700  # ours, and closed to others
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    monkeypatch.setattr(folders, "temporary", lambda: spare)
+    monkeypatch.setattr(sessions, "temporary", lambda: spare)
     with pytest.raises(SessionError, match=r"Permission denied|belongs to another user"):
         directory(home / "file")
 

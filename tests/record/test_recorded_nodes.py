@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kernel_monitor.node_sources import Node, node_series
-from kernel_monitor.record import file_limits
+from kernel_monitor.record.format import SERIES as MOST_SERIES
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.writer import Recorder
 from kernel_monitor.recorded import RecordedSession
@@ -151,7 +151,7 @@ def test_more_machines_than_can_be_read_leave_the_host_readable(
         rows = open_session(path).rows()
     assert len(rows) == 200
     assert np.isfinite(rows.values[:, : len(SERIES)]).all()
-    assert len(SERIES) + 12 < file_limits.SERIES
+    assert len(SERIES) + 12 < MOST_SERIES
 
 
 @pytest.mark.parametrize(

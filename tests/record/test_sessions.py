@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kernel_monitor.errors import SessionError
-from kernel_monitor.record import folders
 from kernel_monitor.record import format as format_module
-from kernel_monitor.record.maintenance import prune
+from kernel_monitor.record import sessions as folders
 from kernel_monitor.record.reader import open_session
+from kernel_monitor.record.session_file import prune
 from kernel_monitor.record.sessions import left_without_goodbye, look, mark_told, sessions
 
 from .recorded import ORIGIN, feed, hello, recorder, recording, session, waves

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.loaders.remote.limits import PassedOn
-from kernel_monitor.loaders.remote.nodes import RayNode
+from kernel_monitor.loaders.remote.nodes import PassedOn, RayNode
 
 from .conftest import Make, RunningCluster, until
 

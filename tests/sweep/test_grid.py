@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.sweeps.grid import backend_of, fused_of, order_of
-from kernel_monitor.sweeps.presets import Choice, preset
+from kernel_monitor.sweeps.presets import Choice, backend_of, fused_of, order_of, preset
 from kernel_monitor.sweeps.progress_line import Progress
 from kernel_monitor.sweeps.sweep_file import begin, read
 from kernel_monitor.sweeps.sweep_summary import exactness, sentence

@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor.analysis.frames import Frames
 from kernel_monitor.analysis.results import Finding
 from kernel_monitor.analysis.rules import RULES
-from kernel_monitor.analysis.rules.host_contention import sides_of
+from kernel_monitor.analysis.rules.host import sides_of
 from kernel_monitor.analysis.rules.rule import Check, Session
 from kernel_monitor.analysis.segments import segments
 from kernel_monitor.loaders import SwitchableLoader, switchable

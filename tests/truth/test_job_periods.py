@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kernel_monitor.analysis.job_period import JobPeriod
 from kernel_monitor.analysis.rules import evaluate
+from kernel_monitor.analysis.slow_rank import JobPeriod
 from kernel_monitor.ranks.identity import Identity
 from kernel_monitor.ranks.jobs import Jobs
 from kernel_monitor.ranks.rank_frames import Frame, Row
-from kernel_monitor.runtime.job_periods import JobPeriods
+from kernel_monitor.runtime.rank_tracker import JobPeriods
 from kernel_monitor.steps.measured_step import WARM_UP
 from kernel_monitor.store import Store
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_monitor.sample.host.cgroups import Groups
+from kernel_monitor.sample.host.process_limits import Groups
 
 from .watch import watching
 

@@ -22,8 +22,8 @@ from torchvision.transforms.functional import pil_to_tensor
 
 from kernel_monitor import monitor, switchable, watch_loader
 from kernel_monitor.steps.measured_step import PHASES, WARM_UP, Step
-from kernel_monitor.steps.sources import live
 from kernel_monitor.steps.step_meter import Meter
+from kernel_monitor.steps.watched_loader import live
 from tests.unit.burning import Back, burn
 
 pytestmark = pytest.mark.alone

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from kernel_monitor.analysis.job_figures import scaling
 from kernel_monitor.analysis.rules import evaluate
-from kernel_monitor.analysis.scaling import scaling
 from kernel_monitor.errors import SessionError
 
 from .simulated_jobs import Job, job, simulate

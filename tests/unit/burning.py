@@ -12,7 +12,7 @@ import torch
 from kernel_monitor.steps import watch_loader
 from kernel_monitor.steps.measured_step import Step
 from kernel_monitor.steps.phases import thread_phases, watched
-from kernel_monitor.steps.sources import live
+from kernel_monitor.steps.watched_loader import live
 
 BURN = 0.004  # s
 

@@ -10,9 +10,8 @@ import pytest
 from benchmarks.nvml import answers
 from kernel_monitor.sample.gpu import gauges as nvml_load
 from kernel_monitor.sample.gpu import gpu_processes as nvml_processes
-from kernel_monitor.sample.gpu.nvml import open_devices
-from kernel_monitor.sample.gpu.nvml_session import NvmlSession
-from kernel_monitor.sample.gpu.query_thread import in_words
+from kernel_monitor.sample.gpu.gpus import NvmlSession
+from kernel_monitor.sample.gpu.nvml import in_words, open_devices
 
 OWN = frozenset({4001, 4002})
 """The kernel's process tree."""

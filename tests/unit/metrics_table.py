@@ -53,7 +53,7 @@ OF_NODES = {
     "gpu/<k>/clock": ("NVML", "as `gpu/<i>/clock_sm` above"),
     "gpu/<k>/memory_used": ("NVML memory", "memory in use"),
 }
-GPUS = """The GPUs are those of a host of ranks where NVML is (`kernel_monitor/sample/node_gpus.py`); `<k>` is NVML's
+GPUS = """The GPUs are those of a host of ranks where NVML is (`kernel_monitor/sample/node_sampler.py`); `<k>` is NVML's
 index there.
 """
 RANKS = """## Ranks

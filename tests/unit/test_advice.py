@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_monitor.analysis import strip
-from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.results import Analysis, Feeding, Finding, Verdict
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.diagnosis.trials import Trial, diagnosis

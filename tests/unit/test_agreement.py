@@ -17,11 +17,10 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.analysis import analyse, strip
-from kernel_monitor.analysis.changes import changes, headline
+from kernel_monitor.analysis.changes import amount, changes, factor, figure, headline, percent
 from kernel_monitor.analysis.gains import pairs
-from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.loops import LoopTimes, aside
-from kernel_monitor.analysis.number_text import amount, factor, figure, percent
 from kernel_monitor.analysis.results import Analysis, Change, Segment
 from kernel_monitor.analysis.segments import segments
 from kernel_monitor.analysis.switch_comparison import comparison

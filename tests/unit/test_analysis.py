@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.store import Snapshot

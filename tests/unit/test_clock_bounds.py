@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_monitor.ranks.clock_offset import ClockOffset
+from kernel_monitor.ranks.rank_client import ClockOffset
 from kernel_monitor.runtime.rank_tracker import coarse
 
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from kernel_monitor.analysis import strip
-from kernel_monitor.analysis.counted_steps import counted
-from kernel_monitor.analysis.frames import Frames
+from kernel_monitor.analysis.frames import Frames, counted
 from kernel_monitor.analysis.gains import pairs
-from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.segments import segments
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.analysis.session_comparison import compare

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from kernel_monitor.analysis import allowed_cores, strip
-from kernel_monitor.analysis.frames import Frames
-from kernel_monitor.analysis.machine_limits import limits_note, memory_note
+from kernel_monitor.analysis.frames import Frames, limits_note, memory_note
 from kernel_monitor.analysis.results import Segment
 from kernel_monitor.analysis.segments import segments
 from kernel_monitor.analysis.switch_comparison import compare

@@ -14,7 +14,7 @@ import pytest
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from kernel_monitor.diagnosis import loop_guard
+from kernel_monitor.diagnosis import diagnosis_run
 from kernel_monitor.diagnosis.trials import diagnosis
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
@@ -167,7 +167,7 @@ def test_a_click_in_the_same_moment_is_not_lost(train: Train) -> None:
     class Stage:
         running = True
 
-    seen = loop_guard.LoopGuard(loop.loader, Stage())  # type: ignore[arg-type]
+    seen = diagnosis_run.LoopGuard(loop.loader, Stage())  # type: ignore[arg-type]
     seen.own_thread()
     seen.clicked = "dali-cpu"
     seen.ask("torchvision")
@@ -187,7 +187,7 @@ def test_a_knob_that_is_turned_ends_it(monitor: Monitor, train: Train) -> None:
 def test_a_loop_that_ends_ends_it_with_what_was_measured(
     monitor: Monitor, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_guard, "PAUSE_S", 1.0)
+    monkeypatch.setattr(diagnosis_run, "PAUSE_S", 1.0)
     loop = train()
     monitor.diagnose(seconds=1.0, wait=False)
     wait_for(lambda: state(monitor)["message"] == "measuring dali-cpu")
@@ -220,7 +220,7 @@ def test_a_pause_between_epochs_is_waited_for(monitor: Monitor, train: Train) ->
 def test_while_another_loader_steps_a_pause_is_an_evaluation(
     monitor: Monitor, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_guard, "PAUSE_S", 1.0)
+    monkeypatch.setattr(diagnosis_run, "PAUSE_S", 1.0)
     loop = train()
     monitor.diagnose("train", seconds=1.0, wait=False)
     wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
@@ -234,7 +234,7 @@ def test_while_another_loader_steps_a_pause_is_an_evaluation(
 
 
 def test_no_loop_fails_with_what_to_do(monitor: Monitor, train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_guard, "START_S", 1.0)
+    monkeypatch.setattr(diagnosis_run, "START_S", 1.0)
     loop = train(epochs=1)
     loop.leave()
     with pytest.raises(MonitorError, match="No training loop is running: start it, then press Diagnose"):

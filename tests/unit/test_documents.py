@@ -17,8 +17,7 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps import watch_loader
 from kernel_monitor.store import Schema, Store
-from kernel_monitor.store.charts import Kind
-from kernel_monitor.store.shape import filled, shape
+from kernel_monitor.store.charts import Kind, filled, shape
 from kernel_monitor.stream import chart_documents
 from kernel_monitor.stream.chart_documents import Documents, key_of
 from kernel_monitor.stream.render_process import run_module

@@ -17,8 +17,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from kernel_monitor.loaders.data.dataset_copy import snapshot
-from kernel_monitor.loaders.data.fingerprint import fingerprint
+from kernel_monitor.loaders.data.fingerprint import fingerprint, snapshot
 
 
 class Images(Dataset[Any]):

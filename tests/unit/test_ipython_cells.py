@@ -12,8 +12,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
-from kernel_monitor.ipython.answers import html_table
-from kernel_monitor.ipython.cells import label_of, leave_out, machine
+from kernel_monitor.ipython.answers import html_table, label_of, leave_out, machine
 from tests.unit.sessions import build, rows_of
 
 

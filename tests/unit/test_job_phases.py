@@ -12,8 +12,7 @@ import pytest
 from bokeh.models import ColumnDataSource, VArea
 
 from kernel_monitor.analysis import analyse
-from kernel_monitor.analysis.job_figures import compared, job_figures, plain
-from kernel_monitor.analysis.job_phases import job_phases
+from kernel_monitor.analysis.job_figures import compared, job_figures, job_phases, plain
 from kernel_monitor.analysis.slow_rank import SlowRank
 from kernel_monitor.ranks.rank import Rank, job_series
 from kernel_monitor.report.page import section

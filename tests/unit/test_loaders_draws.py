@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from torchvision import transforms as v1
 from torchvision.transforms import RandomResizedCrop
 
-from kernel_monitor.loaders.transforms.draws import sample_keys, stream_seeds, uniforms
-from kernel_monitor.loaders.transforms.ops.crop import place
-from kernel_monitor.loaders.transforms.ops.warp import inverse_affine
+from kernel_monitor.loaders.transforms.geometry import inverse_affine, place
 from kernel_monitor.loaders.transforms.params import (
     CROP_DRAWS,
     ERASE_DRAWS,
@@ -22,6 +20,9 @@ from kernel_monitor.loaders.transforms.params import (
     crop_boxes,
     erase_box,
     resized,
+    sample_keys,
+    stream_seeds,
+    uniforms,
 )
 from kernel_monitor.loaders.transforms.program import arrays
 from kernel_monitor.loaders.transforms.translate import translate

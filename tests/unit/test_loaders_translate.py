@@ -13,11 +13,9 @@ from torchvision.transforms._presets import ImageClassification
 
 from kernel_monitor.errors import TransformNotTranslatable
 from kernel_monitor.loaders.transforms.chain import flatten, operations
-from kernel_monitor.loaders.transforms.ops.colour import Blur
-from kernel_monitor.loaders.transforms.ops.crop import CropCenter, RandomBox, RandomWindow, Scale
-from kernel_monitor.loaders.transforms.ops.erase import Erase
-from kernel_monitor.loaders.transforms.ops.operation import Gate
-from kernel_monitor.loaders.transforms.ops.warp import Mirror
+from kernel_monitor.loaders.transforms.colour import Blur
+from kernel_monitor.loaders.transforms.geometry import CropCenter, Mirror, RandomBox, RandomWindow, Scale
+from kernel_monitor.loaders.transforms.operation import Erase, Gate
 from kernel_monitor.loaders.transforms.translate import scaling, translate
 
 HALF = ([0.5] * 3, [0.5] * 3)

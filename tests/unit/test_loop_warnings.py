@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from kernel_monitor import watch_loader
-from kernel_monitor.analysis import live_warnings
+from kernel_monitor.analysis import live_verdict
 from kernel_monitor.analysis.session_analysis import analyse
-from kernel_monitor.runtime.current_verdict import CurrentVerdict
+from kernel_monitor.runtime.current_verdict import CurrentVerdict, LoopWarnings
 from kernel_monitor.runtime.loader_tracker import LoaderTracker
-from kernel_monitor.runtime.loop_warnings import LoopWarnings
 from kernel_monitor.steps.measured_step import Step
 from kernel_monitor.store import Snapshot, Store
 
@@ -56,7 +55,7 @@ def test_a_swap_is_judged_by_a_minute_on_each_side_and_then_no_more(monkeypatch:
     one = LoopWarnings(store, dict)
     (said,) = one.of("loader-1", 130.0, told)
     assert "250 and 4" in said, "at most a minute"
-    monkeypatch.setattr(live_warnings, "segments", lambda *_: pytest.fail("it was looked at before"))
+    monkeypatch.setattr(live_verdict, "segments", lambda *_: pytest.fail("it was looked at before"))
     assert one.of("loader-1", 140.0, told) == [said]
     store.add_event("mark", 139.0, label="another model")
     assert one.of("loader-1", 140.0, told) == [], "it is another loop"

@@ -10,7 +10,7 @@ import pytest
 
 from kernel_monitor.analysis import strip
 from kernel_monitor.analysis.frames import Frames
-from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.loops import Loop, LoopTimes, beside, of_segments, of_steps
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.steps.measured_step import NO_GRADIENTS, WARM_UP

@@ -20,7 +20,7 @@ from kernel_monitor.report.subject import Subject
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime.node_tracker import NodeTracker
 from kernel_monitor.store import Schema, Snapshot
-from kernel_monitor.store.shape import filled, shape
+from kernel_monitor.store.charts import filled, shape
 from kernel_monitor.views import document, layout
 from tests.browser.scenes import machine, run
 from tests.unit.pages import Page

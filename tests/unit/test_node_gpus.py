@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernel_monitor.ranks.rank_device import device_uuid
+from kernel_monitor.ranks.identity import device_uuid
 from kernel_monitor.sample.gpu.nvml import index_of
-from kernel_monitor.sample.node_gpus import NodeGpus
+from kernel_monitor.sample.node_sampler import NodeGpus
 
 from .nvml_standin import GIB, FakeGpu, nvml, pynvml
 

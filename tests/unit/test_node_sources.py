@@ -11,7 +11,7 @@ import pytest
 
 from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable, node_id, node_series, pseudonyms
-from kernel_monitor.pseudonyms import pseudonymous
+from kernel_monitor.privacy import pseudonymous
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.results import faster
 from kernel_monitor.protocol.analysis_states import OfferState
-from kernel_monitor.runtime.current_verdict import PERIOD_S
-from kernel_monitor.runtime.offers import BOUND_S, OVER_S, Offers
+from kernel_monitor.runtime.current_verdict import BOUND_S, OVER_S, PERIOD_S, Offers
 from kernel_monitor.steps.measured_step import NO_GRADIENTS, ON_DEVICE
 from kernel_monitor.store import Snapshot
 

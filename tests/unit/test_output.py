@@ -17,12 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from kernel_monitor import output, signature
+from kernel_monitor import output
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.output import check, write
+from kernel_monitor.output import check, is_recording, write
 from kernel_monitor.record import format as record_format
 from kernel_monitor.record.session_file import SessionFile
-from kernel_monitor.signature import is_recording
 
 
 def session(path: Path) -> SessionFile:
@@ -167,7 +166,7 @@ def test_a_recording_is_never_replaced_whatever_its_name(tmp_path: Path) -> None
                 attempt(tmp_path / name)
     assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
     live.close()
-    assert (signature.APPLICATION_ID, signature.SUFFIX) == (record_format.APPLICATION_ID, record_format.SUFFIX)
+    assert (output.APPLICATION_ID, output.SUFFIX) == (record_format.APPLICATION_ID, record_format.SUFFIX)
 
 
 def test_other_files_are_not_taken_for_recordings(tmp_path: Path) -> None:

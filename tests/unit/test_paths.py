@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from kernel_monitor.errors import MonitorError, SampleError
-from kernel_monitor.paths import error_text, last_part, private, searched, without
+from kernel_monitor.privacy import error_text, last_part, private, searched, without
 
 
 @pytest.mark.parametrize(

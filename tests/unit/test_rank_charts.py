@@ -11,8 +11,8 @@ from bokeh.models import ColumnDataSource, Grid
 from kernel_monitor.ranks.rank import Rank
 from kernel_monitor.report.privacy import clean, with_pseudonyms
 from kernel_monitor.store import Schema, Store
+from kernel_monitor.store.charts import filled, shape
 from kernel_monitor.store.schema import ranks_series
-from kernel_monitor.store.shape import filled, shape
 from kernel_monitor.views import document, layout
 from tests.browser.scenes import machine
 

@@ -11,7 +11,7 @@ import pytest
 from kernel_monitor.analysis.results import Advice, Cost, EpochCount, Gain
 from kernel_monitor.report.formats import money
 from kernel_monitor.report.page import SECTIONS, render
-from kernel_monitor.report.segments_section import QUANTILES, outline, stack
+from kernel_monitor.report.sections import QUANTILES, outline, stack
 from tests.unit.pages import Page
 from tests.unit.reports import ABSTAINED, GAIN, METRICS, QUIET, analysis, bump, fired, nothing, profile, segment
 from tests.unit.test_diagnose import session

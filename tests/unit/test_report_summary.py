@@ -14,14 +14,13 @@ from bokeh.palettes import Viridis256
 from PIL import Image
 
 from kernel_monitor.analysis import analyse
-from kernel_monitor.analysis.number_text import factor, figure, percent
+from kernel_monitor.analysis.changes import factor, figure, percent
 from kernel_monitor.analysis.results import Kind
 from kernel_monitor.analysis.switch_comparison import change_rows
 from kernel_monitor.report.findings import by_state, rules
 from kernel_monitor.report.page import FIRST, render
 from kernel_monitor.report.subject import Subject
-from kernel_monitor.report.summary import SAID, Answer, Line, summary
-from kernel_monitor.report.switch_picture import palette, picture
+from kernel_monitor.report.summary import SAID, Answer, Line, palette, picture, summary
 from kernel_monitor.store import LoaderInfo, Snapshot
 from tests.unit.pages import Page
 from tests.unit.reports import ABSTAINED, QUIET, analysis, fired, nothing

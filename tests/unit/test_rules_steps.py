@@ -10,7 +10,7 @@ import pytest
 
 from kernel_monitor.analysis.rules import RULES, evaluate
 from kernel_monitor.analysis.segments import segments
-from kernel_monitor.analysis.step_period import strongest
+from kernel_monitor.analysis.step_times import strongest
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.steps.measured_step import NO_GRADIENTS, PROFILED
 from kernel_monitor.store import Snapshot, Store

@@ -9,11 +9,11 @@ import pytest
 
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime.loader_tracker import LoaderTracker
-from kernel_monitor.steps.manual_steps import phase, step
+from kernel_monitor.steps.watched_loader import phase, step
 from kernel_monitor.store import Store
 
 
-@pytest.mark.parametrize("name", ["kernel_monitor.loaders", "kernel_monitor.steps.sources"])
+@pytest.mark.parametrize("name", ["kernel_monitor.loaders", "kernel_monitor.steps.watched_loader"])
 def test_a_module_that_is_being_imported_has_no_loaders_yet(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, ModuleType(name))  # what others see of it until its last line has run
     following = LoaderTracker(Store(), lambda monotonic: monotonic, lambda *_args, **_fields: None)

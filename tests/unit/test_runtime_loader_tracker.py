@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from kernel_monitor.runtime.loader_tracker import MOST_STEPS_A_SECOND, LoaderTracker
-from kernel_monitor.steps import sources
+from kernel_monitor.steps import watched_loader
 from kernel_monitor.steps.measured_step import Step
 from kernel_monitor.steps.step_meter import Meter, StepClock, Totals
 from kernel_monitor.store import Store
@@ -24,7 +24,7 @@ class Loop:
     """A source of steps under a test's control, its meter a real one."""
 
     def __init__(self, following: LoaderTracker) -> None:
-        self.source = sources.Source("train", lambda: 10, lambda: 320)
+        self.source = watched_loader.Source("train", lambda: 10, lambda: 320)
         self.meter: Meter = self.source.meter
         self.epoch = self.source.begin()
         following.look()
@@ -41,7 +41,7 @@ class Loop:
 
 @pytest.fixture(autouse=True)
 def _no_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_live", weakref.WeakValueDictionary())
+    monkeypatch.setattr(watched_loader, "_live", weakref.WeakValueDictionary())
 
 
 def following(time: Callable[[float], float | None] = lambda stamp: stamp - ZERO) -> tuple[LoaderTracker, Store]:

@@ -14,15 +14,15 @@ import pytest
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.steps import manual_steps, sources
+from kernel_monitor.steps import watched_loader
 from kernel_monitor.steps.measured_step import PHASES, Step
 from kernel_monitor.store import Snapshot
 
 
 @pytest.fixture(autouse=True)
 def _no_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_live", weakref.WeakValueDictionary())
-    monkeypatch.setattr(manual_steps._loops, "by_name", {})
+    monkeypatch.setattr(watched_loader, "_live", weakref.WeakValueDictionary())
+    monkeypatch.setattr(watched_loader._loops, "by_name", {})
 
 
 @pytest.fixture

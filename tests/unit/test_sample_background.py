@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from kernel_monitor.sample.frame_builder import Background
 from kernel_monitor.sample.probe import Probe
-from kernel_monitor.sample.slow_probes import Background
 
 from .sampler_taken import wait_for
 

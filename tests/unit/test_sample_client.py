@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kernel_monitor.sample import launch
+from kernel_monitor.sample import sampler_client
 from kernel_monitor.sample import sampler_client as client_module
 from kernel_monitor.sample.clock import SessionClock
 from kernel_monitor.sample.sampler_client import SamplerClient
@@ -188,7 +188,9 @@ def test_a_sampler_that_is_killed_is_restarted_and_the_gap_stays() -> None:
 
 def test_a_sampler_that_cannot_live_is_not_restarted_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "BACK_OFF_S", (0.01, 0.02))
-    monkeypatch.setattr(launch, "child_environment", lambda: {**os.environ, "PYTHONPATH": "", "PYTHONHOME": "/nowhere"})
+    monkeypatch.setattr(
+        sampler_client, "child_environment", lambda: {**os.environ, "PYTHONPATH": "", "PYTHONHOME": "/nowhere"}
+    )
     with running() as (client, taken):
         wait_for(lambda: taken.notices)
         assert client.restarts == 2

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.metrics import GROUPS, METRICS, matching
-from kernel_monitor.sample.host.cgroups import Groups
-from kernel_monitor.sample.host.process_limits import Container, Limits
+from kernel_monitor.sample.host.process_limits import Container, Groups, Limits
 
 PID = os.getpid()  # its cores are asked of the kernel itself
 CORES = sorted(os.sched_getaffinity(0))

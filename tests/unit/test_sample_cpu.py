@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fakehost import FakeHost, ranges
-from kernel_monitor.sample import procfs
+from kernel_monitor.sample import probe as procfs
 from kernel_monitor.sample.host import facts as host
 from kernel_monitor.sample.host.cpu import (
     FIELDS,

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from kernel_monitor.sample.gpu import gpus as gpu_module
+from kernel_monitor.sample.gpu import gpus as nvml_session
 from kernel_monitor.sample.gpu import nvml as nvml_module
-from kernel_monitor.sample.gpu import nvml_session, query_thread, xid
+from kernel_monitor.sample.gpu import nvml as query_thread
+from kernel_monitor.sample.gpu import xid
 from kernel_monitor.sample.gpu.gpus import Gpus
 from tests.unit.nvml_standin import GIB, FakeGpu, FakeMig, Machine, nvml, pynvml
 
@@ -153,7 +155,7 @@ def test_throttling_and_mig_are_told() -> None:
 
 
 def test_mig_instances_that_go_take_their_series_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernel_monitor.sample.gpu.mig.RETRY_S", 0.2)
+    monkeypatch.setattr("kernel_monitor.sample.gpu.gauges.RETRY_S", 0.2)
     gpu = FakeGpu(mig_mode=1, migs=[FakeMig(f"MIG {n}", 7 + n, GIB, 10 * GIB) for n in range(2)])
     with started([gpu, FakeGpu()]) as (probe, _):
         assert len(probe.series) == 2 * METRICS + 6

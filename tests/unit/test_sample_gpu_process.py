@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import metrics
 from benchmarks.nvml import simulated
-from kernel_monitor.sample import messages
+from kernel_monitor.sample import pipes
 from tests.unit.nvml_standin import pynvml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ class Sampler:
         self.hellos: list[dict[str, Any]] = []
         self.notices: list[dict[str, Any]] = []
         self.frames: list[tuple[float, dict[str, float]]] = []
-        self._decoder = messages.Decoder()
+        self._decoder = pipes.Decoder()
 
     def listen(self, frames: int, seconds: float = 30.0) -> None:
         """Until there are so many frames more."""
@@ -41,12 +41,12 @@ class Sampler:
         while len(self.frames) < wanted:
             assert time.monotonic() < until, f"{len(self.frames)} of {wanted} frames"
             for kind, payload in self._decoder.feed(self.process.stdout.read(65536)):
-                if kind == messages.HELLO:
-                    self.hellos.append(messages.decode_json(payload))
-                elif kind == messages.NOTICE:
-                    self.notices.append(messages.decode_json(payload))
+                if kind == pipes.HELLO:
+                    self.hellos.append(pipes.decode_json(payload))
+                elif kind == pipes.NOTICE:
+                    self.notices.append(pipes.decode_json(payload))
                 else:
-                    frame = messages.decode_frame(payload)
+                    frame = pipes.decode_frame(payload)
                     names = [series["name"] for series in self.hellos[-1]["series"]]
                     self.frames.append((frame.monotonic, dict(zip(names, frame.values, strict=True))))
 

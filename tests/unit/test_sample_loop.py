@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from benchmarks.fakehost import FakeHost
-from kernel_monitor.sample import messages as wire
+from kernel_monitor.sample import pipes as wire
 from kernel_monitor.sample.clock import SessionClock
 from kernel_monitor.sample.loop import Loop, Notices
 from kernel_monitor.sample.pipes import Input, Output

@@ -16,11 +16,10 @@ import pytest
 
 from benchmarks.metrics import GROUPS, METRICS, matching
 from kernel_monitor import os_process as process
-from kernel_monitor.sample import procfs
+from kernel_monitor.sample import probe as procfs
 from kernel_monitor.sample.host import facts as host
-from kernel_monitor.sample.host.load import Load, Memory, Pressure
+from kernel_monitor.sample.host.load import Disk, Load, Memory, Network, Pressure
 from kernel_monitor.sample.host.process_limits import Container, Limits
-from kernel_monitor.sample.host.traffic import Disk, Network
 from kernel_monitor.sample.probe import Probe, Rates
 
 

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.metrics import GROUPS
-from kernel_monitor.sample import messages as wire
+from kernel_monitor.sample import pipes as wire
 from kernel_monitor.sample.pipes import Output
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from kernel_monitor.analysis.frames import Frames
 from kernel_monitor.analysis.results import Segment, Statistic
 from kernel_monitor.analysis.rules import evaluate
 from kernel_monitor.analysis.segments import segments
-from kernel_monitor.analysis.statistics import quantiles
+from kernel_monitor.analysis.step_times import quantiles
 from kernel_monitor.steps.measured_step import ON_DEVICE, PROFILED
 from kernel_monitor.store import Snapshot, Store
 

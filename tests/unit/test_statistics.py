@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis.statistics import BINS, distance, histogram, quantiles
+from kernel_monitor.analysis.step_times import BINS, distance, histogram, quantiles
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 50, 999])

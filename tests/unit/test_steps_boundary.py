@@ -11,7 +11,7 @@ import pytest
 from kernel_monitor.steps import boundary, step, watch_loader
 from kernel_monitor.steps.boundary import BoundaryInfo, at_boundary
 from kernel_monitor.steps.measured_step import PROFILED, Step
-from kernel_monitor.steps.sources import live
+from kernel_monitor.steps.watched_loader import live
 
 
 def identity(name: str) -> str:

@@ -29,7 +29,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     found, book = Device(), thread_phases()
     monkeypatch.setattr("kernel_monitor.steps.phases.monotonic", lambda: found.now)
     monkeypatch.setattr(time, "monotonic", lambda: found.now)
-    monkeypatch.setattr("kernel_monitor.steps.manual_steps._cuda_in_use", lambda: False)
+    monkeypatch.setattr("kernel_monitor.steps.watched_loader._cuda_in_use", lambda: False)
     before = book.trails
     clockwork.use(found)
     book.on_device, book.trails, book.used = True, [], True

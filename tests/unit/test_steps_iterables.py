@@ -19,8 +19,7 @@ from torchvision.transforms.functional import pil_to_tensor
 import kernel_monitor
 from kernel_monitor import switchable, watch_loader
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.steps.sources import Source, live
-from kernel_monitor.steps.watched_loader import count
+from kernel_monitor.steps.watched_loader import Source, count, live
 
 
 def source(name: str) -> Source:

@@ -22,7 +22,7 @@ import torch
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.steps import watch, watch_loader
 from kernel_monitor.steps.phases import BACKWARD, FORWARD, OPTIMIZER, watched
-from kernel_monitor.steps.sources import live
+from kernel_monitor.steps.watched_loader import live
 
 from .burning import BURN, Model, Slow, as_before, close, over, spent, x
 
@@ -201,7 +201,7 @@ FORKED = """
 import os, sys, torch
 from kernel_monitor.steps import phase, step, watch, watch_loader
 from kernel_monitor.steps.phases import thread_phases, watched
-from kernel_monitor.steps.sources import live
+from kernel_monitor.steps.watched_loader import live
 
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

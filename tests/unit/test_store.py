@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_monitor.store import LoaderInfo, Schema, Series, Store
-from kernel_monitor.store.ring import Ring
+from kernel_monitor.store.store import Ring
 
 HELLO: dict[str, Any] = {
     "interval": 0.1,

@@ -15,8 +15,7 @@ from kernel_monitor import watch_loader
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime.settings import Settings
-from kernel_monitor.steps.manual_steps import step
-from kernel_monitor.steps.sources import live
+from kernel_monitor.steps.watched_loader import live, step
 from kernel_monitor.text import NAME_LETTERS, given, line, shown, shown_in
 
 BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.analysis.live_segment import live_verdict
+from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.diagnosis.trials import Trial, diagnosis
 from kernel_monitor.store import Snapshot

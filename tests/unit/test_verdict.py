@@ -10,8 +10,7 @@ import pytest
 from kernel_monitor.analysis.advice import next_step
 from kernel_monitor.analysis.decision import decide
 from kernel_monitor.analysis.results import Segment, Statistic, prose
-from kernel_monitor.analysis.statistics import quantiles
-from kernel_monitor.analysis.step_times import of_steps, shares
+from kernel_monitor.analysis.step_times import of_steps, quantiles, shares
 from kernel_monitor.analysis.verdict import verdict
 from kernel_monitor.steps.measured_step import ON_DEVICE, PROFILED, WARM_UP
 from kernel_monitor.store.steps import STEP

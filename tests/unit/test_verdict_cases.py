@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernel_monitor.analysis.results import Segment, Statistic
-from kernel_monitor.analysis.statistics import quantiles
-from kernel_monitor.analysis.step_times import of_steps
+from kernel_monitor.analysis.step_times import of_steps, quantiles
 from kernel_monitor.analysis.verdict import verdict
 from kernel_monitor.steps.measured_step import PHASES
 

@@ -12,7 +12,7 @@ from bokeh.models import ColumnDataSource, HoverTool, Plot
 from kernel_monitor.store.charts import CHART_IDS
 from kernel_monitor.store.schema import Gpu
 from kernel_monitor.views import document, layout
-from kernel_monitor.views.host_charts import grouped
+from kernel_monitor.views.hardware_charts import grouped
 from tests.browser.scenes import GB, machine
 from tests.unit.test_views import every, grids, models, plots, tags, words
 

@@ -23,10 +23,10 @@ from kernel_monitor.diagnosis.diagnosis_run import DiagnosisRun
 from kernel_monitor.diagnosis.trials import Trial, diagnosis
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.protocol.message_types import FRAME
+from kernel_monitor.ranks.descendants import RankCommand
 from kernel_monitor.ranks.rank import Rank
-from kernel_monitor.ranks.rank_command import RankCommand
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.runtime.alone_run import question
+from kernel_monitor.runtime.rank_commands import question
 
 from .test_wire import ask, golden, images, request, shape
 
@@ -187,7 +187,7 @@ def test_a_page_finds_the_names_of_the_model() -> None:
 
 def test_how_far_a_diagnosis_is_has_the_golden_form(tmp_path: Path) -> None:
     loader = images(tmp_path, 4)
-    state = DiagnosisRun(loader, Monitor().diagnosis.stage, seconds=8.0, confirmed=False).state  # never started
+    state = DiagnosisRun(loader, Monitor().diagnosis.context, seconds=8.0, confirmed=False).state  # never started
     _, made, _ = golden("analysis")
     assert shape(state) == shape(made["diagnosing"])
     json.dumps(state, allow_nan=False)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernel_monitor.control import Control
 from kernel_monitor.protocol.message_types import PROTOCOL
-from kernel_monitor.requests.control import Control
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.stream import page_messages as wire
+from kernel_monitor.stream import hub as wire
 
 DEEP: Any = []
 for _ in range(sys.getrecursionlimit() + 100):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kernel_monitor.sample import messages
+from kernel_monitor.sample import pipes
 from kernel_monitor.sample.loop import RECORDED
 
 GOLDEN = Path(__file__).parent / "sampler"
@@ -29,17 +29,17 @@ def told(lines: bytes, until_interval: float) -> tuple[list[dict[str, Any]], lis
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(lines)
-        decoder = messages.Decoder()
+        decoder = pipes.Decoder()
         hellos: list[dict[str, Any]] = []
         notices: list[dict[str, Any]] = []
         frames, until = 0, time.monotonic() + 20
         while frames < 3:
             assert time.monotonic() < until
             for kind, payload in decoder.feed(os.read(process.stdout.fileno(), 1 << 16)):
-                if kind == messages.FRAME:
+                if kind == pipes.FRAME:
                     frames += hellos[-1]["interval"] == until_interval
                 else:
-                    (hellos if kind == messages.HELLO else notices).append(messages.decode_json(payload))
+                    (hellos if kind == pipes.HELLO else notices).append(pipes.decode_json(payload))
         process.stdin.close()
         assert process.wait(5) == 0
     return hellos, notices

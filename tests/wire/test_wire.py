@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernel_monitor.control import Control, complete
 from kernel_monitor.errors import BackendUnavailable
 from kernel_monitor.protocol.message_types import FRAME, GLANCE, NOTICE, PROTOCOL, REPLY, REQUEST
-from kernel_monitor.requests.control import Control, complete
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.steps.sources import Source
+from kernel_monitor.steps.watched_loader import Source
 from kernel_monitor.store import Rows, Schema
-from kernel_monitor.stream import page_messages as wire
+from kernel_monitor.stream import hub as wire
 
 from .schema import schema, validate
 

@@ -12,36 +12,12 @@ from ...store import Snapshot
 from ..decision import Decision
 from ..frames import Frames
 from ..results import Finding, Segment
-from . import (
-    empty_epochs,
-    gpu_use,
-    host_contention,
-    loader_processes,
-    memory_growth,
-    rank_shares,
-    slow_ranks,
-    step_patterns,
-    whole_session,
-)
+from . import gpu, host, loop, ranks, whole_session
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing
 
 __all__ = ["RULES", "Parameter", "Rule", "evaluate", "warnings", "with_verdict"]
 
-RULES: dict[str, Rule] = {
-    rule.id: rule
-    for family in (
-        gpu_use,
-        loader_processes,
-        host_contention,
-        step_patterns,
-        empty_epochs,
-        memory_growth,
-        whole_session,
-        slow_ranks,
-        rank_shares,
-    )
-    for rule in family.RULES
-}
+RULES: dict[str, Rule] = {rule.id: rule for family in (gpu, host, loop, whole_session, ranks) for rule in family.RULES}
 """Every rule by its id."""
 
 
@@ -79,7 +55,7 @@ def evaluate(
 
 
 def with_verdict(findings: Sequence[Finding], segment: str | None) -> tuple[Finding, ...]:
-    """What fired of the rules that stand with the verdict on a segment (its key), and of the session."""
+    """Return what fired of the rules that stand with the verdict on a segment (its key), and of the session."""
     ids = {rule.id for rule in RULES.values() if rule.with_verdict}
     fired = [finding for finding in findings if finding.state == "fired" and finding.rule in ids]
     return tuple(finding for finding in fired if finding.segment in (None, segment))

@@ -34,7 +34,7 @@ def require(what: str, count: int, least: float, samples: int = 0) -> None:
 
 @dataclass(frozen=True)
 class Session:
-    """What the rules look at."""
+    """The session as rules read it."""
 
     snapshot: Snapshot  # the session
     frames: Frames  # its rows and steps
@@ -44,7 +44,7 @@ class Session:
     decisions: Mapping[str, Decision] = field(default_factory=dict)
 
     def decision(self, segment: Segment) -> Decision:
-        """What is decided of the segment's loader."""
+        """Return what is decided of the segment's loader."""
         return self.decisions.get(segment.key) or Decision(segment)
 
     def rows(self, segment: Segment) -> Places:

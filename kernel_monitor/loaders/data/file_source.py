@@ -17,16 +17,14 @@ from torchvision.datasets.folder import pil_loader
 from ...errors import TransformNotTranslatable
 from ...text import cause
 from ..attributes import attributes
-from ..dry_run.calls import IN_MEMORY
-from ..dry_run.opened import as_opened
-from ..dry_run.openers import PIL
-from ..dry_run.own_dataset import PATIENCE_S, OwnDataset, Reading, spread, unexamined
 from ..plan import shown_key
 from ..random_streams import Streams
 from ..transforms.chain import flatten
-from .dataset_copy import snapshot
+from .calls import IN_MEMORY, PIL, as_opened
+from .fingerprint import snapshot
 from .image_files import MODES, data_of, open_content, open_data, open_file, path_of
 from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, part_of, parts, plain
+from .own_dataset import PATIENCE_S, OwnDataset, Reading, spread, unexamined
 from .sent_files import SentRow
 
 ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
@@ -109,7 +107,10 @@ class FileSource:
             return []
 
     def held(self) -> list[Any]:
-        """What the data sets that DALI reads by their own code hold in their attributes; compared as `glance` is."""
+        """Return what the data sets that DALI reads by their own code hold in their attributes.
+
+        Compared as `glance` is.
+        """
         return [value for own in self._owns if own.learnt is not None for value in attributes(own.dataset).values()]
 
     def _glanced(self) -> list[Any]:
@@ -132,7 +133,7 @@ class FileSource:
 
     @property
     def transform(self) -> Any:
-        """What is applied to every image; raises `TransformNotTranslatable` if a ConcatDataset's parts differ in it."""
+        """The transform of every image; raises `TransformNotTranslatable` if a ConcatDataset's parts differ in it."""
         transforms = [transform for transform, _ in self.all_transforms]
         if any(transform is not transforms[0] for transform in transforms):
             raise TransformNotTranslatable(
@@ -206,12 +207,12 @@ class FileSource:
 
     @property
     def kind(self) -> str:
-        """Of the images that the transform is given: "pil" or "tensor"."""
+        """The kind of the images that the transform is given: "pil" or "tensor"."""
         kinds = [own.kind for own in self._owns]
         return kinds[0] if kinds and len(kinds) == len(list(parts(self.dataset))) else PIL
 
     def own(self, part: Any) -> OwnDataset:
-        """What is known of a part with a `__getitem__` of its own."""
+        """Return what is known of a part with a `__getitem__` of its own."""
         for own in self._owns:
             if own.dataset is part:
                 return own
@@ -230,7 +231,7 @@ class FileSource:
             self.ask()
 
     def failing(self) -> str | None:
-        """Why dry runs are given up, a sentence: too many samples could not be read; None where that is not so."""
+        """Return why dry runs are given up (too many samples could not be read), a sentence; else None."""
         return self.obstacle if [own for own in self._owns if own.give_up()] else None
 
     def ask(self) -> None:
@@ -425,7 +426,7 @@ def _unknown_parts(dataset: Any) -> list[Any]:
 
 
 def _keys_of_parts(view: Any, keys: Sequence[Any] | None) -> dict[int, list[Any]]:
-    """What each data set at the bottom is asked for, by its id, where a Subset or the sampler says so."""
+    """Return what each data set at the bottom is asked for, by its id, where a Subset or the sampler says so."""
     getitem = getattr(type(view), "__getitem__", None)
     if getitem is Subset.__getitem__:
         places = spread(range(len(view.indices)), ASKED_OWN) if keys is None else keys
@@ -468,5 +469,5 @@ def _files(view: Any) -> int:
 
 
 def same(a: list[Any], b: list[Any]) -> bool:
-    """Whether two lists hold the same objects."""
+    """Return whether two lists hold the same objects."""
     return len(a) == len(b) and all(map(operator.is_, a, b))

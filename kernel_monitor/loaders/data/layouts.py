@@ -62,7 +62,7 @@ def _standard(dataset: Any) -> tuple[Any, Any]:
 
 
 def _is_joint(dataset: Any) -> bool:
-    """Whether it has a transform of image and target that is not made of one for each."""
+    """Return whether it has a transform of image and target that is not made of one for each."""
     return dataset.transforms is not None and type(dataset.transforms) is not StandardTransform
 
 
@@ -220,7 +220,7 @@ LAYOUTS: dict[Any, Layout] = {
 
 
 def plain(opener: Opener) -> bool:
-    """Whether a function opens images as RGB with Pillow, as torchvision does."""
+    """Return whether a function opens images as RGB with Pillow, as torchvision does."""
     return opener is pil_loader or (opener is default_loader and get_image_backend() == "PIL")
 
 
@@ -256,7 +256,7 @@ PROTOCOL = Layout(
 
 
 def layout_of(part: Any) -> Layout | None:
-    """How a data set keeps its files; None where only its own `__getitem__` knows."""
+    """Return how a data set keeps its files; None where only its own `__getitem__` knows."""
     if hasattr(type(part), "image_file"):
         return PROTOCOL
     layout = LAYOUTS.get(getattr(type(part), "__getitem__", None))
@@ -277,7 +277,7 @@ def parts(view: Any) -> Iterator[tuple[Any, Layout | None]]:
 
 
 def part_of(view: Any, index: Any) -> tuple[int, Any]:
-    """Which part of a ConcatDataset an index falls into, and where in it; as `ConcatDataset.__getitem__`."""
+    """Return which part of a ConcatDataset an index falls into, and where in it; as `ConcatDataset.__getitem__`."""
     if index < 0:
         if -index > len(view):
             raise ValueError("absolute value of index should not exceed dataset length")
@@ -289,7 +289,10 @@ def part_of(view: Any, index: Any) -> tuple[int, Any]:
 
 
 def gives_batches(dataset: Any) -> bool:
-    """Whether samples come by a `__getitems__` of somebody's own, a whole batch at once; a ConcatDataset has none."""
+    """Return whether samples come by a `__getitems__` of somebody's own, a whole batch at once.
+
+    A ConcatDataset has none.
+    """
     while getattr(type(dataset), "__getitems__", None) is Subset.__getitems__:
         dataset = dataset.dataset
     return layout_of(dataset) is None and bool(getattr(dataset, "__getitems__", None))

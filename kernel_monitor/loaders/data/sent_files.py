@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..dry_run.own_dataset import Reading
+from .own_dataset import Reading
 
 
 class SentRow(NamedTuple):

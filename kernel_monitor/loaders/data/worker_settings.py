@@ -12,7 +12,7 @@ from PIL import Image, ImageFile
 
 @dataclass(frozen=True)
 class Inherited:
-    """What decides how a sample comes out and is kept in modules, not in the data set."""
+    """Settings that influence samples and are kept in modules, not in the data set."""
 
     dtype: torch.dtype  # torch's default type of floats
     image_backend: str  # of torchvision

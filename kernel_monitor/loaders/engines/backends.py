@@ -14,17 +14,15 @@ from ...errors import BackendUnavailable, MonitorError
 from ...integrations import ray_cluster
 from ...os_process import usable_cores
 from ..remote.nodes import NAME as RAY
-from ..transforms.ops.colour import Jitter
+from ..transforms.colour import Jitter
 from ..transforms.program import Program
 from ..transforms.translate import share
 from .dali_batch import Batches, Work
 from .dali_engine import DEPTH as DALI_DEPTH
 from .dali_engine import DaliEngine
-from .dali_graph import Translated
-from .engine import Engine
-from .own_pipeline import OwnPipeline
+from .dali_graph import OwnPipeline, Translated
+from .engine import Engine, Setting, gpu, rest_in_workers
 from .rest_engine import Packing, RestEngine
-from .setting import Setting, gpu, rest_in_workers
 from .synthetic import CONFIRM, SyntheticEngine
 from .synthetic import NAME as SYNTHETIC
 from .torch_engine import CAN_OFFER, NAME, InlineEngine, WorkersEngine
@@ -117,7 +115,7 @@ def _no_dali_cpu(setting: Setting) -> str | None:
 
 
 def _too_few_cores(setting: Setting) -> str | None:
-    """Why DALI would have no cores of its own beside the loader's workers; None if it would."""
+    """Return why DALI would have no cores of its own beside the loader's workers; None if it would."""
     cores, workers = usable_cores(), setting.workers
     threads = min(cores, workers)
     needed = workers + threads + 1
@@ -165,7 +163,7 @@ def _no_gpu(setting: Setting) -> str | None:
 
 
 def _cuda_obstacle() -> str:
-    """Why torch cannot use a GPU, as NVML or torch report it."""
+    """Return why torch cannot use a GPU, as NVML or torch report it."""
     import pynvml
 
     try:
@@ -205,7 +203,7 @@ def _no_ray(setting: Setting) -> str | None:
             return None
     except MonitorError as error:
         return str(error)
-    from .by_value import why_not_remote
+    from .worker_pickle import why_not_remote
 
     cause = why_not_remote((setting.keyed, setting.wrapped.collate_fn, setting.wrapped.worker_init_fn))
     return None if cause is None else f"The data set cannot be sent to other machines: {cause}."

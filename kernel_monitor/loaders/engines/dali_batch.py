@@ -22,18 +22,16 @@ from torch.utils.dlpack import from_dlpack
 from torchvision import tv_tensors
 
 from ...errors import MonitorError
-from ..data.fetched import BadSample
+from ..data.calls import ARRAY, TENSOR
 from ..data.file_check import Facts, FileTable, look_bytes
 from ..data.file_source import Located
-from ..data.keyed_dataset import KeyedCollate, KeyedDataset, collate_seed
-from ..dry_run.openers import ARRAY, TENSOR
-from ..dry_run.structure import Place, put
+from ..data.keyed_dataset import BadSample, KeyedCollate, KeyedDataset, collate_seed
+from ..data.structure import Place, put
 from ..plan import Fallback, Skipped, Slot
 from ..transforms.inject import as_kind
 from . import torch_engine
-from .dali_graph import Rows, Translated, feed
+from .dali_graph import OwnPipeline, Rows, Translated, feed, refused
 from .engine import Delivery, EngineFailed
-from .own_pipeline import OwnPipeline, refused
 
 _MIXED = Facts(0, 0, "the data set gives some files as paths and some as bytes")
 
@@ -170,7 +168,7 @@ class Batches:
         self._files.close()
 
     def _batch(self, issued: Issued, images: Images | None, samples: dict[int, Any], kept: list[int]) -> Any:
-        """What the user's loop receives, of the rows in `kept`; `samples` are those of the torchvision path."""
+        """Return what the user's loop receives, of the rows in `kept`; `samples` are those of the torchvision path."""
         default = self._collate.collate is default_collate
         pieces = {row: self.keyed.piece(issued.slot, row, issued.located[row]) for row in kept if row not in samples}
         like = self._like(issued) if isinstance(images, torch.Tensor) else None
@@ -262,7 +260,7 @@ class Batches:
 
 
 def _common_places(pieces: dict[int, Any], samples: dict[int, Any]) -> list[Place] | None:
-    """Where the image stands in all samples of a batch; None where that is not one place, or holds no tensor."""
+    """Return where the image stands in all samples of a batch; None where that is not one place, or holds no tensor."""
     found = [piece.places for piece in pieces.values()]
     if not found or any(places != found[0] for places in found):
         return None if pieces or not samples else [(0,)]
@@ -273,7 +271,7 @@ def _common_places(pieces: dict[int, Any], samples: dict[int, Any]) -> list[Plac
 
 
 def _at(sample: Any, place: Place) -> Any:
-    """What stands at a place of a sample; None where there is no such place."""
+    """Return what stands at a place of a sample; None where there is no such place."""
     try:
         for key in place:
             sample = getattr(sample, key) if dataclasses.is_dataclass(sample) else sample[key]

@@ -210,7 +210,7 @@ class WorkerContext(context.ForkServerContext):
 
 
 def _surroundings(process_obj: Any) -> dict[str, Any]:
-    """What a forked process takes over from its parent, and may have changed since the server was made."""
+    """Return what a forked process takes over from its parent, and may have changed since the server was made."""
     return {
         "name": process_obj._name,
         "authkey": bytes(process.current_process().authkey),

@@ -22,7 +22,7 @@ _uses: set[object] = set()  # pipelines that are being built or asked for a batc
 
 
 def ending() -> bool:
-    """Whether Python ends: its `atexit` functions run or have run."""
+    """Return whether Python ends: its `atexit` functions run or have run."""
     return _ending.is_set()
 
 

@@ -14,27 +14,28 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ...errors import MonitorError
 from ...integrations import ray_cluster
 from ...protocol.states import RemoteLimits
-from ..data.fetched import BadSample, Fetched
 from ..data.file_check import FileTable
 from ..data.file_source import FileSource
 from ..data.fingerprint import fingerprint
-from ..data.keyed_dataset import KeyedCollate, KeyedDataset, KeyedInit
+from ..data.keyed_dataset import BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
+from ..data.own_dataset import DEVIATING, LEAST_READ
 from ..data.worker_settings import Inherited
-from ..dry_run.own_dataset import DEVIATING, LEAST_READ
 from ..plan import Slot
-from ..remote.dispatch import MOST
 from ..remote.driver_process import DriverProcess
-from ..remote.node_files import PROBES, Sending, probes
+from ..remote.node_worker import PROBES, Sending, probes
 from ..remote.nodes import NAME, RayNode
-from .by_value import for_other_machines
+from ..remote.pool import MOST
 from .engine import Delivery, EngineFailed, Pull
 from .torch_engine import PREFETCH, answer
+from .worker_pickle import for_other_machines
 
 _RUNS = itertools.count(1)  # so that no answer for one run can pass for another's
 
 
 def packed(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> bytes:
-    """What a worker needs, by value where it is defined in the notebook; in the order that `NodeWorker.load` expects.
+    """Return what a worker needs, by value where it is defined in the notebook.
+
+    In the order that `NodeWorker.load` expects.
 
     Raises:
         Exception: the user's objects cannot be pickled.
@@ -163,7 +164,7 @@ class RayEngine:
             driver.close()
 
     def _sent_with(self, slot: Slot) -> tuple[bytes, tuple[str, ...]]:
-        """What a worker needs that does not see the files, and the files whose contents it then gets."""
+        """Return what a worker needs that does not see the files, and the files whose contents it then gets."""
         try:
             rows = self._keyed.to_send(slot, self._files)
             self._rows += len(rows)
@@ -199,7 +200,7 @@ class RayEngine:
 
 
 def _sending(source: FileSource) -> Sending:
-    """Which nodes get the files' contents, as it was configured and as the data set allows.
+    """Return which nodes get the files' contents, as it was configured and as the data set allows.
 
     Raises:
         MonitorError: they must, and cannot.

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader
 
-from ..data.decoded import Decoded
 from ..data.fingerprint import fingerprint
+from ..data.image_files import Decoded
 from ..data.keyed_dataset import KeyedDataset
 from ..data.worker_settings import Inherited
 from ..plan import Fallback, Slot

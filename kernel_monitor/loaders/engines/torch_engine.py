@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ..data.fetched import Fetched
 from ..data.fingerprint import fingerprint
-from ..data.keyed_dataset import GREETING, KeyedCollate, KeyedDataset, KeyedInit
+from ..data.keyed_dataset import GREETING, Fetched, KeyedCollate, KeyedDataset, KeyedInit
 from ..data.worker_settings import InheritingInit
 from ..plan import Slot, mark_plain
 from . import worker_start
@@ -170,7 +169,7 @@ class WorkersEngine:
             self.start(lambda: None)
 
     def outdated(self, dataset: Any, *, shared: bool) -> bool:
-        """Whether an epoch that begins now needs new workers.
+        """Return whether an epoch that begins now needs new workers.
 
         If `shared`, another iteration uses the workers, which then stay unless the data set has changed.
         """
@@ -246,9 +245,9 @@ class WorkersEngine:
                 raise NoWorkers(way.obstacle)
             context, init = WorkerContext(), InheritingInit(init)
             if way.by_value:
-                from . import by_value  # cloudpickle may be missing
+                from . import worker_pickle  # cloudpickle may be missing
 
-                keyed, collate, init = by_value.parts(keyed, collate, init)
+                keyed, collate, init = worker_pickle.parts(keyed, collate, init)
         return DataLoader(
             keyed,
             batch_sampler=self._sampler,  # type: ignore[arg-type]
@@ -272,7 +271,7 @@ class WorkersEngine:
         return generator or torch.Generator().manual_seed((torch.initial_seed() + next(_starts)) & MOST_SEED)
 
     def _alive(self) -> bool:
-        """Whether all workers live: a notebook's interrupt reaches them too, and ends them."""
+        """Return whether all workers live: a notebook's interrupt reaches them too, and ends them."""
         return all(worker.is_alive() for worker in self._processes)
 
     def pump(self, most: int | None = None) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from ..data.keyed_dataset import KeyedDataset
 from . import fork_server, process_end
 from .fork_server import NoWorkers
-from .trial_pickler import Trial, pickled
+from .worker_pickle import Trial, pickled
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def before_dali() -> None:
     """
     if dali_runs() or fork_server.server() is not None or "fork" not in multiprocessing.get_all_start_methods():
         return
-    from .by_value import unpicklable
+    from .worker_pickle import unpicklable
 
     sent = [what_is_sent(keyed, wrapped) for keyed, wrapped in _living()]
     try:
@@ -51,7 +51,7 @@ def before_dali() -> None:
 
 
 def ready_for_dali() -> bool:
-    """Whether DALI may start threads in this process now."""
+    """Return whether DALI may start threads in this process now."""
     return dali_runs() or fork_server.server() is not None or not _forks_by_default()
 
 
@@ -63,12 +63,12 @@ def note_dali() -> None:
 
 
 def dali_runs() -> bool:
-    """Whether a DALI pipeline was built in this process."""
+    """Return whether a DALI pipeline was built in this process."""
     return _dali_runs.is_set()
 
 
 def forks(wrapped: DataLoader[Any]) -> bool:
-    """Whether a DataLoader makes its workers by a fork of this process."""
+    """Return whether a DataLoader makes its workers by a fork of this process."""
     return _forks(wrapped.multiprocessing_context or multiprocessing)
 
 
@@ -88,7 +88,7 @@ def _living() -> list[tuple[KeyedDataset, DataLoader[Any]]]:
 
 
 def what_is_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> tuple[Any, ...]:
-    """What a worker of a loader is given."""
+    """Return what a worker of a loader is given."""
     return keyed, wrapped.collate_fn, wrapped.worker_init_fn
 
 
@@ -100,7 +100,7 @@ class Way(NamedTuple):
 
 
 def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
-    """How workers get the data set as it is now. Of its long lists only the beginning is pickled."""
+    """Return how workers get the data set as it is now. Of its long lists only the beginning is pickled."""
     sent = what_is_sent(keyed, wrapped)
     if _goes_plainly(sent):
         return Way(None)
@@ -108,7 +108,7 @@ def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
         return Way(
             f"{NO_WORKERS}, as cloudpickle is missing, which sends the data set to them; pip install cloudpickle"
         )
-    from .by_value import ValueTrial
+    from .worker_pickle import ValueTrial
 
     trial = ValueTrial(io.BytesIO())
     try:
@@ -125,7 +125,7 @@ def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
 
 
 def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
-    """Why a worker that is started once DALI runs cannot get the data set, a sentence; None if it can.
+    """Return why a worker that is started once DALI runs cannot get the data set, a sentence; None if it can.
 
     As long as the fork server is not there, it will inherit what cannot be pickled.
     """
@@ -136,7 +136,7 @@ def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
 
 
 def _goes_plainly(sent: Any) -> bool:
-    """Whether multiprocessing can send something by itself, with nothing of the script or of the notebook in it."""
+    """Return whether multiprocessing can send something by itself, and nothing of it is from a script or notebook."""
     try:
         data = pickled(Trial, sent)
     except Exception:  # of a lambda, a closure; whatever the user's own classes raise

@@ -74,11 +74,9 @@ def end(channel: Channel, why: str) -> None:
 
 async def serve(channel: Channel, parent: int) -> None:
     """Join, answer commands, look after the nodes; returns when the kernel closes."""
-    from kernel_monitor.loaders.remote.cluster_watch import ClusterWatch
-    from kernel_monitor.loaders.remote.dispatch import Dispatch
-    from kernel_monitor.loaders.remote.node_files import Work
-    from kernel_monitor.loaders.remote.node_watch import NodeWatch
-    from kernel_monitor.loaders.remote.pool import Pool
+    from kernel_monitor.loaders.remote.node_watch import ClusterWatch, NodeWatch
+    from kernel_monitor.loaders.remote.node_worker import Work
+    from kernel_monitor.loaders.remote.pool import Dispatch, Pool
 
     commands: asyncio.Queue[tuple[Any, ...] | None] = asyncio.Queue()
     threading.Thread(target=_read, args=(channel, commands, asyncio.get_running_loop()), daemon=True).start()

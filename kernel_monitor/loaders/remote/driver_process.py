@@ -18,14 +18,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from ...errors import MonitorError
-from ..data.fetched import INDEX_BYTES, Fetched
+from ..data.keyed_dataset import INDEX_BYTES, Fetched
 from ..plan import Slot
 from .channel import Channel
-from .limits import PassedOn
-from .node_files import Probe, Sending
 from .node_rows import NodeRows
-from .node_worker import Place, versions
-from .nodes import RayNode
+from .node_worker import Place, Probe, Sending, versions
+from .nodes import PassedOn, RayNode
 from .packing import unpack
 
 ENDS_WITHIN = 10.0  # s, for the process after its pipe was closed; then it is killed
@@ -37,7 +35,7 @@ LOG_BYTES = 1 << 16  # that are searched for the last words
 
 
 class Answer(NamedTuple):
-    """What came back for a slot."""
+    """The answer to a slot."""
 
     run: int  # run, number: of the slot
     number: int
@@ -150,7 +148,7 @@ class DriverProcess:
         if slot.keys is None:
             data = pickle.dumps(slot, protocol=5)
         else:
-            from ..engines.by_value import for_other_machines
+            from ..engines.worker_pickle import for_other_machines
 
             data = for_other_machines(slot)
         self._outbox.put((("slot", run, slot.number, data, rows, paths), []))

@@ -5,13 +5,18 @@ Imported in the driver process too, where there is no torch: it is imported wher
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
+import stat
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 COMPARED = ("torch", "torchvision", "numpy", "pillow")
 """What the pixels of a batch depend on."""
@@ -19,7 +24,7 @@ COMPARED = ("torch", "torchvision", "numpy", "pillow")
 
 @dataclass(frozen=True)
 class Place:
-    """What a worker needs to find what the kernel finds."""
+    """The working directory and the import path that a worker needs."""
 
     versions: dict[str, str]  # of the kernel, by `versions`
     paths: tuple[str, ...]  # where the kernel looks for modules
@@ -69,8 +74,6 @@ class NodeWorker:
         differs = self._differs()
         sees_files = True
         if differs is None:
-            from .node_files import sees
-
             sees_files = sees(self._place.probes)
             if Path(self._place.folder).is_dir():
                 os.chdir(self._place.folder)
@@ -153,3 +156,84 @@ def _shared_memory() -> int | None:
     except (AttributeError, OSError):
         return None
     return found.f_frsize * found.f_blocks
+
+
+# ---- Whether a node sees the data set's files, and their contents for one that does not.
+
+PROBES = 4  # files of the data set that a node is asked for
+PROBED = 1 << 20  # bytes of each that are compared
+IRREGULAR = "not a regular file"
+
+
+class Probe(NamedTuple):
+    """A file as the kernel sees it."""
+
+    path: str  # from the root
+    size: int  # bytes
+    digest: bytes  # of its first `PROBED` bytes
+
+
+@dataclass(frozen=True)
+class Work:
+    """One slot for a worker."""
+
+    slot: bytes  # pickled
+    rows: bytes | None = None  # what a worker needs that does not see the files, pickled; None: it cannot take the slot
+    paths: tuple[str, ...] = ()  # of the files whose contents it then gets
+
+
+class Sending(NamedTuple):
+    """Which nodes get the files' contents with each batch."""
+
+    always: bool  # whether all of them; else those that do not see the files
+    refusal: str | None  # why none does, with the remedy; None where that is not so
+
+
+def probes(paths: Iterable[str]) -> tuple[Probe, ...]:
+    """Describe files; those that cannot be read are left out."""
+    found = []
+    for path in paths:
+        try:
+            found.append(_probe(path))
+        except OSError:
+            continue  # the loop meets it, if it gets there
+    return tuple(found)
+
+
+def sees(wanted: Sequence[tuple[str, int, bytes]]) -> bool:
+    """Return whether this machine has all these files, given as the fields of a `Probe`, with the same content."""
+    try:
+        return all(_probe(path) == (path, size, digest) for path, size, digest in wanted)
+    except OSError:
+        return False
+
+
+def _probe(path: str) -> Probe:
+    with open(path, "rb", opener=_at_once) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(IRREGULAR)
+        return Probe(path, status.st_size, hashlib.blake2b(file.read(PROBED), digest_size=16).digest())
+
+
+def read_files(paths: Sequence[str]) -> list[Any]:
+    """The contents of files, uint8[bytes] each.
+
+    In the place of one that cannot be read: the system's number of the error, None where there is none, and its text.
+    """
+    return [_content(path) for path in paths]
+
+
+def _content(path: str) -> Any:
+    try:
+        with open(path, "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None, IRREGULAR
+            return np.frombuffer(file.read(), np.uint8)
+    except OSError as error:
+        return error.errno, error.strerror or type(error).__name__
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file; if it is a named pipe, without waiting for a writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -50,7 +50,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but numbers in this process's memory."""
+    """Return whether a tensor is nothing but numbers in this process's memory."""
     plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
     return plain and not tensor.is_conj() and not tensor.is_neg() and tensor.is_leaf and not tensor.__dict__
 

@@ -2,37 +2,109 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numpy as np
+import torch
+from torch.utils.data import DataLoader
 
+from ...errors import Refused
 from ...steps.step_meter import Meter, StepClock
-from ..data.fetched import is_fault
+from ..data.keyed_dataset import is_fault
 from ..dataset_changes import DatasetChanges
-from ..engines import process_end
+from ..engines import process_end, worker_start
 from ..engines.engine import Delivery
 from ..engines.fork_server import NoWorkers
 from ..engines.synthetic import KEPT, SyntheticEngine
 from ..engines.synthetic import NAME as SYNTHETIC
 from ..engines.torch_engine import NAME as TORCHVISION
-from ..plan import Cursor, EpochRecord
-from .engine_pool import EnginePool
-from .guard import Guard, is_ours
-from .pooled_engine import EngineRun
+from ..plan import Cursor, EpochRecord, is_plain
+from .engine_pool import EnginePool, EngineRun
 from .preparation import Preparation
 from .switch import SwitchState
+
+# ---- The outermost guard of a loop: what fails in this package ends no iteration that plain torch would go on with.
+
+_DEAD_WORKER = str(Path("_utils", "signal_handling.py"))
+
+
+def is_ours(error: Exception) -> bool:
+    """Return whether an exception is a fault of this package, which plain torch would not raise."""
+    if isinstance(error, Refused | StopIteration) or is_plain(error):
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    # torch's handler of SIGCHLD raises for a dead worker, wherever the loop is by then.
+    return last is None or not last.tb_frame.f_code.co_filename.endswith(_DEAD_WORKER)
+
+
+class Guard:
+    """The guard of one loader."""
+
+    def __init__(self, wrapped: DataLoader[Any], state: SwitchState) -> None:
+        self._wrapped = wrapped
+        self._state = state
+
+    def unharmed(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """Call what only keeps records; where it fails, that is shown, and the loop goes on."""
+        try:
+            return function(*args, **named)
+        except Exception as error:  # noqa: BLE001 - see above
+            self.note(error, "the training goes on")
+            return None
+
+    def compute(self, dataset: Any, keys: Any) -> Any:
+        """One batch as the wrapped DataLoader computes it without workers."""
+        return next(self._plain_loader([keys], dataset, alone=True))
+
+    def note(self, error: Exception, consequence: str) -> None:
+        """Show a fault, after which something did not take place."""
+        log.error("a fault in kernel_monitor; %s", consequence, exc_info=error)
+        self._state.fault(error, consequence)
+
+    def plainly(
+        self, error: Exception, batches: Iterable[Any], *, dataset: Any = None, draws: bool = False
+    ) -> Iterator[Any]:
+        """After a fault: an iterator as the wrapped DataLoader has it.
+
+        Args:
+            error: the fault, which is logged and shown.
+            batches: what to deliver, lists of keys.
+            dataset: to read; the wrapped loader's where None is given.
+            draws: whether the DataLoader draws the seed of its workers; else the training's generators are left alone.
+        """
+        self.note(error, "the wrapped DataLoader goes on until the epoch ends")
+        alone = worker_start.dali_runs() and worker_start.forks(self._wrapped)
+        return self._plain_loader(batches, dataset, alone=alone, draws=draws)
+
+    def _plain_loader(self, batches: Iterable[Any], dataset: Any, *, alone: bool, draws: bool = False) -> Iterator[Any]:
+        plain: Any = copy.copy(self._wrapped)
+        settings = vars(plain)  # the class refuses to have some of them assigned
+        settings.pop("_iterator", None)
+        settings["batch_sampler"] = batches
+        if dataset is not None:
+            settings["dataset"] = dataset
+        if not draws:
+            settings["generator"] = torch.Generator().manual_seed(torch.initial_seed())
+        if alone:
+            settings |= {"num_workers": 0, "prefetch_factor": None, "timeout": 0, "persistent_workers": False}
+        return iter(plain)
+
 
 log = logging.getLogger(__name__)
 
 
 class EpochLoader(Protocol):
-    """What an iteration needs of its `SwitchableLoader`."""
+    """The parts of a `SwitchableLoader` that an iteration uses."""
 
     turn: threading.RLock
     guard: Guard
@@ -48,7 +120,7 @@ class EpochLoader(Protocol):
 
 
 class EpochIterator:
-    """What `iter(loader)` returns. Its batches are the plan's, in order, once each, whichever engine computes them."""
+    """The iterator of a loader. Its batches are the plan's, in order, once each, whichever engine computes them."""
 
     def __init__(self, loader: EpochLoader, cursor: Cursor) -> None:
         self._loader = loader  # keeps the engines alive during the iteration

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...paths import error_text
+from ...privacy import error_text
 from ..events import emit
 
 if TYPE_CHECKING:
-    from ..knobs import Knobs
+    from ..engines.engine import Knobs
     from ..plan import EpochRecord
 
 CLICKS_KEPT = 1000

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .chain import Chain, Op, Refused
-from .draws import Floats, UInt64s, uniforms
-from .image_by_name import ByName, SeededByName, takes_name
-from .ops import colour, crop, warp
-from .ops.operation import Cursor, Gate, Injection
-from .params import CROP_DRAWS, crop_box
+from . import colour, geometry
+from .chain import ByName, Chain, Op, Refused, SeededByName, takes_name
+from .operation import Cursor, Gate, Injection
+from .params import CROP_DRAWS, Floats, UInt64s, crop_box, uniforms
 
 _LINEAR = 1  # cv2.INTER_LINEAR
 _ARRAYS = ("array", "float array")
@@ -38,7 +36,7 @@ def _linear(chain: Chain, transform: Any) -> None:
 def _resize(chain: Chain, transform: Any) -> None:
     _linear(chain, transform)
     chain.size = transform.height, transform.width
-    chain.steps.append(crop.Scale(chain.operation, chain.size, antialias=False))
+    chain.steps.append(geometry.Scale(chain.operation, chain.size, antialias=False))
 
 
 def _max_size(chain: Chain, transform: Any, longest: bool) -> None:
@@ -46,17 +44,17 @@ def _max_size(chain: Chain, transform: Any, longest: bool) -> None:
     if not isinstance(transform.max_size, int):
         raise Refused("its max_size is not one number")
     chain.size = None
-    chain.steps.append(crop.ScaleEdge(chain.operation, (transform.max_size,), antialias=False, longest=longest))
+    chain.steps.append(geometry.ScaleEdge(chain.operation, (transform.max_size,), antialias=False, longest=longest))
 
 
 def _random_resized_crop(chain: Chain, transform: Any) -> None:
     _linear(chain, transform)
     chain.size = int(transform.size[0]), int(transform.size[1])
-    chain.steps.append(crop.RandomBox(chain.operation, tuple(transform.scale), tuple(transform.ratio)))
-    chain.steps.append(crop.Scale(chain.operation, chain.size, antialias=False))
+    chain.steps.append(geometry.RandomBox(chain.operation, tuple(transform.scale), tuple(transform.ratio)))
+    chain.steps.append(geometry.Scale(chain.operation, chain.size, antialias=False))
 
 
-def _window(chain: Chain, transform: Any, step: Callable[[int, tuple[int, int]], crop.Window]) -> None:
+def _window(chain: Chain, transform: Any, step: Callable[[int, tuple[int, int]], geometry.Window]) -> None:
     _array(chain, transform)
     chain.spatial()
     if transform.pad_if_needed:
@@ -65,8 +63,8 @@ def _window(chain: Chain, transform: Any, step: Callable[[int, tuple[int, int]],
     chain.steps.append(step(chain.operation, chain.size))
 
 
-def _random_window(operation: int, size: tuple[int, int]) -> crop.RandomWindow:
-    return crop.RandomWindow(operation, size, (0, 0, 0, 0), False, crop.BLACK)
+def _random_window(operation: int, size: tuple[int, int]) -> geometry.RandomWindow:
+    return geometry.RandomWindow(operation, size, (0, 0, 0, 0), False, geometry.BLACK)
 
 
 def _gates(chain: Chain, transform: Any) -> tuple[Gate, ...]:
@@ -76,7 +74,7 @@ def _gates(chain: Chain, transform: Any) -> tuple[Gate, ...]:
 def _flip(chain: Chain, transform: Any, vertical: bool) -> None:
     _array(chain, transform, certain=False)
     chain.spatial()
-    chain.steps.append(warp.Mirror(chain.operation, _gates(chain, transform), vertical))
+    chain.steps.append(geometry.Mirror(chain.operation, _gates(chain, transform), vertical))
 
 
 def _plain_brightness(transform: Any) -> bool:
@@ -154,11 +152,11 @@ class _Drawn(ByName):
         return super().__call__(image)
 
     def draw(self, numbers: list[float], height: int, width: int) -> Any:
-        """What a sample draws for an image of this size."""
+        """Return what a sample draws for an image of this size."""
         raise NotImplementedError
 
     def given(self) -> dict[str, Any]:
-        """What `get_params_dependent_on_data` returns."""
+        """Return what `get_params_dependent_on_data` returns."""
         raise NotImplementedError
 
 
@@ -167,7 +165,7 @@ class Window(_Drawn):
 
     def draw(self, numbers: list[float], height: int, width: int) -> Any:
         size = self.transform.height, self.transform.width
-        return crop.place(height, width, numbers, size, (0, 0, 0, 0), False)
+        return geometry.place(height, width, numbers, size, (0, 0, 0, 0), False)
 
     def given(self) -> dict[str, Any]:
         top, left, _ = self.drawn
@@ -236,7 +234,7 @@ OPS: dict[str, Op] = {
     "SmallestMaxSize": Op(partial(_max_size, longest=False), _if(_one_size, ByName)),
     "LongestMaxSize": Op(partial(_max_size, longest=True), _if(_one_size, ByName)),
     "RandomResizedCrop": Op(_random_resized_crop, _if(_always, Box)),
-    "CenterCrop": Op(partial(_window, step=crop.CropMiddle), _if(_unpadded, ByName)),
+    "CenterCrop": Op(partial(_window, step=geometry.CropMiddle), _if(_unpadded, ByName)),
     "RandomCrop": Op(partial(_window, step=_random_window), _if(_unpadded, Window)),
     "HorizontalFlip": Op(partial(_flip, vertical=False), Coin),
     "VerticalFlip": Op(partial(_flip, vertical=True), Coin),

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from types import CodeType, FunctionType
 from typing import Any
@@ -16,10 +17,62 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from ..attributes import attributes
-from .image_by_name import members
-from .ops.erase import Erase
-from .ops.operation import Cursor, Gate, Injection, Step
+from .operation import Cursor, Erase, Gate, Injection, Seeded, Step
 from .program import Program
+
+# ---- Transforms of albumentations: given an image by its name, they give it back by its name.
+
+NAME = "image"
+_CORE = "albumentations.core."
+_BASES = {f"{_CORE}transforms_interface.BasicTransform", f"{_CORE}composition.BaseCompose"}
+_COMPOSE = f"{_CORE}composition.Compose"
+_OTHERS = {f"{_CORE}composition.ReplayCompose"}
+"""Give more than the image."""
+
+
+def takes_name(transform: Any) -> bool:
+    """Return whether `transform(image=image)["image"]` is how a transform is used."""
+    kind: Any = type(transform)
+    return _is_named(kind)
+
+
+@lru_cache(maxsize=1024)  # asked for each sample
+def _is_named(kind: Any) -> bool:
+    names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
+    return not names.isdisjoint(_BASES) and names.isdisjoint(_OTHERS)
+
+
+def members(transform: Any) -> list[Any] | None:
+    """The transforms of a Compose that does nothing but call them in turn; None for all else."""
+    kind = type(transform)
+    if f"{kind.__module__}.{kind.__qualname__}" != _COMPOSE or transform.p < 1:
+        return None
+    more = transform.processors or transform.additional_targets or transform.save_applied_params
+    inside = list(transform.transforms)
+    return inside if not more and all(map(takes_name, inside)) else None
+
+
+class ByName(Injection):
+    """A transform that draws nothing; the plan decides what other kinds draw."""
+
+    def begin(self, keys: Any) -> None:
+        """Nothing to draw."""
+
+    def __call__(self, image: Any) -> Any:
+        return self.transform(image=image, force_apply=True)[NAME]
+
+
+class SeededByName(Seeded):
+    """Any other: called with its own generators, and the process's, seeded."""
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        super().__init__(operation, transform, cursor)
+        self.transform = _positional(transform)
+
+
+def _positional(transform: Any) -> Any:
+    return lambda image: transform(image=image)[NAME]
+
 
 COMPOSES = (v1.Compose, v2.Compose)
 APPLY = (v1.RandomApply, v2.RandomApply)
@@ -40,7 +93,7 @@ _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl")
 
 
 def plain(transform: Any) -> bool:
-    """Whether calling a transform does nothing beside its class's own `forward`: a module may have hooks.
+    """Return whether calling a transform does nothing beside its class's own `forward`: a module may have hooks.
 
     What is no `nn.Module` is plain.
     """
@@ -97,7 +150,7 @@ def held(transform: Any) -> tuple[Any, ...]:
 
 
 def _shape(code: CodeType) -> tuple[Any, ...]:
-    """What two pieces of code of this Python have in common that do the same, but for names."""
+    """Return what two pieces of code of this Python have in common that do the same, but for names."""
     return (
         code.co_code,  # without what the interpreter rewrites while it runs
         code.co_flags & _CHANGING,
@@ -127,7 +180,7 @@ def _stored(transform: Any, name: str) -> tuple[Any, ...]:
 
 
 def operations(transform: Any) -> int:
-    """How many operation numbers a transform takes: itself and what is inside it."""
+    """Return how many operation numbers a transform takes: itself and what is inside it."""
     return 1 + sum(operations(inner) for branch in branches(transform) for _, inner in branch)
 
 
@@ -275,5 +328,5 @@ class Chain:
         return Program(tuple(self.steps), self.size, not self.whole, *scaling, tail=tuple(self.tail))
 
     def head(self, rest: int, reason: str) -> Program:
-        """What has been read so far in DALI, the transforms from position `rest` on in torchvision."""
+        """Return what has been read so far in DALI, the transforms from position `rest` on in torchvision."""
         return Program(tuple(self.steps), self.size, False, rest=rest, rest_kind=self.kind, reason=reason)

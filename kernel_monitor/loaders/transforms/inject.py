@@ -16,10 +16,10 @@ from PIL import Image
 from torchvision import tv_tensors
 
 from ...text import cause
-from .catalogue import find
 from .chain import APPLY, CHOICE, branches, flatten, gates_of, numbered
-from .draws import UInt64s, uniforms
-from .ops.operation import Cursor, Gate, Injection, Seeded
+from .operation import Cursor, Gate, Injection, Seeded
+from .params import UInt64s, uniforms
+from .translate import find
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Injected:
         return any(isinstance(injection, Seeded) for injection in self._injections)
 
     def drawn(self) -> dict[int, Any]:
-        """What the last sample drew, by operation; transforms that were not applied to it are left out."""
+        """Return what the last sample drew, by operation; transforms that were not applied to it are left out."""
         return {injection.operation: injection.drawn for injection in self._injections if injection.drawn is not None}
 
     def _copy(self, operation: int, transform: Any) -> Callable[[Any], Any]:

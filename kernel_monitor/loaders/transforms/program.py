@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .draws import Ints, UInt64s
-from .ops.operation import Fed, Step, int32, opened
-from .ops.warp import Mirror
+from .geometry import Mirror
+from .operation import Fed, Step, int32, opened
+from .params import Ints, UInt64s
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:
 
 
 def drawn(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> list[dict[int, Any]]:
-    """What each sample draws for DALI's part, by operation, in the form of `Injected.drawn`; see `arrays`."""
+    """Return what each sample draws for DALI's part, by operation, in the form of `Injected.drawn`; see `arrays`."""
     found: list[dict[int, Any]] = [{} for _ in keys]
     sizes = np.stack([heights, widths], axis=1)
     for step in (*program.steps, *program.tail):

@@ -2,20 +2,341 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache, partial
 from itertools import chain as joined
 from typing import Any
 
+import torch
+from torchvision import transforms as v1
 from torchvision.datasets.vision import StandardTransform
 from torchvision.transforms import v2
+from torchvision.transforms._presets import ImageClassification
 
 from ...errors import TransformNotTranslatable
-from .catalogue import find
-from .chain import APPLY, CHOICE, Chain, Refused, branches, flatten, gates_of, name_of, numbered, plain
-from .image_by_name import takes_name
-from .ops.operation import Gate
+from . import albumentations, colour, geometry
+from .chain import (
+    APPLY,
+    CHOICE,
+    Chain,
+    Op,
+    Refused,
+    branches,
+    flatten,
+    gates_of,
+    interpolation,
+    name_of,
+    numbered,
+    plain,
+    takes_name,
+)
+from .operation import Coin, Cursor, Erase, EraseInjection, Gate, Injection, Seeded, filling
 from .program import Program
+
+# ---- The transforms that are known by name: how each is read into DALI's steps, and how its numbers are put in.
+
+_TENSOR = "it is applied to a tensor"
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    values = [size] if isinstance(size, int) else list(size)
+    return int(values[0]), int(values[-1])
+
+
+def _filter(chain: Chain, given: Any, antialias: Any = True) -> str:
+    """The interpolation of a resize, where DALI's gives the same pixels."""
+    chain.certain("size")
+    name = interpolation(given)
+    if chain.kind == "pil":
+        if name not in geometry.FILTERS:
+            raise Refused(f"its interpolation is {name}, and Pillow's places differ from DALI's")
+    elif name in geometry.NEAREST:
+        chain.spatial()
+        return name
+    elif name == "lanczos" or (name == "bicubic" and not chain.whole) or name not in geometry.FILTERS:
+        raise Refused(f"its interpolation is {name}, on {'floats' if not chain.whole else 'a tensor'}")
+    elif antialias is not True:
+        raise Refused("it resizes a tensor without antialiasing; use antialias=True")
+    chain.pixels()
+    return name
+
+
+def _random_box(chain: Chain, transform: Any) -> None:
+    if min(transform.scale) <= 0 or min(transform.ratio) <= 0:
+        raise Refused("its scale and ratio must be positive")
+    chain.size = _pair(transform.size)
+    chain.steps.append(geometry.RandomBox(chain.operation, tuple(transform.scale), tuple(transform.ratio)))
+
+
+def _random_resized_crop(chain: Chain, transform: Any) -> None:
+    name = _filter(chain, transform.interpolation, transform.antialias)
+    _random_box(chain, transform)
+    chain.steps.append(geometry.Scale(chain.operation, chain.size, None, name))
+
+
+def _timm_crop(chain: Chain, transform: Any) -> None:
+    """timm's RandomResizedCrop, whose interpolation may be drawn from two."""
+    if chain.kind != "pil":
+        raise Refused(_TENSOR)
+    given = transform.interpolation
+    names = [_filter(chain, choice) for choice in (given if isinstance(given, (tuple, list)) else [given])]
+    if len(transform.size) != 2 or len(names) > 2:
+        raise Refused("its size must be (height, width), its interpolation one of two")
+    _random_box(chain, transform)
+    chain.steps.append(geometry.Scale(chain.operation, chain.size, None, names[0], (*names, None)[1]))
+
+
+def _resize(chain: Chain, transform: Any) -> None:
+    name = _filter(chain, transform.interpolation, transform.antialias)
+    size, most = transform.size, transform.max_size
+    if size is not None:
+        size = (size,) if isinstance(size, int) else tuple(size)
+        if len(size) == 1 and most is not None and most <= size[0]:
+            raise Refused(f"its max_size {most} must be greater than its size {size[0]}")
+    chain.steps.append(geometry.Scale(chain.operation, size, most, name))
+    chain.size = size if size is not None and len(size) == 2 else None
+
+
+def _center_crop(chain: Chain, transform: Any) -> None:
+    _window(chain)
+    chain.size = _pair(transform.size)
+    chain.steps.append(geometry.CropCenter(chain.operation, chain.size))
+
+
+def _window(chain: Chain) -> None:
+    chain.spatial()
+    chain.certain("size")
+    if chain.normalised:
+        raise Refused("it comes after Normalize")  # what it fills with would be normalised too
+
+
+def _padding(chain: Chain, transform: Any, sides: geometry.Sides) -> geometry.Colour:
+    """Return what a padding is filled with."""
+    if transform.padding_mode != "constant":
+        raise Refused(f"its padding_mode is {transform.padding_mode}")
+    if min(sides) < 0:
+        raise Refused("its padding is negative")
+    return chain.fill(transform.fill)
+
+
+def _random_crop(chain: Chain, transform: Any) -> None:
+    _window(chain)
+    sides, if_needed = geometry.padding_of(transform), bool(transform.pad_if_needed)
+    fill = _padding(chain, transform, sides) if if_needed or any(sides) else geometry.BLACK
+    chain.size = _pair(transform.size)
+    chain.steps.append(geometry.RandomWindow(chain.operation, chain.size, sides, if_needed, fill))
+
+
+def _pad(chain: Chain, transform: Any) -> None:
+    _window(chain)
+    sides = geometry.sides_of(transform.padding)
+    chain.steps.append(geometry.Padded(chain.operation, sides, _padding(chain, transform, sides)))
+    if chain.size is not None:
+        chain.size = chain.size[0] + sides[1] + sides[3], chain.size[1] + sides[0] + sides[2]
+
+
+def _coin(chain: Chain, transform: Any) -> tuple[Gate, ...]:
+    return (*chain.gates, Gate(chain.operation, 0.0, float(transform.p)))
+
+
+def _flip(chain: Chain, transform: Any, vertical: bool) -> None:
+    chain.spatial()
+    chain.steps.append(geometry.Mirror(chain.operation, _coin(chain, transform), vertical))
+
+
+def _warp(chain: Chain, transform: Any, rotation: bool) -> None:
+    if rotation and transform.expand:
+        raise Refused("it expands the image")
+    name = interpolation(transform.interpolation)
+    if name != "nearest":
+        raise Refused(f"its interpolation is {name}, whose borders DALI does otherwise")
+    if chain.normalised:
+        raise Refused("it comes after Normalize")
+    chain.spatial()
+    fill = chain.fill(transform.fill)
+    if len(set(fill)) > 1:
+        raise Refused("its fill has a value for each channel")
+    center = None if transform.center is None else (float(transform.center[0]), float(transform.center[1]))
+    chain.steps.append(
+        geometry.Warp(chain.operation, geometry.ranges_of(transform), rotation, center, fill[0], chain.gates)
+    )
+
+
+def _gray(chain: Chain, transform: Any, coin: bool) -> None:
+    if not coin and transform.num_output_channels != 3:
+        raise Refused("it leaves one channel")
+    chain.pixels()
+    gates = _coin(chain, transform) if coin else chain.gates
+    chain.steps.append(colour.Gray(chain.operation, gates, chain.cut, coin))
+
+
+def _jitter(chain: Chain, transform: Any) -> None:
+    if transform.hue is not None:
+        raise Refused("it changes the hue, which DALI does in another colour space")
+    if not chain.whole:
+        raise Refused("it computes on floating-point pixels; put it before ToTensor")
+    chain.pixels()
+    ranges = transform.brightness, transform.contrast, transform.saturation
+    chain.steps.append(colour.Jitter(chain.operation, *ranges, chain.cut, chain.gates))
+
+
+def _blur(chain: Chain, transform: Any) -> None:
+    chain.pixels()
+    low, high = float(transform.sigma[0]), float(transform.sigma[-1])
+    chain.steps.append(colour.Blur(chain.operation, _pair(transform.kernel_size), low, high, chain.gates))
+
+
+def _erasing(chain: Chain, transform: Any) -> None:
+    if chain.kind == "pil":
+        raise Refused("it is applied to a PIL image")
+    if _noisy(transform):
+        raise Refused("it fills with random values")
+    values = filling(transform)
+    values = values * 3 if len(values) == 1 else values
+    if len(values) != 3:
+        raise Refused(f"its value has {len(values)} channels")
+    if chain.whole and any(int(value) != value or not 0 <= value <= 255 for value in values):
+        raise Refused(f"it fills 8-bit pixels with {transform.value}")
+    if min(transform.ratio) <= 0:
+        raise Refused("its ratio must be positive")
+    scale, ratio = tuple(transform.scale), tuple(transform.ratio)
+    chain.tail.append(Erase(chain.operation, scale, ratio, tuple(values), _coin(chain, transform)))
+
+
+def _noisy(transform: Any) -> bool:
+    return transform.value is None or isinstance(transform.value, str)
+
+
+def _erase_injection(operation: int, transform: Any, cursor: Cursor) -> Injection:
+    kind = Seeded if _noisy(transform) else EraseInjection
+    return kind(operation, transform, cursor)
+
+
+def _becomes(kind: str, *before: str, others: str | None = None) -> Callable[[Chain, Any], None]:
+    """Return how a transform is read that changes images of some kinds to another kind.
+
+    `others` is why it is refused for images of other kinds; None where it leaves them as they are.
+    """
+
+    def read(chain: Chain, _transform: Any) -> None:
+        chain.certain()
+        if chain.kind not in before:
+            if others is not None:
+                raise Refused(others)
+        elif kind == "floats":
+            chain.floats(1 / 255)
+        else:
+            chain.kind = kind
+
+    return read
+
+
+def _convert(chain: Chain, dtype: Any, scale: bool) -> None:
+    chain.certain()
+    if dtype not in (torch.float32, torch.uint8):
+        raise Refused(f"it converts to {dtype}" if isinstance(dtype, torch.dtype) else "it has a type for each kind")
+    if chain.whole and dtype is torch.float32:
+        chain.floats(1 / 255 if scale else 1.0)
+    elif not chain.whole and dtype is torch.uint8:
+        raise Refused("it turns floating-point pixels back into torch.uint8")
+
+
+def _to_dtype(chain: Chain, transform: Any) -> None:
+    if chain.kind != "pil":  # torchvision passes PIL images through
+        _convert(chain, transform.dtype, transform.scale)
+
+
+def _convert_image_dtype(chain: Chain, transform: Any) -> None:
+    if chain.kind == "pil":
+        raise Refused("it is applied to a PIL image; put PILToTensor() before it")
+    _convert(chain, transform.dtype, True)
+
+
+def _normalize(chain: Chain, transform: Any) -> None:
+    chain.certain()
+    if chain.whole:
+        raise Refused("it needs floating-point pixels; put ToTensor() or ToDtype(torch.float32) before it")
+    mean, std = [float(x) for x in transform.mean], [float(x) for x in transform.std]
+    if len(mean) not in (1, 3) or len(std) not in (1, 3) or not all(std):
+        raise Refused("it needs one or three means and as many standard deviations, none of them zero")
+    mean, std = (mean * 3)[:3], (std * 3)[:3]
+    chain.scale([1 / s for s in std], [-m / s for m, s in zip(mean, std, strict=True)])
+    chain.normalised = True
+
+
+def _to_pil(chain: Chain, transform: Any) -> None:
+    chain.certain()
+    if transform.mode not in (None, "RGB"):
+        raise Refused(f"its mode is {transform.mode}")
+    if chain.kind == "pil" or not chain.whole:
+        raise Refused("it is given no 8-bit array or tensor")
+    chain.kind = "pil"
+
+
+def _preset(chain: Chain, transform: Any) -> None:
+    """What `weights.transforms()` of a classification model does: `Resize` and the others take the same arguments."""
+    _resize(chain, v1.Resize(transform.resize_size, transform.interpolation, antialias=transform.antialias))
+    _center_crop(chain, v1.CenterCrop(transform.crop_size))
+    if chain.kind == "pil":
+        chain.kind = "tensor"
+    _convert(chain, torch.float32, True)
+    _normalize(chain, v1.Normalize(transform.mean, transform.std))
+
+
+OPS: dict[str, Op] = {
+    "RandomResizedCrop": Op(_random_resized_crop, geometry.RandomBoxInjection),
+    "Resize": Op(_resize),
+    "CenterCrop": Op(_center_crop),
+    "RandomCrop": Op(_random_crop, geometry.RandomWindowInjection),
+    "Pad": Op(_pad),
+    "RandomHorizontalFlip": Op(partial(_flip, vertical=False), Coin),
+    "RandomVerticalFlip": Op(partial(_flip, vertical=True), Coin),
+    "RandomRotation": Op(partial(_warp, rotation=True), geometry.RotationInjection),
+    "RandomAffine": Op(partial(_warp, rotation=False), geometry.AffineInjection),
+    "Grayscale": Op(partial(_gray, coin=False)),
+    "RandomGrayscale": Op(partial(_gray, coin=True), Coin),
+    "ColorJitter": Op(_jitter, colour.JitterInjection),
+    "GaussianBlur": Op(_blur, colour.BlurInjection),
+    "RandomErasing": Op(_erasing, _erase_injection),
+    "Identity": Op(lambda _chain, _one: None),
+    "ToTensor": Op(_becomes("floats", "pil", "array", others=_TENSOR), scales=True),
+    "ToPILImage": Op(_to_pil),
+    "PILToTensor": Op(_becomes("tensor", "pil", others=_TENSOR), scales=True),
+    "ToImage": Op(_becomes("image", "pil", "tensor", "array"), scales=True),
+    "ToPureTensor": Op(_becomes("tensor", "image"), scales=True),
+    "ToDtype": Op(_to_dtype, scales=True),
+    "ConvertImageDtype": Op(_convert_image_dtype, scales=True),
+    "Normalize": Op(_normalize, scales=True),
+    "ImageClassification": Op(_preset, scales=True),
+}
+
+TIMM: dict[str, Op] = {
+    "RandomResizedCropAndInterpolation": Op(_timm_crop, geometry.ChosenBoxInjection),
+    "MaybeToTensor": Op(_becomes("floats", "pil"), scales=True),
+    "MaybePILToTensor": Op(_becomes("tensor", "pil"), scales=True),
+}
+"""Those of `timm.data.transforms`; its other transforms are torchvision's own, or left to themselves."""
+
+
+@cache
+def _by_class() -> dict[type, Op]:
+    known = {getattr(m, name): op for name, op in OPS.items() for m in (v1, v2) if hasattr(m, name)}
+    return {**known, ImageClassification: OPS["ImageClassification"], torch.nn.Identity: OPS["Identity"]}
+
+
+def _of_timm(kind: type) -> Op | None:
+    """The entry of a class of timm's; timm is never imported here, and the user may still do so."""
+    module = sys.modules.get("timm.data.transforms")
+    return TIMM.get(kind.__name__) if getattr(module, kind.__name__, None) is kind else None
+
+
+def find(transform: Any) -> Op | None:
+    """Return the entry of a transform's exact class; None for a module that has hooks, and so does more than that."""
+    op = _by_class().get(type(transform)) or _of_timm(type(transform)) or albumentations.find(transform)
+    return op if op is not None and plain(transform) else None
+
 
 _OF_ARRAYS = ("ToTensor", "ToPILImage", "ToImage", "Identity")
 """Torchvision's, that take NumPy arrays."""
@@ -90,7 +411,7 @@ def _read_gated(chain: Chain, transforms: Iterable[tuple[int, Any]], gate: Gate)
 
 
 def scaling(transforms: list[Any], kind: str = "pil") -> list[float]:
-    """What a difference of one pixel value (0 to 255) is in the result of flat transforms, per channel."""
+    """Return what a difference of one pixel value (0 to 255) is in the result of flat transforms, per channel."""
     chain = Chain(kind)
     for transform in transforms:
         op = find(transform)
@@ -101,7 +422,7 @@ def scaling(transforms: list[Any], kind: str = "pil") -> list[float]:
 
 
 def share(transform: Any, program: Program, where: str) -> str | None:
-    """What DALI does of a transform and what remains, a sentence; None where nothing remains.
+    """Return what DALI does of a transform and what remains, a sentence; None where nothing remains.
 
     `where` is where that runs, as in "in the loader's workers".
     """

@@ -27,7 +27,7 @@ all samples in its buffer, some of processes that have been idle since.)"""
 
 @cache
 def in_first_namespace() -> bool:
-    """Whether pids here are those that the driver knows; in most containers they are not."""
+    """Return whether pids here are those that the driver knows; in most containers they are not."""
     if not sys.platform.startswith("linux"):
         return True
     try:

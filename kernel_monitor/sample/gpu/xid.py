@@ -103,7 +103,7 @@ class XidWatch:
             nvml.nvmlEventSetFree(self._events)
 
     def _index(self, handle: Any) -> int | None:
-        """Which GPU an event is of. NVML is asked last: it knows no index of a GPU that has fallen off the bus."""
+        """Return the GPU of an event. NVML is asked last: it knows no index of a GPU that has fallen off the bus."""
         address = ctypes.cast(handle, ctypes.c_void_p).value
         for device in self._devices:
             if ctypes.cast(device.handle, ctypes.c_void_p).value == address:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import psutil
 
-from ..probe import NAN, Probe
-from ..procfs import LINUX, PROC, SYS, read
+from ..probe import LINUX, NAN, PROC, SYS, Probe, read
 
 FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 _USER, _NICE, _SYSTEM, _IDLE, _IOWAIT, _IRQ, _SOFTIRQ, _STEAL = range(len(FIELDS))

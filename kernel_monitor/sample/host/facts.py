@@ -10,9 +10,8 @@ from typing import Any
 
 import psutil
 
-from .. import procfs
-from ..probe import Fact
-from ..procfs import LINUX, PROC, SYS
+from .. import probe
+from ..probe import LINUX, PROC, SYS, Fact
 
 TOPOLOGY_PERIOD_S = 2.0  # how often cores are looked for whose place is not known yet
 
@@ -38,7 +37,7 @@ def _cpu_model() -> str:
 
 
 def _logical_cpus() -> int | None:
-    """How many are online; psutil asks the C library, which knows no other root."""
+    """Return how many are online; psutil asks the C library, which knows no other root."""
     if not LINUX:
         return psutil.cpu_count(logical=True)
     with (PROC / "stat").open("rb") as file:
@@ -95,7 +94,7 @@ class Topology(Fact):
             except OSError:
                 continue
             node = int(folder.name.removeprefix("node"))
-            found |= dict.fromkeys(procfs.numbers(text), node)
+            found |= dict.fromkeys(probe.numbers(text), node)
         return found
 
 

@@ -3,16 +3,100 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
-from .. import procfs
-from ..probe import Fact, Probe, Rates
-from ..procfs import LINUX, PROC
-from .cgroups import Group, Groups
+from .. import probe
+from ..probe import LINUX, PROC, Fact, Probe, Rates
+
+# ---- Which control groups a process is in, and where their files are.
+
+CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+class Group(NamedTuple):
+    """A process's group in one hierarchy."""
+
+    version: int  # 1 or 2
+    path: str  # as `/proc/<pid>/cgroup` names it
+    folders: tuple[str, ...]  # its own and those of the groups around it, from the inside out, as far as can be seen
+
+
+class Groups:
+    """The groups of the process `pid`; `root` holds `/proc` and the mount points."""
+
+    def __init__(self, pid: int, root: Path = Path("/")) -> None:
+        self._root = root
+        self._process = root / "proc" / str(pid)
+        self._text = b""
+        self._groups: dict[str, Group] = {}
+
+    def find(self) -> dict[str, Group]:
+        """The group for each of `CONTROLLERS` that has one here; the mounts are read again when the process was moved.
+
+        Empty where the system has no control groups or does not show them.
+        """
+        try:
+            text = probe.read(f"{self._process}/cgroup")
+            if text != self._text:
+                mounts = _mounts(probe.read(f"{self._process}/mountinfo").decode(errors="surrogateescape"))
+                self._groups = self._locate(text.decode(errors="surrogateescape"), mounts)
+                self._text = text
+        except probe.NOT_THERE:
+            return {}
+        return self._groups
+
+    def _locate(self, text: str, mounts: dict[str, tuple[str, str]]) -> dict[str, Group]:
+        places = {}
+        for line in text.splitlines():
+            _number, controllers, path = line.split(":", 2)
+            places.update(dict.fromkeys(controllers.split(","), path))  # version 2 names no controller: ""
+        groups = {}
+        for controller in CONTROLLERS:
+            # A controller is in one hierarchy at a time: in version 2's only where no other has it.
+            key = controller if controller in places else ""
+            if key in places and key in mounts:
+                groups[controller] = Group(1 if key else 2, places[key], self._folders(*mounts[key], places[key]))
+        return groups
+
+    def _folders(self, outermost: str, mounted_at: str, path: str) -> tuple[str, ...]:
+        point = self._root / mounted_at.lstrip("/")
+        inside = Path(path)
+        # A path outside what is mounted (a container that shows its own groups under their outer names, a process of
+        # another namespace) leaves what is mounted, which is meant to be ours.
+        if ".." in inside.parts or not inside.is_relative_to(outermost):
+            return (str(point),)
+        parts = inside.relative_to(outermost).parts
+        folders = [point.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+        return tuple(str(folder) for folder in folders if folder.is_dir())
+
+
+def _mounts(text: str) -> dict[str, tuple[str, str]]:
+    """The group of each hierarchy that is mounted first, and where; by controller, version 2 has the key ""."""
+    mounts: dict[str, tuple[str, str]] = {}
+    for line in text.splitlines():
+        # 31 23 0:28 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+        place, _, kind = line.partition(" - ")
+        system, _, rest = kind.partition(" ")
+        if system not in ("cgroup", "cgroup2"):
+            continue
+        fields, options = place.split(" "), rest.rpartition(" ")[2]
+        mount = (_plain(fields[3]), _plain(fields[4]))
+        for controller in options.split(",") if system == "cgroup" else ("",):
+            mounts.setdefault(controller, mount)
+    return mounts
+
+
+def _plain(path: str) -> str:
+    """A path of mountinfo, in which white space and backslashes are octal."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), path)
+
 
 PERIOD_S = 5.0  # how often limits are read: they may change while the process runs
 _CPU = (("container/cpu", "%"), ("container/throttled", "%"))
@@ -59,7 +143,7 @@ def cores(pid: int, groups: Mapping[str, Group]) -> list[int]:
     group = groups.get("cpuset")
     for folder in group.folders[:1] if group is not None else ():
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-            listed = set(procfs.numbers(_text(folder, name)))
+            listed = set(probe.numbers(_text(folder, name)))
             if listed:
                 return sorted(allowed & listed or allowed)
     return sorted(allowed)
@@ -72,7 +156,7 @@ def _elsewhere() -> set[int]:
     # `self` is the reader: the sampler, which has its kernel's cores.
     for line in (_text(str(PROC / "self"), "status")).splitlines():
         if line.startswith("Cpus_allowed_list:"):
-            return set(procfs.numbers(line.partition(":")[2]))
+            return set(probe.numbers(line.partition(":")[2]))
     return set()
 
 
@@ -165,7 +249,7 @@ class Container(Probe):
 
 
 def _no_groups() -> str:
-    """Why there are no control groups to ask."""
+    """Return why there are no control groups to ask."""
     return "no control group of this process can be seen here" if LINUX else "only Linux has control groups"
 
 
@@ -190,8 +274,8 @@ def _quota(version: int, folder: str) -> float | None:
 def _text(folder: str, name: str) -> str:
     """The file's text; empty where it does not exist (the outermost group of version 2 has none) or may not be read."""
     try:
-        return procfs.read(f"{folder}/{name}").decode().strip()
-    except procfs.NOT_THERE:
+        return probe.read(f"{folder}/{name}").decode().strip()
+    except probe.NOT_THERE:
         return ""
 
 
@@ -203,7 +287,7 @@ def _number(text: str) -> int | None:
 def _cpu_counters(quota: str, times: str) -> tuple[int, int, int]:
     """CPU time used (ns), periods, and periods in which the quota ran out, of the groups in two folders."""
     stat = _counters(quota, "cpu.stat")
-    used = 1000 * stat["usage_usec"] if "usage_usec" in stat else int(procfs.read(f"{times}/cpuacct.usage"))
+    used = 1000 * stat["usage_usec"] if "usage_usec" in stat else int(probe.read(f"{times}/cpuacct.usage"))
     return used, stat["nr_periods"], stat["nr_throttled"]
 
 
@@ -211,5 +295,5 @@ def _memory_used(folder: str) -> int:
     """Bytes charged to the group in `folder` and the groups in it, without inactive file pages."""
     stat = _counters(folder, "memory.stat")
     if "total_inactive_file" in stat:  # version 1, whose plain names leave the inner groups out
-        return max(0, int(procfs.read(f"{folder}/memory.usage_in_bytes")) - stat["total_inactive_file"])
-    return max(0, int(procfs.read(f"{folder}/memory.current")) - stat["inactive_file"])
+        return max(0, int(probe.read(f"{folder}/memory.usage_in_bytes")) - stat["total_inactive_file"])
+    return max(0, int(probe.read(f"{folder}/memory.current")) - stat["inactive_file"])

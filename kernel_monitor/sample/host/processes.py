@@ -12,9 +12,8 @@ from typing import NamedTuple
 import psutil
 
 from ...os_process import FORK_SERVER
-from .. import procfs
-from ..probe import NAN, Probe
-from ..procfs import LINUX
+from .. import probe
+from ..probe import LINUX, NAN, Probe
 
 ROLES = ("kernel", "workers", "sampler", "others")
 _PARTS = (("cpu", "%"), ("memory", "B"), ("read", "B/s"), ("write", "B/s"), ("count", "1"))
@@ -53,7 +52,7 @@ class ProcSource:
         self._root = root
         self.io_reason = ""
         try:
-            procfs.read(f"{proc}/{root}/io")
+            probe.read(f"{proc}/{root}/io")
         except OSError as error:
             self.io_reason = f"/proc/<pid>/io cannot be read: {error.strerror}"
 
@@ -78,7 +77,7 @@ class ProcSource:
         return self._ours.keys()
 
     def usage(self, pid: int) -> Usage | None:
-        """What a process has used; None if it has ended, even if its number was used again."""
+        """Return what a process has used; None if it has ended, even if its number was used again."""
         found = self._stat(pid, moved=not self.io_reason)
         if found is not None and found.start != self._ours.get(pid, found.start):
             del self._ours[pid]  # another process of this number: the next listing reads its parent
@@ -88,14 +87,14 @@ class ProcSource:
     def command(self, pid: int) -> object:
         """The command line of a process, to be compared; None if it has ended."""
         try:
-            return procfs.read(f"{self._proc}/{pid}/cmdline")
+            return probe.read(f"{self._proc}/{pid}/cmdline")
         except (FileNotFoundError, ProcessLookupError):
             return None
 
     def _stat(self, pid: int, *, moved: bool = False) -> Usage | None:
         """From `/proc/<pid>/stat` (man 5 proc); its resident pages are those of `statm`."""
         try:
-            head, _, tail = procfs.read(f"{self._proc}/{pid}/stat").rpartition(b")")
+            head, _, tail = probe.read(f"{self._proc}/{pid}/stat").rpartition(b")")
         except (FileNotFoundError, ProcessLookupError):
             return None
         state, parent, *fields = tail.split(None, 22)
@@ -111,7 +110,7 @@ class ProcSource:
 
     def _moved(self, pid: int) -> tuple[int, int] | None:
         try:
-            read, written = _BYTES.findall(procfs.read(f"{self._proc}/{pid}/io"))
+            read, written = _BYTES.findall(probe.read(f"{self._proc}/{pid}/io"))
         except OSError:
             return None  # it has ended, or belongs to another user
         return int(read), int(written)
@@ -254,7 +253,7 @@ class ProcessTree(Probe):
 
 
 def _used(now: Usage, before: Usage | None, *, born: bool) -> Iterator[tuple[str, float]]:
-    """What a process adds to its role. `before`: None if the last read did not see it; `born`: it began since."""
+    """Return the use that a process adds to its role. `before`: None if the last read did not see it; `born`: new."""
     if not now.ended:  # a zombie holds nothing any more
         yield "count", 1.0
         yield "memory", now.resident

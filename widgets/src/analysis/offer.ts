@@ -1,4 +1,4 @@
-/** A faster engine, offered once to a loop that waits for its data (its Python half: kernel_monitor/runtime/offers.py). */
+/** A faster engine, offered once to a loop that waits for its data (its Python half: kernel_monitor/runtime/current_verdict.py). */
 
 import type { Offer } from './analysis.js';
 import { button, element, errorText, setAttribute, setText } from '../page/dom.js';

@@ -1,4 +1,4 @@
-/** The control commands, typed (docs/messages.md, *Control*; mirrors kernel_monitor/requests/control.py). */
+/** The control commands, typed (docs/messages.md, *Control*; mirrors kernel_monitor/control.py). */
 
 import { Channel, NotLoaded, type RequestOptions } from './channel.js';
 import { decode, decodeText } from './message_check.js';

@@ -96,7 +96,7 @@ export interface DiagnosisResult {
   readonly cannot: readonly string[];
 }
 /**
- * What one engine delivered during a diagnosis; `rate` in images/s with quartiles, `step` and `wait` in ms.
+ * The figures of one engine in a diagnosis; `rate` in images/s with quartiles, `step` and `wait` in ms.
  */
 export interface Trial {
   readonly backend: string;
@@ -264,7 +264,7 @@ export interface Host {
   readonly reasons?: Readonly<Record<string, string>>;
 }
 /**
- * What a container or an affinity mask leaves: cores, cores' worth of time, bytes; `source`: what limits them.
+ * The limits of a container or an affinity mask: cores, cores' worth of time, bytes; `source`: what limits them.
  */
 export interface Limits {
   readonly cpus?: readonly number[];

@@ -1,0 +1,271 @@
+"""Rules on the ranks of a job: one that holds up the others, patterns, uneven shares, and how much each adds."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import SessionError
+from ...ranks.rank import Rank
+from ..frames import Floats, Frames
+from ..job_figures import ranks_by_job, scaling
+from ..results import Advice, Evidence, Finding
+from ..slow_rank import Cause, SlowRank, slow_rank
+from ..step_times import distance, histogram
+from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
+
+# ---- Rules on the ranks of a job that a session saw: one of them holds up the others, or their steps follow a
+# pattern.
+
+ADVICE: dict[Cause, str] = {
+    "data": "Look at the data of rank {rank} first: its storage, its loader's workers, its share of the samples.",
+    "clock": "Look at the GPU of rank {rank} first: its heat, its power limit, who else uses it.",
+    "cpu": "Look at the host of rank {rank} first: what else runs on it, and how many workers its loaders have.",
+    "compute": "Look at what rank {rank} computes first: the shapes of its batches, other programs on its machine.",
+}
+
+
+def slowest(session: Session, check: Check) -> Finding:
+    frames = session.frames
+    ranks = [rank for rank in session.snapshot.schema.ranks if rank.steps]
+    if len(ranks) < 2:
+        raise SignalMissing("steps of two ranks: none joined" if not ranks else "steps of two ranks: one joined")
+    jobs = defaultdict(list)
+    for rank in ranks:
+        jobs[rank.job].append(rank)
+    found: Counter[tuple[str, Cause]] = Counter()
+    windows: Counter[int] = Counter()
+    seen: dict[tuple[str, Cause], list[tuple[float, SlowRank]]] = defaultdict(list)
+    for job, own in jobs.items():
+        steps = np.stack([frames.series(f"rank/{rank.id}/step") for rank in own])
+        times = frames.time[np.isfinite(steps).sum(axis=0) >= 2]
+        if not len(times):
+            continue
+        for start in np.arange(times[0], times[-1] - check["window"] / 2, check["window"]):
+            windows[job] += 1
+            slow = slow_rank(frames, own, float(start), float(start + check["window"]), check["difference"])
+            if slow is not None:
+                key = (slow.rank.id, slow.cause)
+                found[key] += 1
+                seen[key].append((float(start), slow))
+    require("windows in which two ranks stepped", sum(windows.values()), check["least"])
+    evidence = []
+    advised: list[Advice] = []
+    for key, count in found.most_common():
+        slow = seen[key][len(seen[key]) // 2][1]
+        share = count / windows[slow.rank.job]
+        if share >= check["share"]:
+            lost = float(np.median([entry.lost for _, entry in seen[key]]))
+            first, last = seen[key][0][0], seen[key][-1][0] + check["window"]
+            text = (
+                f"Rank {slow.rank.number} of job {slow.rank.job} was {lost:,.1f} ms per step later than the others in "
+                f"{count} of {windows[slow.rank.job]} windows: {slow.why}"
+            )
+            threshold = 100 * check["difference"]
+            evidence.append(Evidence(text, 100 * lost / slow.step, threshold, "% of the step", share, first, last))
+            advised += plainly(ADVICE[slow.cause].format(rank=slow.rank.number))
+    return check.finding(
+        bool(evidence), advised, *evidence, samples=sum(windows.values()), times=sum(found.values()) if evidence else 1
+    )
+
+
+def periods(session: Session, check: Check) -> Finding:
+    ranks = [rank for rank in session.snapshot.schema.ranks if rank.steps]
+    if not ranks:
+        raise SignalMissing("steps of ranks: none joined")
+    seen: dict[int, dict[str, Any]] = {}
+    for event in session.snapshot.events:
+        if event["kind"] == "step-period":
+            seen.setdefault(event["job"], event)
+    evidence = [
+        Evidence(event["message"], event["steps"], unit="steps", start=event["time"]) for event in seen.values()
+    ]
+    advised = plainly(
+        "Gradients summed over several batches follow a pattern on purpose; batch shapes that alternate, memory given "
+        "back, or synchronisations every few steps do not."
+    )
+    return check.finding(bool(evidence), advised, *evidence, samples=len(ranks), times=len(evidence) or 1)
+
+
+SLOW_RANK_RULES = (
+    Rule(
+        "slow-rank",
+        "One rank holds up the others",
+        {
+            "difference": Parameter(0.05, "of the step: by more than this a rank's own time exceeds the others'"),
+            "window": Parameter(5.0, "seconds of each window that is judged by itself"),
+            "share": Parameter(0.2, "of a job's windows in which the same rank must be late for the same reason"),
+            "least": Parameter(1, "windows in which two ranks must have stepped"),
+        },
+        "Compares the ranks that sent their steps to this session. The late rank is the one that waits least in the "
+        "collective: its own time is the wait for data, copy, forward and optimizer; "
+        "without phases only the wait is known to be its own. Its GPU's clock, below the others' of that model, or its "
+        "host's full cores are named where they are measured and differ from the others'. A slow link delays all alike "
+        "and is not told. Abstains without two ranks; names none where ranks merely wait for each other.",
+        "This project's.",
+        of_session=slowest,
+    ),
+    Rule(
+        "rank-step-period",
+        "The steps of ranks follow a pattern",
+        {},
+        "Fires for each job whose steps were seen to follow a pattern of 2 to 8 steps while it ran: the recording has "
+        "single steps of its own loops only, so it was looked for in the newest 48 to 80 steps of each rank as they "
+        "came, twice in a row, as `step-period` does. Names the phase, and its rank if it is one rank's. Abstains "
+        "without steps of ranks.",
+        "This project's, as `step-period`.",
+        of_session=periods,
+    ),
+)
+
+
+# ---- Rules on what the ranks of a job bring: how evenly they share the work, and how much each adds.
+
+CHANCE = 1.25  # times the distance that two samples of one distribution have on average
+
+
+def shares(session: Session, check: Check) -> Finding:
+    frames = session.frames
+    jobs: dict[int, list[Rank]] = defaultdict(list)
+    for rank in session.snapshot.schema.ranks:
+        jobs[rank.job].append(rank)
+    if max(map(len, jobs.values()), default=0) < 2:
+        raise SignalMissing(f"two ranks of a job: {len(session.snapshot.schema.ranks)} joined")
+    judged, evidence = 0, []
+    advised: list[Advice] = []
+    for job, ranks in jobs.items():
+        for found, advice in (_samples(frames, job, ranks, check), _gpus(frames, job, ranks, check)):
+            judged += found is not None
+            if found is not None and found.value > found.threshold:
+                evidence.append(found)
+                advised += plainly(advice)
+    require("jobs with enough steps or readings of GPUs", judged, 1)
+    return check.finding(bool(evidence), advised, *evidence, samples=judged, times=max(1, len(evidence)))
+
+
+def _samples(frames: Frames, job: int, ranks: Sequence[Rank], check: Check) -> tuple[Evidence | None, str]:
+    """Samples of each rank while all of them delivered or waited."""
+    advice = (
+        "Give every rank as many samples: a DistributedSampler pads or drops what does not divide, and a batch of the "
+        "same size on each rank makes their steps equally long."
+    )
+    known = [rank for rank in ranks if np.isfinite(frames.series(f"rank/{rank.id}/images")).any()]
+    if len(known) < 2:
+        return None, advice
+    rates = np.stack([frames.series(f"rank/{rank.id}/images") for rank in known])
+    steps = np.stack([frames.series(f"rank/{rank.id}/step") for rank in known])
+    rows = np.isfinite(rates).all(axis=0)
+    window = np.where(rows, frames.window, 0.0)
+    many = np.nansum(window / np.maximum(1e-3 * steps, 1e-6), axis=1)  # steps of each rank, about
+    if many.max() < check["least"]:
+        return None, advice
+    counts = (np.nan_to_num(rates) * window).sum(axis=1)
+    most, mean = int(np.argmax(counts)), float(counts.mean())
+    if mean <= 0:
+        return None, advice
+    least = int(np.argmin(counts))
+    text = (
+        f"Job {job}: about {counts[most]:,.0f} samples on rank {known[most].number}, {counts[least]:,.0f} on rank "
+        f"{known[least].number}, {mean:,.0f} on the mean of {len(known)} ranks, while all of them ran"
+    )
+    value, threshold = 100 * (counts[most] / mean - 1), 100 * check["samples"]
+    return Evidence(text, value, threshold, "% above the mean", **span(frames.time[rows])), advice
+
+
+def _gpus(frames: Frames, job: int, ranks: Sequence[Rank], check: Check) -> tuple[Evidence | None, str]:
+    """Return how far the utilisation of one rank's GPU lies from that of the others'."""
+    advice = (
+        "Compare what the ranks compute: unequal batches, or parts of a model of unequal size, keep some GPUs busier "
+        "than others."
+    )
+    series: dict[int, Floats] = {rank.number: frames.series(f"rank/{rank.id}/gpu") for rank in ranks}
+    series = {number: values for number, values in series.items() if np.isfinite(values).any()}
+    if len(series) < 2:
+        return None, advice
+    rows: npt.NDArray[np.bool_] = np.logical_and.reduce([np.isfinite(values) for values in series.values()])
+    seconds = float(frames.window[rows].sum())
+    if seconds < check["seconds"]:
+        return None, advice
+    found = {number: _apart(series, number, rows, seconds) for number in series}
+    most = max(found, key=lambda number: found[number])
+    text = (
+        f"Job {job}: the utilisation of rank {most}'s GPU lies {found[most]:.2f} from that of the other "
+        f"{len(series) - 1}, beyond chance (histograms; 0: equal, 1: nothing in common)"
+    )
+    return Evidence(text, found[most], check["distance"], "", **span(frames.time[rows])), advice
+
+
+def _apart(series: Mapping[int, Floats], number: int, rows: npt.NDArray[np.bool_], seconds: float) -> float:
+    """The distance of one rank's histogram to that of all others together, less what chance makes of it."""
+    own = np.array(histogram(series[number][rows]))
+    others = np.array(histogram(np.concatenate([values[rows] for key, values in series.items() if key != number])))
+    # A GPU's neighbouring readings are alike: one a second counts. Two shares of n readings each with the probability p
+    # lie sqrt(2 / pi) * sqrt(p (1 - p) (1 / n + 1 / m)) apart on average.
+    pooled = (own + others) / 2
+    spread = 1 / seconds + 1 / (seconds * (len(series) - 1))
+    chance = 0.5 * float(np.sqrt(2 / np.pi * pooled * (1 - pooled) * spread).sum())
+    return max(0.0, distance(tuple(own), tuple(others)) - CHANCE * chance)
+
+
+def efficiency(session: Session, check: Check) -> Finding:
+    jobs = [job for job, ranks in ranks_by_job(session.snapshot).items() if len(ranks) > 1]
+    if not jobs:
+        raise SignalMissing("steps of a job of several ranks: none joined")
+    found, missing = [], ""
+    for job in jobs:
+        try:
+            found.append(scaling(session.snapshot, job))
+        except SessionError as error:
+            missing = str(error)
+    if not found:
+        raise SignalMissing(missing)
+    low = [each for each in found if each.efficiency < check["efficiency"]]
+    evidence = [
+        Evidence(each.sentence.removesuffix("."), 100 * each.efficiency, 100 * check["efficiency"], "%")
+        for each in low or found
+    ]
+    advised = plainly(
+        "Each further rank brings less than the first: look at what all of them share (storage, cores, the network of "
+        "the gradients) and at larger batches on each, which average less often."
+    )
+    return check.finding(bool(low), advised, *evidence, samples=len(found), times=len(low) or 1)
+
+
+SHARE_RULES = (
+    Rule(
+        "rank-shares",
+        "The ranks share the work unevenly",
+        {
+            "samples": Parameter(0.1, "of the mean: by more than this the rank with most samples has more"),
+            "distance": Parameter(0.2, "of one rank's GPU utilisation to the others' (histograms), 0 to 1"),
+            "least": Parameter(50, "steps that a rank must have taken"),
+            "seconds": Parameter(20, "s of readings of the GPUs that it takes"),
+        },
+        "Compares the samples of the ranks that joined this session, from their loaders' counters, over the time in "
+        "which all ran; and the utilisation histogram (50 bins of 2 %) of each rank's GPU with that of all others "
+        "together: half the sum of the absolute differences, less 1.25 times what chance makes of one "
+        "reading a second. Abstains without two ranks of a job, or where neither is known.",
+        "This project's; the distance is that of `load-balancing`, SageMaker Debugger's LoadBalancing (0.2).",
+        of_session=shares,
+    ),
+    Rule(
+        "scaling-efficiency",
+        "More ranks bring less than they should",
+        {
+            "efficiency": Parameter(
+                0.8, "images/s of a job over its ranks times those of one rank alone: below it is low"
+            )
+        },
+        "Compares each job of several ranks with one rank alone in the same session (a job of one rank, such as "
+        "*Run alone* makes), over the time in which all of its ranks stepped, less 2 s. Abstains without one.",
+        "This project's.",
+        of_session=efficiency,
+    ),
+)
+
+
+RULES = (*SLOW_RANK_RULES, *SHARE_RULES)

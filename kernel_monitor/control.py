@@ -1,0 +1,369 @@
+"""Answers the requests of pages on the control channel: quick ones at once, slow ones on a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from .errors import MonitorError
+from .protocol import message_types as types
+from .protocol.message_types import PROTOCOL
+from .protocol.states import Event, LoaderState, MonitorState
+from .recorded import RecordedSession
+from .runtime import Monitor
+from .stream import chart_documents
+from .stream import hub as wire
+from .stream.chart_documents import Documents
+from .stream.hub import GLANCE, LEASE_S
+from .stream.jupyter import Send
+from .text import check
+
+# ---- Validation of requests from pages.
+
+SETTINGS = ("interval", "history", "charts", "record", "price", "unfolded")
+KNOBS = ("workers", "prefetch", "threads")
+
+Args = Mapping[str, object]  # the arguments of a request, as the page sent them
+
+
+class BadRequest(MonitorError):
+    """A request that does not follow the protocol."""
+
+
+def parse(content: Any) -> tuple[str, Args]:
+    """The command and its arguments; BadRequest if the content is malformed or of another protocol."""
+    if not isinstance(content, dict):
+        raise BadRequest("The request's content is not an object.")
+    protocol = content.get("protocol")
+    # `hello` is answered for any protocol, so that the page can show both versions.
+    if protocol != PROTOCOL and content.get("command") != "hello":
+        raise BadRequest(
+            f"This kernel's kernel_monitor speaks protocol {PROTOCOL}, the page {protocol!r}: "
+            "bring both environments to the same version with pip install -U kernel-monitor."
+        )
+    command, args = content.get("command"), content.get("args", {})
+    if not isinstance(command, str) or not isinstance(args, dict):
+        raise BadRequest("A request needs a command (text) and args (an object).")
+    return command, args
+
+
+def text(args: Args, key: str) -> str:
+    """A required text argument."""
+    value = args.get(key)
+    if not isinstance(value, str) or not value:
+        raise BadRequest(f"The request needs {key!r} (text).")
+    check(value, f"The request's {key!r}")
+    return value
+
+
+def optional(args: Args, key: str) -> str | None:
+    """An optional text argument."""
+    return None if args.get(key) is None else text(args, key)
+
+
+def flag(command: str, args: Args, key: str) -> bool:
+    """An optional boolean argument, false by default."""
+    value = args.get(key, False)
+    if not isinstance(value, bool):
+        raise BadRequest(f"{command}: {key} is true or false.")
+    return value
+
+
+def number(command: str, args: Args, key: str) -> int:
+    """A required whole number."""
+    value = args.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadRequest(f"{command}: {key} is a whole number.")
+    return value
+
+
+def knobs(args: Args) -> dict[str, int]:
+    """The knobs of the command `set`."""
+    only("set", args, "loader", *KNOBS)
+    found: dict[str, int] = {}
+    for name, value in args.items():
+        if name == "loader":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadRequest(f"set: {name} is a whole number.")
+        found[name] = value
+    return found
+
+
+def only(command: str, args: Args, *known: str) -> None:
+    """Refuse unknown arguments, such as misspelt ones."""
+    unknown = set(args) - set(known)
+    if unknown:
+        raise BadRequest(f"{command}: there is no {min(unknown)!r}; there are {', '.join(known)}.")
+
+
+# ---- Answers requests of pages on the control channel: quick ones within a millisecond, slow ones on a thread.
+
+Answer = tuple[Mapping[str, object], list[bytes]]  # content and buffers of a reply
+Commands = dict[str, Callable[[Args], Answer]]
+ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
+ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "profile", "mark")
+SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict", "alone")
+"""The commands, the last ones answered on a thread; each is a method of `Control`."""
+
+
+class Control:
+    """Answers requests for one :class:`~kernel_monitor.runtime.Monitor`. Knows no Jupyter."""
+
+    def __init__(self, monitor: Monitor, documents: Documents | None = None) -> None:
+        self._monitor = monitor
+        self.documents = Documents() if documents is None else documents
+        self._quick: Commands = {name: getattr(self, f"_{name}") for name in ABOUT_PAGES + ABOUT_LOOPS}
+        self._slow: Commands = {name: getattr(self, f"_{name}") for name in SLOW}
+
+    def handle(self, content: Any, reply: Send) -> None:
+        """Answer one request by calling `reply` exactly once: now, or from a worker thread for slow commands.
+
+        An invalid request and a failed command get an error reply.
+        """
+        _answer(lambda: self._work(content, reply), reply)
+
+    def _work(self, content: Any, reply: Send) -> Answer | None:
+        """The answer to a request; None if a thread will give it."""
+        command, args = parse(content)
+        work = self._slow.get(command)
+        if args.get("recorded") is not None:
+            work = self._of_recorded(command, args)
+        if work is not None:
+            threading.Thread(
+                target=_answer, args=(partial(work, args), reply), name=f"kernel-monitor-{command}", daemon=True
+            ).start()
+            return None
+        if command not in self._quick:
+            known = ", ".join(sorted([*self._quick, *self._slow]))
+            raise BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
+        return self._quick[command](args)
+
+    def _hello(self, _args: Args) -> Answer:
+        return types.HelloReply(status="ok", **self._monitor.publisher.hello()), []
+
+    def _start(self, args: Args) -> Answer:
+        only("start", args, *SETTINGS)
+        changed: dict[str, Any] = dict(args)
+        self._monitor.start(**changed)
+        return self._hello(args)
+
+    def _configure(self, args: Args) -> Answer:
+        only("configure", args, *SETTINGS)
+        changed: dict[str, Any] = dict(args)
+        return types.ConfigureReply(status="ok", settings=self._monitor.configure(**changed)), []
+
+    def _stop(self, args: Args) -> Answer:
+        self._monitor.stop()
+        return self._hello(args)
+
+    def _subscribe(self, args: Args) -> Answer:
+        monitor = self._monitor
+        monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)))
+        content = types.SubscribeReply(
+            status="ok",
+            lease=LEASE_S,
+            session=monitor.session,
+            running=monitor.running,
+            seq=monitor.store.last_seq,
+            schema=monitor.store.page_schema.to_json(),
+            loaders=[*monitor.loader_states(), *monitor.job_states()],
+            events=monitor.publisher.events(),
+            strip=monitor.publisher.strip,
+            paused=monitor.hub.paused,
+            recorded=None,
+            **monitor.publisher.findings(),
+            **monitor.publisher.state(),
+        )
+        return content, []
+
+    def _unsubscribe(self, args: Args) -> Answer:
+        self._monitor.hub.unsubscribe(text(args, "client"))
+        return {"status": "ok"}, []
+
+    def _glance(self, args: Args) -> Answer:
+        monitor = self._monitor
+        monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)), kind=GLANCE)
+        content = types.GlanceReply(
+            status="ok",
+            lease=LEASE_S,
+            session=monitor.session,
+            running=monitor.running,
+            paused=monitor.hub.paused,
+            glance=monitor.publisher.glance(),
+            sidebar=monitor.sidebar.page,
+        )
+        return content, []
+
+    def _sidebar(self, args: Args) -> Answer:
+        only("sidebar", args, "page")
+        self._monitor.sidebar.answer(text(args, "page"))
+        return {"status": "ok"}, []
+
+    def _switch(self, args: Args) -> Answer:
+        confirmed = flag("switch", args, "confirmed")
+        state = self._monitor.switch(text(args, "backend"), loader=text(args, "loader"), confirmed=confirmed)
+        return types.LoaderReply(status="ok", loader=state), []
+
+    def _decline(self, args: Args) -> Answer:
+        only("decline", args, "loader")
+        self._monitor.decline(text(args, "loader"))
+        return types.FindingsReply(status="ok", offers=self._monitor.offers), []
+
+    def _set(self, args: Args) -> Answer:
+        state = self._monitor.set(loader=text(args, "loader"), **knobs(args))
+        return types.LoaderReply(status="ok", loader=state), []
+
+    def _diagnose(self, args: Args) -> Answer:
+        only("diagnose", args, "loader", "confirmed", "seconds", "cancel")
+        confirmed, cancel = flag("diagnose", args, "confirmed"), flag("diagnose", args, "cancel")
+        if cancel:
+            self._monitor.cancel_diagnosis()
+        else:
+            seconds: Any = args.get("seconds", 8.0)  # `diagnose` checks it
+            self._monitor.diagnose(optional(args, "loader"), seconds=seconds, confirmed=confirmed, wait=False)
+        return types.FindingsReply(status="ok", diagnosing=self._monitor.diagnosing), []
+
+    def _profile(self, args: Args) -> Answer:
+        only("profile", args, "loader", "steps")
+        steps: Any = args.get("steps", 10)  # `profile` checks it
+        self._monitor.profile(steps, loader=optional(args, "loader"), wait=False)
+        return types.FindingsReply(status="ok", profiling=self._monitor.profiling), []
+
+    def _mark(self, args: Args) -> Answer:
+        only("mark", args, "label")
+        self._monitor.mark(text(args, "label"))
+        return {"status": "ok"}, []
+
+    def _alone(self, args: Args) -> Answer:
+        only("alone", args, "job", "confirmed", "cancel")
+        commands = self._monitor.rank_commands
+        if flag("alone", args, "cancel"):
+            commands.stop_alone()
+        else:
+            commands.run_alone(number("alone", args, "job"), confirmed=flag("alone", args, "confirmed"), wait=False)
+        ranks = self._monitor.live_session.ranks.sentences()
+        return types.FindingsReply(status="ok", ranks=ranks, alone=commands.state()), []
+
+    def _verdict(self, args: Args) -> Answer:
+        only("verdict", args)
+        return types.FindingsReply(status="ok", verdict=self._monitor.verdict), []
+
+    def _history(self, args: Args) -> Answer:
+        since = args.get("since", 0)
+        if isinstance(since, bool) or not isinstance(since, int):
+            raise BadRequest("history: since is a sequence number.")
+        monitor = self._monitor
+        rows = monitor.store.page_rows(since)
+        return wire.history(rows, monitor.publisher.events(), monitor.publisher.state()["charts"])
+
+    def _document(self, _args: Args) -> Answer:
+        schema = self._monitor.store.page_schema
+        content = types.DocumentReply(status="ok", schema=schema.version, bokeh=chart_documents.version())
+        return content, [self.documents.get(schema)]
+
+    def _bokehjs(self, _args: Args) -> Answer:
+        return types.BokehReply(status="ok", version=chart_documents.version()), [chart_documents.path().read_bytes()]
+
+    def _export(self, _args: Args) -> Answer:
+        name = time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html")
+        return types.ExportReply(status="ok", filename=name), [self._monitor.exporter.render().encode()]
+
+    def _sessions(self, _args: Args) -> Answer:
+        return types.SessionsReply(status="ok", sessions=self._monitor.opened.listing()), []
+
+    def _open(self, args: Args) -> Answer:
+        opened = self._monitor.opened.open(optional(args, "path"))
+        facts = dict(opened.snapshot.facts)
+        return types.OpenReply(status="ok", recorded=opened.id, facts=facts, **opened.label()), []
+
+    def _of_recorded(self, command: str, args: Args) -> Callable[[Args], Answer]:
+        if command not in OF_RECORDED:
+            raise BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(OF_RECORDED))}.")
+        recorded, monitor = text(args, "recorded"), self._monitor
+        return lambda _args: OF_RECORDED[command](monitor.opened.get(recorded), monitor.publisher.state())
+
+
+def _answer(work: Callable[[], Answer | None], reply: Send) -> None:
+    """Reply with the result or with the error: without a reply the page would wait for ever."""
+    try:
+        answer = work()
+        if answer is None:  # a thread gives it
+            return
+        content, buffers = wire.sendable(answer[0]), answer[1]
+    except BaseException as exc:
+        reply(wire.error(exc), [])
+        if isinstance(exc, KeyboardInterrupt):
+            raise
+        return
+    reply(content, buffers)
+
+
+def _events(session: RecordedSession) -> list[Event]:
+    return cast("list[Event]", session.snapshot.events)
+
+
+def _recorded_subscribe(session: RecordedSession, state: MonitorState) -> Answer:
+    rows = session.page_rows
+    content = types.SubscribeReply(
+        status="ok",
+        lease=LEASE_S,
+        session=session.id,
+        running=False,
+        recorded=session.label(),
+        seq=int(rows.seq[-1]) if len(rows) else 0,
+        schema=rows.schema.to_json(),
+        loaders=[complete(loader) for loader in session.snapshot.loaders],
+        events=_events(session),
+        strip=session.strip,
+        paused=False,
+        verdict=session.verdict,
+        offers=[],
+        diagnosing=None,
+        profiling=None,
+        ranks=[],
+        main=None if session.verdict is None else session.verdict["loader"],
+        alone=None,
+        **state,
+    )
+    return content, []
+
+
+def _recorded_document(session: RecordedSession, _state: MonitorState) -> Answer:
+    schema = session.page_rows.schema
+    content = types.DocumentReply(status="ok", schema=schema.version, bokeh=chart_documents.version())
+    return content, [session.document]
+
+
+OF_RECORDED: dict[str, Callable[[RecordedSession, MonitorState], Answer]] = {
+    "subscribe": _recorded_subscribe,
+    "history": lambda session, state: wire.history(session.page_rows, _events(session), state["charts"]),
+    "document": _recorded_document,
+    "export": lambda session, _state: (
+        types.ExportReply(status="ok", filename=session.export_name()),
+        [session.render().encode()],
+    ),
+}
+"""Answers about recorded sessions; the state is this process's monitor's, which such pages show, too."""
+
+
+def complete(state: Mapping[str, Any]) -> LoaderState:
+    """A recorded state with every field: the reader leaves out those that are damaged or that were not recorded."""
+    unknown: dict[str, Any] = {
+        **dict.fromkeys(("id", "name", "backend", "status"), ""),
+        **dict.fromkeys(("epoch", "batch", "samples", "lost", "doubled", "skipped", "replaced"), 0),
+        **dict.fromkeys(("wanted", "batches", "planned")),
+        "backends": [],
+        "skips": [],
+        "knobs": dict.fromkeys(KNOBS),
+        "decoded": {},
+        "calibration": {},
+    }
+    engine = {"available": False, "reason": None, "confirm": None, "note": None}
+    known = {key: value for key, value in state.items() if key != "epochs" and value is not None}
+    known["backends"] = [{**engine, **entry} for entry in known.get("backends", ())]
+    known["knobs"] = {**unknown["knobs"], **known.get("knobs", {})}
+    return cast("LoaderState", {**unknown, **known})

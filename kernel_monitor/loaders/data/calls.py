@@ -1,0 +1,460 @@
+"""One call of a data set's own `__getitem__`: the functions that open images meanwhile, and what was opened."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torchvision import io as torchvision_io
+from torchvision.io import ImageReadMode
+from torchvision.io import image as torchvision_image
+
+from ...text import line
+from ..transforms.chain import NAME, takes_name
+
+# ---- One call of a data set's own `__getitem__`: what openers and transforms do meanwhile, on the calling thread
+# only.
+
+NO_IMAGE = "opens no image file by a function that is known"
+IN_MEMORY = "takes its samples decoded from memory, so that a switch would bring nothing"
+TWO_IMAGES = "opens more than one image"
+OPENED_TWICE = "opens its file twice"
+UNOPENED = "could not be opened"
+NOT_RGB = "is not made RGB"
+PIXELS = "works on the pixels itself"
+TWO_TRANSFORMS = "uses more than one transform"
+TWICE = "calls its transform twice for a sample"
+NEW_TRANSFORM = "makes its transform anew for each sample"
+DIFFERENT = "uses different transforms"
+JOINT = "transforms image and target together"
+AFTERWARDS = "changes the image after the transform"
+NOT_FOUND = "the image is not found in what it returns"
+KEEPS = "keeps the image"
+
+_local = threading.local()
+
+
+class Deviation(BaseException):
+    """Ends a dry run; not an Exception, which people's own retry loops would catch."""
+
+
+class TransformPoint:
+    """Stands in for a transform of the data set while we call that; elsewhere it is that transform."""
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        call = current()
+        return self.transform(*args, **named) if call is None else call.transformed(self, args, named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "transform":  # while it is being unpickled or copied
+            raise AttributeError(name)
+        return getattr(self.transform, name)
+
+    def __bool__(self) -> bool:
+        return bool(self.transform)
+
+    def same(self, other: TransformPoint) -> bool:
+        """Return whether it stands for the same transform."""
+        return self.transform is other.transform
+
+
+class Call:
+    """A call of `__getitem__` under way on this thread; a context manager.
+
+    Attributes:
+        path: of the image file opened last; None where none was, or one without a name.
+        reason: why it cannot be followed by a dry run, as the end of "The data set …"; None where it can.
+        gave_array: whether it gave an array that was not decoded, which functions written in C do not take.
+    """
+
+    path: str | None = None
+    reason: str | None = None
+    gave_array = False
+    _before: Call | None = None
+
+    def __enter__(self) -> Call:
+        self._before = current()
+        _local.call = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _local.call = self._before
+
+    def fail(self, reason: str, detail: str | None = None) -> None:
+        """Note why it cannot be followed, with what the data set did, if that is known. The first reason counts."""
+        self.reason = self.reason or (reason if detail is None else f"{reason} ({line(detail)})")
+
+    def opened(self, opener: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return what an opener of images (`openers.Opener`) returns."""
+        raise NotImplementedError
+
+    def function(self, original: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return what a function of a library returns that may be given an image."""
+        return original(*args, **named)
+
+    def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return what a transform of the data set returns."""
+        raise NotImplementedError
+
+
+class RealCall(Call):
+    """Images are decoded, and transformed once by `transform`.
+
+    Args:
+        point: whose calls `transform` replaces; None: no transform is replaced.
+        transform: takes and returns an image. The second image of a sample, if there is one, is given to the user's
+            own transform: it must not get the same random numbers again.
+
+    Attributes:
+        opened_any: whether an image was opened.
+    """
+
+    def __init__(self, point: TransformPoint | None, transform: Callable[[Any], Any] | None) -> None:
+        self._point = point
+        self._transform = transform
+        self.opened_any = False
+
+    def opened(self, opener: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        self.opened_any = True
+        self.path = name_of(args[0]) if args else None
+        return opener.function(*args, **named)
+
+    def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        transform = self._transform
+        image = image_of(point, args, named)
+        if transform is None or self._point is None or not point.same(self._point) or image is None:
+            return point.transform(*args, **named)
+        self._transform = None
+        return result_of(point, transform(image))
+
+
+def image_of(point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The image that a transform is given, by itself or by its name; None where it is given anything else."""
+    if takes_name(point.transform):
+        return named[NAME] if not args and named.keys() == {NAME} else None
+    return args[0] if len(args) == 1 and not named else None
+
+
+def result_of(point: TransformPoint, image: Any) -> Any:
+    """Return what a transform returns whose result is this image."""
+    return {NAME: image} if takes_name(point.transform) else image
+
+
+def plainly(reason: str | None) -> str | None:
+    """One of the reasons of this module, without what the data set did."""
+    return None if reason is None else reason.partition(" (")[0]
+
+
+def current() -> Call | None:
+    """The call under way on this thread."""
+    call: Call | None = getattr(_local, "call", None)
+    return call
+
+
+def name_of(given: Any) -> str | None:
+    """The path of what an opener was given: itself, or that of an open file; None where it has none."""
+    if isinstance(given, str | os.PathLike):
+        return os.fsdecode(given)
+    name = getattr(given, "name", None)
+    return name if isinstance(name, str) else None
+
+
+# ---- The functions that open images: what they do is decided by the call of `__getitem__` under way on their thread.
+
+PIL, TENSOR, ARRAY = "pil", "tensor", "array"
+"""Kinds of images: Pillow's, uint8 tensors [3, height, width], uint8 NumPy arrays [height, width, 3]."""
+
+RGB, BGR, AS_FILE = "rgb", "bgr", "as file"
+"""Colours of an image: known, or those that its file has."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opener:
+    """A function that opens image files.
+
+    Attributes:
+        function: itself; what it is given first is a path, a file or its content.
+        kind: of image that it gives.
+        colours: of its images, by the arguments after the first; None where they are not followed.
+        turns: whether it turns images as their EXIF orientation says, with these arguments.
+    """
+
+    function: Callable[..., Any]
+    kind: str
+    colours: Callable[[tuple[Any, ...], dict[str, Any]], str | None]
+    turns: Callable[[tuple[Any, ...], dict[str, Any]], bool] = lambda _args, _named: False
+
+
+REPLACED: dict[Any, Callable[..., Any]] = {}
+"""Every opener's own function, and what replaces it: data sets that imported one by name are given it, too."""
+
+
+def install() -> None:
+    """Replace the openers of what has been imported, each once in a process."""
+    _replace(Image, "open", PIL, _colours_of_pillow)
+    for name in ("read_image", "decode_image", "decode_jpeg"):
+        opener = _replace(torchvision_image, name, TENSOR, _colours_of_torchvision)
+        if opener is not None:
+            setattr(torchvision_io, name, opener)
+    if Image.fromarray not in REPLACED.values():
+        original = Image.fromarray
+        Image.fromarray = REPLACED[original] = asking(original)
+    torchcodec = sys.modules.get("torchcodec.decoders")
+    for name in ("decode_image", "decode_jpeg"):  # since 0.17
+        if hasattr(torchcodec, name):
+            _replace(torchcodec, name, TENSOR, _colours_of_torchcodec, lambda _args, _named: True)
+
+
+def _replace(module: Any, name: str, *how: Any) -> Callable[..., Any] | None:
+    """Replace one opener; returns what replaces it, None where that was done before."""
+    original = getattr(module, name)
+    if original in REPLACED.values():
+        return None
+    replaced = REPLACED[original] = opening(Opener(original, *how))
+    setattr(module, name, replaced)
+    return replaced
+
+
+def of_content(
+    opener: Opener, args: tuple[Any, ...], named: dict[str, Any], content: bytes
+) -> tuple[Opener, tuple[Any, ...]]:
+    """The opener, no Pillow's, that makes of a file's content what this one makes of the file, and what to call it
+    with, besides `named`.
+    """
+    if opener.kind == ARRAY:
+        cv2: Any = sys.modules["cv2"]
+        how = args[1:] if "flags" in named else (*args[1:], cv2.IMREAD_COLOR)[:1]
+        return replace(opener, function=cv2.imdecode), (np.frombuffer(content, np.uint8), *how)
+    decode = torchvision_image.decode_image if opener.function.__name__ == "read_image" else opener.function
+    return replace(opener, function=decode), (torch.frombuffer(bytearray(content), dtype=torch.uint8), *args[1:])
+
+
+def opening(opener: Opener) -> Callable[..., Any]:
+    """A function that opens images as the call under way says."""
+
+    @functools.wraps(opener.function)
+    def opened(*args: Any, **named: Any) -> Any:
+        call = current()
+        return opener.function(*args, **named) if call is None else call.opened(opener, args, named)
+
+    return opened
+
+
+def asking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that may be given an image that was not decoded."""
+
+    @functools.wraps(original)
+    def function(*args: Any, **named: Any) -> Any:
+        call = current()
+        return original(*args, **named) if call is None else call.function(original, args, named)
+
+    return function
+
+
+def _colours_of_pillow(args: tuple[Any, ...], named: dict[str, Any]) -> str | None:
+    return None if any(given not in ("r", None) for given in (*args, *named.values())) else AS_FILE
+
+
+def _colours_of_torchvision(args: tuple[Any, ...], named: dict[str, Any]) -> str | None:
+    modes = [given for given in (*args, *named.values()) if given not in (ImageReadMode.UNCHANGED, "UNCHANGED")]
+    if any(mode not in (ImageReadMode.RGB, "RGB") for mode in modes):
+        return None
+    return RGB if modes else AS_FILE
+
+
+def _colours_of_torchcodec(args: tuple[Any, ...], named: dict[str, Any]) -> str | None:
+    mode = named.get("mode", "RGB")
+    mode = getattr(mode, "name", mode)
+    if args or named.keys() - {"mode"} or not isinstance(mode, str):
+        return None
+    return {"RGB": RGB, "UNCHANGED": AS_FILE}.get(mode.upper())
+
+
+original_open = Image.open
+"""Pillow's own, whatever was replaced."""
+
+
+# ---- What a data set opened: a file or its content, and what its code then made of it without a look at its pixels.
+
+
+class Header(NamedTuple):
+    """The properties of an image that Pillow has opened and not decoded."""
+
+    size: tuple[int, int]
+    mode: str
+    format: str | None
+    info: dict[str | tuple[int, int], Any]
+    exif: Image.Exif
+
+
+class Opened:
+    """A file (or its content) that was opened, and the steps done on it that needed no pixels.
+
+    Args:
+        opener: that opened it.
+        args: what it was called with.
+        named: the same, by name.
+        path: of the file; None where there is only content.
+        data: the content, where there is no path.
+
+    Attributes:
+        kind: of image that it is now, see `openers`.
+        turned: whether its EXIF orientation is followed.
+    """
+
+    def __init__(
+        self, opener: Opener, args: tuple[Any, ...], named: dict[str, Any], path: str | None, data: bytes | None
+    ) -> None:
+        self.kind = opener.kind
+        self.turned = opener.turns(args[1:], named)
+        self.path = path
+        self.data = data
+        self._opener = opener
+        self._args = args
+        self._named = named
+        self._steps: tuple[Callable[[Any], Any], ...] = ()
+        self._header: Header | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what it was called with, which may be an open file."""
+        return {**self.__dict__, "_args": (None, *self._args[1:]), "_header": None}
+
+    def _copy(self) -> Opened:
+        made = object.__new__(Opened)
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def with_content(self, content: bytes) -> Opened:
+        """The same with the content of its file in place of the file."""
+        made = self._copy()
+        made.data = content
+        if self._opener.kind != PIL:
+            made._opener, made._args = of_content(self._opener, self._args, self._named, content)
+        return made
+
+    @property
+    def header(self) -> Header:
+        """The properties of the image in its file's header, read when first asked for."""
+        if self._header is None:
+            given: Any = self.path if self.data is None else io.BytesIO(self.data)
+            with original_open(given) as image:
+                self._header = Header(image.size, image.mode, image.format, image.info, image.getexif())
+        return self._header
+
+    def then(self, step: Callable[[Any], Any], kind: str) -> Opened:
+        """Return what a function makes of it, which only moves or copies pixels."""
+        made = self._copy()
+        made.kind, made._steps = kind, (*self._steps, step)
+        return made
+
+    def real(self) -> Any:
+        """The image."""
+        given = self._args[0]
+        if self._opener.kind == PIL:
+            given = self.path if self.data is None else io.BytesIO(self.data)
+        image = self._opener.function(given, *self._args[1:], **self._named)
+        for step in self._steps:
+            image = step(image)
+        return image
+
+
+def as_opened(opened: Opened) -> Any:
+    """The image that the transform is given, decoded."""
+    if opened.kind != PIL:
+        return opened.real()
+    with opened.real() as image:
+        return image.convert("RGB")
+
+
+# ---- NumPy and OpenCV as a data set's own functions see them: what is given an image that was not decoded asks first.
+
+COPIES = (np.array, np.asarray, np.ascontiguousarray)
+"""Functions that make the array of an image, or copy one."""
+
+_KNOWN: dict[str, types.ModuleType] = {}
+
+
+class LibraryView(types.ModuleType):
+    """A module whose functions are others; all else is looked up where it is."""
+
+    def __init__(self, module: types.ModuleType, functions: dict[str, Any]) -> None:
+        super().__init__(module.__name__, module.__doc__)
+        self.__dict__.update(functions)
+        self.__dict__["_module"] = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_module"], name)
+
+
+def seen(module: types.ModuleType, code: types.CodeType) -> types.ModuleType:
+    """Return what stands for a module in a function of this code; the module itself where that does as well."""
+    if module is np:
+        return _numpy() if _copies(code) else module
+    return _opencv(module) if module is sys.modules.get("cv2") else module
+
+
+@functools.lru_cache(maxsize=4096)
+def _copies(code: types.CodeType) -> bool:
+    """Return whether code names one of `COPIES`."""
+    inside = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return any(function.__name__ in code.co_names for function in COPIES) or any(map(_copies, inside))
+
+
+def replacement(function: Any) -> Any:
+    """Return what stands for a function that was imported by its name; the function itself for all others."""
+    name = getattr(function, "__name__", "")
+    cv2 = sys.modules.get("cv2")
+    if cv2 is not None and getattr(cv2, name, None) is function:
+        return getattr(_opencv(cv2), name)
+    return getattr(_numpy(), name) if function in COPIES else function
+
+
+def _numpy() -> types.ModuleType:
+    if "numpy" not in _KNOWN:
+        _KNOWN["numpy"] = LibraryView(np, {function.__name__: asking(function) for function in COPIES})
+    return _KNOWN["numpy"]
+
+
+def _opencv(cv2: Any) -> types.ModuleType:
+    if "cv2" not in _KNOWN:
+        functions = {
+            name: asking(value) for name, value in vars(cv2).items() if isinstance(value, types.BuiltinFunctionType)
+        }
+        for name in ("imread", "imdecode"):
+            functions[name] = opening(Opener(getattr(cv2, name), ARRAY, _colours, _turns))
+        _KNOWN["cv2"] = LibraryView(cv2, functions)
+    return _KNOWN["cv2"]
+
+
+def _flags(args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    cv2 = sys.modules["cv2"]
+    return args[0] if len(args) == 1 and not named else named.get("flags", cv2.IMREAD_COLOR)
+
+
+def _colours(args: tuple[Any, ...], named: dict[str, Any]) -> str | None:
+    cv2 = sys.modules["cv2"]
+    if len(args) > 1 or named.keys() - {"flags"}:
+        return None
+    flags = _flags(args, named)
+    if not isinstance(flags, int) or flags < 0:
+        return None
+    flags &= ~cv2.IMREAD_IGNORE_ORIENTATION
+    red_first = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # since 4.11
+    return BGR if flags == cv2.IMREAD_COLOR else RGB if red_first and flags & ~cv2.IMREAD_COLOR == red_first else None
+
+
+def _turns(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    return not _flags(args, named) & sys.modules["cv2"].IMREAD_IGNORE_ORIENTATION

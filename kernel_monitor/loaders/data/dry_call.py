@@ -1,0 +1,502 @@
+"""A call of `__getitem__` in which no image is decoded: images and arrays that know their file until more is asked."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import stat
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from .calls import (
+    AFTERWARDS,
+    ARRAY,
+    AS_FILE,
+    BGR,
+    COPIES,
+    JOINT,
+    NEW_TRANSFORM,
+    NOT_RGB,
+    OPENED_TWICE,
+    PIL,
+    PIXELS,
+    RGB,
+    TENSOR,
+    TWICE,
+    TWO_IMAGES,
+    TWO_TRANSFORMS,
+    UNOPENED,
+    Call,
+    Deviation,
+    Opened,
+    Opener,
+    TransformPoint,
+    current,
+    image_of,
+    name_of,
+    result_of,
+)
+from .structure import Place, places, values
+
+# ---- Tensors and arrays that are not decoded: they know their file, and are decoded as soon as anything is asked of
+# them.
+
+ORIENTATION = 0x0112  # tag of EXIF
+_ON_ITS_SIDE = (5, 6, 7, 8)  # orientations that exchange width and height
+_ALL, _BACKWARDS = slice(None), slice(None, None, -1)
+_REVERSED = ((_ALL, _ALL, _BACKWARDS), (..., _BACKWARDS))
+_PLAIN = (slice, type(...))
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+class LazyTensor(torch.Tensor):
+    """The same for what torchvision's decoders give: whatever torch is to do with it is done with the real tensor."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return with_real(func, args, kwargs or {})
+
+
+class LazyArray:
+    """The same for what OpenCV gives, and for an array of a lazy image.
+
+    No `np.ndarray`, whose memory functions written in C would read; it says that it is one, and becomes one for all
+    that asks it (NumPy, and OpenCV where `libraries` stands for it).
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, call: Call, opened: Opened, colours: str) -> None:
+        call.gave_array = True
+        self.__dict__.update(_call=call, _opened=opened, _colours=colours)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        own = self.__dict__
+        width, height = own["_opened"].header.size
+        turned = own["_opened"].turned and own["_opened"].header.exif.get(ORIENTATION, 1) in _ON_ITS_SIDE
+        return (width, height, 3) if turned else (height, width, 3)
+
+    ndim = 3
+    dtype = np.dtype(np.uint8)
+
+    def copy(self) -> Any:
+        return then(self, np.copy)
+
+    def __getitem__(self, key: Any) -> Any:
+        # Compared only where it is no array, whose comparison is another array.
+        if isinstance(key, tuple) and all(isinstance(one, _PLAIN) for one in key) and key in _REVERSED:
+            return then(self, _reverse, reverses=True)
+        return decoded(self, "indexing")[key]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(decoded(self, f".{name}"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(decoded(self, f".{name}"), name, value)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(decoded(self, "as an array"), dtype=dtype, copy=copy)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return with_real(func, args, kwargs)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **named: Any) -> Any:
+        return with_real(getattr(ufunc, method), args, named, name_of_function(ufunc))
+
+
+def _delegate(name: str) -> Callable[..., Any]:
+    return lambda self, *args: with_real(getattr(decoded(self, name), name), args, {}, name)
+
+
+for _name in (
+    *("setitem", "len", "iter", "contains", "bool", "float", "int", "index", "neg", "pos", "abs", "invert", "repr"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "str", "format", "copy", "deepcopy", "reduce", "reduce_ex"),
+    *(
+        prefix + operator
+        for prefix in ("", "r", "i")
+        for operator in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "matmul")
+    ),
+):
+    setattr(LazyArray, f"__{_name}__", _delegate(f"__{_name}__"))
+
+
+def _reverse(array: Any) -> Any:
+    return array[..., ::-1]
+
+
+def then(array: LazyArray, step: Callable[[Any], Any], *, reverses: bool = False) -> LazyArray:
+    """Return what a function makes of an array, which only moves or copies pixels; it may reverse the colours."""
+    own = array.__dict__
+    colours = own["_colours"]
+    if reverses:
+        colours = BGR if colours == RGB else RGB
+    return LazyArray(own["_call"], own["_opened"].then(step, ARRAY), colours)
+
+
+def with_real(function: Any, args: Any, named: Any, what: str | None = None) -> Any:
+    """Return what a function gives where real tensors and arrays stand in the place of lazy ones."""
+    what = name_of_function(function) if what is None else what
+    return function(
+        *(decoded(value, what) for value in args), **{name: decoded(value, what) for name, value in named.items()}
+    )
+
+
+def name_of_function(function: Any) -> str:
+    """Return how people write it.
+
+    `cv2.resize`, `numpy.mean`, `.float` of a tensor; its bare name where that is not known.
+    """
+    name = str(getattr(function, "__name__", type(function).__name__))
+    if getattr(sys.modules.get("cv2"), name, None) is function:
+        return f"cv2.{name}"
+    module = getattr(function, "__module__", None)
+    method = getattr(function, "__objclass__", None) is not None
+    return f".{name}" if method else f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
+
+
+def decoded(value: Any, what: str | None = None) -> Any:
+    """The real tensor or array in the place of a lazy one, in lists and tuples too; `what` was done with it."""
+    if type(value) in (list, tuple):
+        return type(value)(decoded(inner, what) for inner in value)
+    if type(value) not in (LazyTensor, LazyArray):
+        return value
+    own: dict[str, Any] = value.__dict__
+    call: Call = own["_call"]
+    if call is current():
+        fail(call, what)
+    if "_real" not in own:
+        own["_real"] = own["_opened"].real()
+    return own["_real"]
+
+
+def fail(call: Call, what: str | None) -> None:
+    """Note that the image's pixels are needed, for `what` or for the function of a library that the data set called.
+
+    If that is one of torchvision's transforms, it was not found in the data set.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module == "torchvision.transforms.transforms" or module.startswith("torchvision.transforms.v2._"):
+            call.fail(NEW_TRANSFORM)
+        if not module.startswith(("PIL.", "torch", "numpy.", _PACKAGE)):
+            break
+        if not module.startswith(_PACKAGE):
+            what = f"{module}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    call.fail(PIXELS, what)
+
+
+# ---- An image that is not decoded: it knows its file, and becomes the image itself as soon as anything else is asked.
+
+_ANSWERED = frozenset(
+    {"__class__", "__dict__", "__enter__", "__exit__", "close", "convert", "copy", "load"}
+    | {"size", "width", "height", "mode", "format", "filename", "info", "getexif"}
+)
+"""What a dry run answers; all else needs the pixels, or might."""
+_AS_ARRAY = ("__array__", "__array_interface__", "__array_struct__", "__array_priority__", "__len__", "__buffer__")
+
+
+class LazyImage(Image.Image):
+    """See the module's text. An `Image.Image`, so that code that asks for one is content."""
+
+    _opened: Opened
+    _call: Call
+    _colours: str  # see `openers`
+
+    def __getattribute__(self, name: str) -> Any:
+        own = object.__getattribute__(self, "__dict__")
+        call: Call | None = own.get("_call")
+        under_way = call is not None and call is current()
+        if name in ("__class__", "__dict__") or (under_way and name in _ANSWERED and call.reason is None):  # type: ignore[union-attr]
+            return object.__getattribute__(self, name)
+        if call is not None and under_way:
+            fail(call, "as an array" if name in _AS_ARRAY else f".{name}")
+        become(self)
+        return getattr(self, name)
+
+    def __enter__(self) -> LazyImage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def load(self) -> None:
+        """Nothing is decoded."""
+
+    def convert(self, mode: str | None = None, *others: Any, **named: Any) -> Any:
+        call = self.__dict__["_call"]
+        if mode != "RGB" or others or named:
+            call.fail(NOT_RGB, f".convert({', '.join(map(repr, (mode, *others)))}) comes first")
+            return self.convert(mode, *others, **named)  # it has become the image
+        return made(call, self.__dict__["_opened"], RGB)
+
+    def copy(self) -> Any:
+        return made(self.__dict__["_call"], self.__dict__["_opened"], self.__dict__["_colours"])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.__dict__["_opened"].header.size  # type: ignore[no-any-return]
+
+    @property
+    def width(self) -> int:
+        return self.size[0]
+
+    @property
+    def height(self) -> int:
+        return self.size[1]
+
+    @property
+    def mode(self) -> str:
+        return "RGB" if self.__dict__["_colours"] == RGB else self.__dict__["_opened"].header.mode
+
+    @property
+    def format(self) -> str | None:  # type: ignore[override]
+        return None if self.__dict__["_colours"] == RGB else self.__dict__["_opened"].header.format
+
+    @property
+    def info(self) -> dict[str | tuple[int, int], Any]:  # type: ignore[override]
+        return self.__dict__["_opened"].header.info  # type: ignore[no-any-return]
+
+    def getexif(self) -> Image.Exif:
+        return self.__dict__["_opened"].header.exif  # type: ignore[no-any-return]
+
+    @property
+    def filename(self) -> str:
+        return self.__dict__["_opened"].path or ""
+
+
+def _to_rgb(image: Any) -> Any:
+    with image:
+        return image.convert("RGB")
+
+
+def answered(call: Call, original: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return what a function of a library gives in a dry run that may have been given a lazy image."""
+    image = args[0] if args else None
+    if type(image) in LAZY and call.reason is None:
+        made_of = _made_of(call, original, image, args[1:], named)
+        if made_of is not None:
+            return made_of
+    return with_real(original, args, named)
+
+
+def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple[Any, ...], named: Any) -> Any:
+    """Return what a function makes of a lazy image, if it only moves or copies pixels.
+
+    None where it does anything else.
+    """
+    name = original.__name__
+    step = functools.partial(_first, original, others, named)
+    if original in COPIES and not others and named.keys() <= _COPYING and named.get("dtype") in (None, np.uint8):
+        if type(image) is LazyArray:
+            return then(image, step)
+        if type(image) is LazyImage:
+            check_colours(image, call)
+            if call.reason is None:
+                return LazyArray(call, opened_of(image).then(_to_rgb, PIL).then(step, ARRAY), RGB)
+    elif type(image) is LazyArray and name == "fromarray" and not others and not named:
+        check_colours(image, call)
+        if call.reason is None:
+            return made(call, opened_of(image).then(step, PIL), RGB)
+    elif type(image) is LazyArray and name == "cvtColor":
+        if (*others, *named.values()) == _EXCHANGE and named.keys() <= {"code"}:
+            return then(image, step, reverses=True)
+        call.fail(
+            NOT_RGB, f"{name_of_function(original)}(…, {', '.join(map(str, (*others, *named.values())))}) comes first"
+        )
+    return None
+
+
+_COPYING = {"dtype", "copy", "order"}
+_EXCHANGE = (4,)  # cv2.COLOR_BGR2RGB, which is COLOR_RGB2BGR
+
+
+def _first(function: Callable[..., Any], others: tuple[Any, ...], named: dict[str, Any], first: Any) -> Any:
+    return function(first, *others, **named)
+
+
+def check_colours(image: Any, call: Call) -> None:
+    """End the dry run where what is given to the transform would not be RGB."""
+    own = object.__getattribute__(image, "__dict__")
+    colours = own["_colours"]
+    if colours == BGR:
+        call.fail(NOT_RGB, "it is BGR, as OpenCV reads it")
+    elif colours == AS_FILE and own["_opened"].header.mode != "RGB":
+        call.fail(NOT_RGB, f"it stays {own['_opened'].header.mode}, as its file has it")
+
+
+LAZY = (LazyImage, LazyTensor, LazyArray)
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+def made(call: Call, opened: Opened, colours: str) -> Any:
+    """A lazy image of this dry run."""
+    if opened.kind == ARRAY:
+        return LazyArray(call, opened, colours)
+    is_tensor = opened.kind == TENSOR
+    image: Any = torch.Tensor._make_subclass(LazyTensor, _NOTHING) if is_tensor else object.__new__(LazyImage)
+    object.__getattribute__(image, "__dict__").update(_call=call, _opened=opened, _colours=colours)
+    return image
+
+
+def become(image: LazyImage) -> None:
+    """Turn a lazy image that has outlived its dry run into the image that was opened."""
+    own = object.__getattribute__(image, "__dict__")
+    opened, colours = own["_opened"], own["_colours"]
+    real = opened.real().convert("RGB") if colours == RGB else opened.real()
+    real.load()  # what is not loaded closes its file when it is gone
+    own.clear()
+    own.update(real.__dict__)
+    object.__setattr__(image, "__class__", type(real))
+
+
+def opened_of(image: Any) -> Opened:
+    """Return what a lazy image was opened from."""
+    found: Opened = object.__getattribute__(image, "__dict__")["_opened"]
+    return found
+
+
+def lazy_image(call: Call, opener: Opener, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return what an opener returns in a dry run; None where it was called in a way that cannot be followed.
+
+    Raises:
+        OSError: the file is not there.
+    """
+    if not args:
+        call.fail(PIXELS)
+        return None
+    given = args[0]
+    path: str | None = None
+    data: bytes | None = None
+    if isinstance(given, str | os.PathLike):
+        path = os.fsdecode(given)
+    elif opener.kind == PIL:
+        path, data = _content(given)
+    elif isinstance(given, bytes | bytearray):
+        data = bytes(given)
+    else:
+        data = np.asarray(given).tobytes()  # a tensor or an array of encoded bytes
+    if path is not None and not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - once per sample
+        raise OSError("not a regular file")
+    colours = opener.colours(args[1:], named)
+    if colours is None:
+        given = ", ".join(["…", *map(str, args[1:]), *(f"{name}={value}" for name, value in named.items())])
+        call.fail(PIXELS if opener.kind == PIL else NOT_RGB, f"{opener.function.__name__}({given})")
+        return None
+    return made(call, Opened(opener, args, named, path, data), colours)
+
+
+def _content(file: Any) -> tuple[str | None, bytes | None]:
+    """The path of an open file that nothing was read of, else the content of a file object."""
+    name = name_of(file)
+    if name is not None and isinstance(file, io.BufferedReader) and file.tell() == 0:
+        return name, None
+    if isinstance(file, io.BytesIO):
+        return None, file.getvalue()
+    file.seek(0)
+    return None, file.read()
+
+
+def first_image(sample: Any) -> tuple[Any, list[Place]]:
+    """An image in a sample that was not decoded, and its places."""
+    image = next((value for value in values(sample) if type(value) in LAZY), None)
+    return image, [] if image is None else list(places(sample, image))
+
+
+# ---- A dry run: a call of `__getitem__` in which no image is decoded and no transform is run.
+
+
+class DryCall(Call):
+    """Images are not decoded, and the transform is not run.
+
+    Where the data set does something that a dry run cannot follow, the call goes on as a real one: images are decoded
+    after all, so that the user's code meets nothing unusual. Its result is then of no use.
+
+    Attributes:
+        image: the one that was opened, or what became of it: the one that the transform was given.
+        point: the transform that was given it; None where there is no transform.
+        opened_any: whether an image was opened.
+        placed: what stands in the sample for the result; None where there is no transform.
+    """
+
+    def __init__(self) -> None:
+        self.image: Any = None
+        self.point: TransformPoint | None = None
+        self.placed: Placed | None = None
+        self.opened_any = False
+
+    def opened(self, opener: Opener, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        path = name_of(args[0]) if args else None
+        if self.opened_any:
+            self.fail(OPENED_TWICE if path is not None and path == self.path else TWO_IMAGES)
+        self.opened_any, self.path = True, path
+        if self.reason is None:
+            try:
+                image = lazy_image(self, opener, args, named)
+            except OSError:
+                self.fail(UNOPENED)  # its own error comes from the opener itself
+            else:
+                if image is not None:
+                    self.image = image
+                    return image
+        return opener.function(*args, **named)
+
+    def function(self, original: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return answered(self, original, args, named)
+
+    def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        given = (*args, *named.values())
+        again = TWICE if self.point is not None and point.same(self.point) else TWO_TRANSFORMS
+        if self.placed is not None and any(value is self.placed for value in given):
+            self.fail(again)
+            raise Deviation
+        images = [value for value in given if type(value) in LAZY]
+        if images and image_of(point, args, named) is None:
+            self.fail(JOINT)
+        if images and self.placed is not None:
+            self.fail(again)
+        if images and self.reason is None:
+            check_colours(images[0], self)
+        if not images or self.reason is not None:
+            return point.transform(*map(decoded, args), **{name: decoded(value) for name, value in named.items()})
+        self.image, self.point, self.placed = images[0], point, Placed(self)
+        return result_of(point, self.placed)
+
+
+class Placed:
+    """Stands in a sample where the transformed image will stand. Any use of it ends the dry run."""
+
+    def __init__(self, call: DryCall) -> None:
+        object.__setattr__(self, "_call", call)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return Placed
+        return object.__getattribute__(self, "_use")()
+
+    def _use(self, *_: object, **__: object) -> Any:
+        object.__getattribute__(self, "_call").fail(AFTERWARDS)
+        raise Deviation
+
+    def _dunder(self, *_: object) -> Any:
+        return object.__getattribute__(self, "_use")()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = _dunder
+    __getitem__ = __len__ = __iter__ = __float__ = __int__ = __neg__ = __bool__ = __setattr__ = _dunder
+    __lt__ = __gt__ = __le__ = __ge__ = __pow__ = __abs__ = _dunder

@@ -1,0 +1,395 @@
+"""What is known of a data set whose `__getitem__` is somebody's own: learnt by calling it, believed when proven.
+
+`learn` calls it for some samples, once as it is and once dry, and compares. Where every sample is the same both ways,
+`read` gives the file of a sample, and everything else of it, by a dry run; `compute` gives a sample by the user's own
+code. Both give the transform the same random numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...text import cause
+from ..attributes import attributes
+from ..plan import shown_key
+from ..random_streams import Streams
+from ..transforms.inject import Injected
+from ..transforms.params import sample_keys
+from . import calls
+from .calls import (
+    AFTERWARDS,
+    DIFFERENT,
+    IN_MEMORY,
+    KEEPS,
+    NEW_TRANSFORM,
+    NO_IMAGE,
+    NOT_FOUND,
+    PIXELS,
+    TWICE,
+    TWO_TRANSFORMS,
+    Deviation,
+    Opened,
+    RealCall,
+    TransformPoint,
+    as_opened,
+    plainly,
+)
+from .dry_call import DryCall, check_colours, first_image, opened_of
+from .fingerprint import copied
+from .structure import Place, equal, form, places, put
+from .view import View
+from .watch import AttributeWatch, keeps_images
+
+SEED = 0x5EED
+PROVEN = 16  # samples that are computed both ways, spread over the data set
+PATIENCE_S = 2.0  # after which fewer samples are enough, but never fewer than AGAIN
+AGAIN = 2  # samples, where the data set looks as it did when it was proven
+FORMS = 32  # structures of samples that are proven
+NO_COPY = "cannot be tried on a copy of it, because of its __del__ or __slots__"
+NOT_THE_SAME = "is not the same twice"
+DIFFERS = "gives another sample when its image is opened and transformed for it"
+# A function of the user's may be the transform.
+OPAQUE = (PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)
+FINAL = (KEEPS, NOT_THE_SAME, DIFFERS)  # one such sample is enough
+LEAST_READ = 64  # samples, before it is judged how many could not be read
+DEVIATING = 0.1  # share of the samples above which a data set is not read by dry runs
+
+log = logging.getLogger(__name__)
+
+
+class Reading(NamedTuple):
+    """The result of a dry run of one sample."""
+
+    opened: Opened  # the image
+    sample: Any  # with a `Placed` in the image's place
+    places: list[Place]  # of the image
+    point: TransformPoint | None  # that it was given to; None: to none
+
+    def filled(self, image: Any) -> Any:
+        """The sample with the image in its place; to be called once."""
+        sample = self.sample
+        for place in self.places:
+            sample = put(sample, place, image)
+        return sample
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """The facts learnt about a data set; can be sent to workers.
+
+    Attributes:
+        kind: of the images that the transform is given, see `openers`.
+        place: of the transform among those that were found in the data set; None where there is none.
+        functions: whether functions counted as transforms then.
+    """
+
+    kind: str
+    place: int | None
+    functions: bool
+
+
+class OwnDataset:
+    """See the module's text.
+
+    Args:
+        dataset: the user's.
+        functions: whether functions of the user's count as transforms, too.
+        apart: see `look`.
+
+    Attributes:
+        learnt: what is known of it; None where its samples cannot be read by dry runs.
+        refusal: why they cannot be, as the end of "The data set …"; None where they can.
+        path: of the file that was opened last by the user's own code; None where that is not known.
+    """
+
+    def __init__(self, dataset: Any, *, functions: bool = False, apart: bool = False) -> None:
+        calls.install()
+        self.dataset = dataset
+        self.learnt: Learnt | None = None
+        self.refusal: str | None = "was not called yet"
+        self.path: str | None = None
+        self._functions = functions
+        self.look(apart=apart)
+        self._forms: set[Any] = set()  # of samples that were the same both ways
+        self._opened_any = False  # whether the sample computed last opened an image
+        self._read = self._unread = 0  # samples since it was learnt
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_view": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        calls.install()
+        self.look(apart=False)
+
+    def look(self, *, apart: bool) -> None:
+        """Look at the data set anew; `apart`: at a copy, so that what reading opens is not open in the data set."""
+        self._apart = apart
+        self._view = View(copied(self.dataset) if apart else self.dataset, functions=self._functions)
+
+    @property
+    def current(self) -> bool:
+        """Whether the data set still keeps the transforms that were found in it."""
+        return self._view.current
+
+    @property
+    def kind(self) -> str:
+        """The kind of the images that the transform is given, see `openers`."""
+        return calls.PIL if self.learnt is None else self.learnt.kind
+
+    @property
+    def point(self) -> TransformPoint | None:
+        """The transform of its images; None where none is known."""
+        points, place = self._view.points, None if self.learnt is None else self.learnt.place
+        return points[place] if place is not None and place < len(points) else None
+
+    @property
+    def transform(self) -> Any:
+        """The user's transform of the images; None where none is known."""
+        return None if self.point is None else self.point.transform
+
+    def glance(self) -> list[Any]:
+        """Return what the data set keeps where transforms were found."""
+        return self._view.found
+
+    def compute(self, key: Any, transform: Callable[[Any], Any] | None) -> Any:
+        """A sample by the user's own code.
+
+        Args:
+            key: of the sample.
+            transform: applied to the image in place of the user's; None: the user's.
+
+        Raises:
+            Exception: whatever the user's code raises.
+        """
+        call = RealCall(self.point, transform)
+        dataset = self.dataset if self.learnt is None else self._view.dataset
+        with call:
+            try:
+                return dataset[key]
+            finally:
+                self.path, self._opened_any = call.path, call.opened_any
+
+    def read_proven(self, key: Any) -> Reading | str:
+        """As `read`; a sample of a new structure is first computed both ways, and whatever the user's code raises is a
+        reason: it is raised again where the sample is computed.
+        """
+        if self.learnt is None:
+            return str(self.refusal)
+        self._read += 1
+        try:
+            found = self.read(key)
+            if not isinstance(found, str) and form(found.sample) not in self._forms:
+                found = self._extended(key, found)
+        except Exception as error:  # see above
+            log.debug("a sample cannot be read", exc_info=True)
+            found = f"raises {type(error).__name__}"
+        self._unread += isinstance(found, str)
+        return found
+
+    def over(self, dataset: Any) -> OwnDataset:
+        """Return what is known, of a copy of the data set."""
+        other = OwnDataset(dataset, functions=self._functions)
+        other.learnt, other.refusal, other.path, other._forms = self.learnt, self.refusal, self.path, self._forms
+        return other
+
+    def give_up(self) -> bool:
+        """Return whether too many samples could not be read, so that it is not tried any longer."""
+        if self.refusal is None and self._read >= LEAST_READ and self._unread > DEVIATING * self._read:
+            self.refusal = f"cannot be read without its own code in {self._unread} of {self._read} samples"
+            return True
+        return False
+
+    def _extended(self, key: Any, found: Reading) -> Reading | str:
+        """A sample of a structure that was not seen before, if it is the same both ways."""
+        if len(self._forms) >= FORMS:
+            return "gives samples of ever new structures"
+        reason = self._compared(key, None)
+        return reason or found  # not read again: what it draws would no longer be the plan's
+
+    def read(self, key: Any) -> Reading | str:
+        """A sample by a dry run, or why that is not possible, without a full stop.
+
+        Raises:
+            Exception: whatever the user's code raises.
+        """
+        call = DryCall()
+        with call:
+            try:
+                sample = self._view.dataset[key]
+            except Deviation:
+                return call.reason or AFTERWARDS
+            except Exception:
+                if call.reason is None and not (call.gave_array and call.point is None):
+                    raise
+                log.debug("a dry run ended early", exc_info=True)
+                return call.reason or PIXELS  # by a function that takes no stand-in for an array
+            if call.reason is not None or call.image is None:
+                return call.reason or NO_IMAGE
+            image, point = call.image, call.point
+            if call.placed is not None:
+                found = list(places(sample, call.placed))
+            else:  # no transform: the image itself is in the sample
+                image, found = first_image(sample)
+                if image is not None:
+                    check_colours(image, call)
+        reason: str | None = call.reason
+        if reason is not None or image is None or not found:
+            return reason or NOT_FOUND
+        if self.learnt is not None and not same(point, self.point):
+            return DIFFERENT
+        opened, kept = opened_of(image), weakref.ref(image)
+        call.image = call.placed = image = None
+        if point is not None and kept() is not None and not list(places(sample, kept())):
+            return KEEPS
+        return Reading(opened, sample, found, point)
+
+    def learn(self, earlier: OwnDataset | None = None, keys: Sequence[Any] | None = None) -> None:
+        """Find out whether its samples can be read by dry runs.
+
+        Works on a copy: what the data set changes of its own while it is read is not seen by anybody.
+
+        Args:
+            earlier: an earlier state of the data set, of which that is known: then a few samples are enough.
+            keys: what it is asked for; None: any index.
+        """
+        try:
+            self._learn(earlier, keys)
+        except Exception as error:  # the user's own classes may do anything; the loop meets it again
+            log.info("%s cannot be examined", type(self.dataset).__name__, exc_info=True)
+            self.learnt, self.refusal = None, unexamined(cause(error))
+
+    def _learn(self, earlier: OwnDataset | None, keys: Sequence[Any] | None) -> None:
+        if earlier is not None and type(earlier.dataset) is type(self.dataset):
+            self._forms = earlier._forms
+            if earlier.refusal is not None:
+                self.refusal, self.path = earlier.refusal, earlier.path
+                return
+            self._try(AGAIN, keys, functions=earlier._functions)
+        if self.learnt is None:
+            self._try(PROVEN, keys, functions=False)
+        if plainly(self.refusal) in OPAQUE:
+            first = self.refusal
+            self._try(PROVEN, keys, functions=True)
+            self.refusal = first if self.learnt is None else None
+        self._functions = self.learnt is not None and self.learnt.functions
+        self.look(apart=self._apart)
+
+    def _try(self, samples: int, keys: Sequence[Any] | None, *, functions: bool) -> None:
+        copy = copied(self.dataset)
+        if copy is self.dataset:
+            self.refusal = NO_COPY
+            return
+        trial = OwnDataset(copy, functions=functions)
+        if trial._view.failure is not None:
+            self.refusal = unexamined(trial._view.failure)
+            return
+        # What the copy shares with the user's data set: a file that is opened at the first sample must not stay open.
+        theirs, view = attributes(self.dataset), trial._view
+        helpers = [kept for name, kept in attributes(copy).items() if theirs.get(name) is kept and view.is_users(kept)]
+        with AttributeWatch(view.dataset, [*view.shared, *map(attributes, helpers)]) as watch:
+            refusal = trial._refusal(watch, spread(range(len(copy)) if keys is None else keys, samples))
+        self.refusal = watch.reason or refusal
+        if self.refusal == NO_IMAGE and not watch.opened and keeps_images(self.dataset):
+            self.refusal = IN_MEMORY
+        # The copy may keep a method of its own, and would not let go of what it has opened.
+        attributes(copy).clear()
+        self.learnt = None if self.refusal is not None else trial.learnt
+        self.path = trial.path
+        self._forms = self._forms | trial._forms
+
+    def _refusal(self, watch: AttributeWatch, keys: Sequence[Any]) -> str | None:
+        reasons: Counter[str] = Counter()
+        until = time.monotonic() + PATIENCE_S
+        for number, key in enumerate(keys):
+            if number >= AGAIN and time.monotonic() > until:
+                keys = keys[:number]
+                break
+            try:
+                reason = self._compared(key, watch)
+            except Deviation:
+                reason = KEEPS
+            except Exception as error:  # the loop meets it again, if it gets there
+                log.debug("a sample cannot be examined", exc_info=True)
+                reason = f"raises {type(error).__name__} where it is asked for {shown_key(key)}"
+            if watch.reason is not None or reason in FINAL:
+                return watch.reason or reason
+            if reason is not None:
+                reasons[reason] += 1
+        if sum(reasons.values()) > DEVIATING * len(keys) or self.learnt is None:
+            return reasons.most_common(1)[0][0] if reasons else "has no samples"
+        return None
+
+    def _compared(self, key: Any, watch: AttributeWatch | None) -> str | None:
+        """Compute a sample both ways; returns why it cannot be read, None where it can.
+
+        Each call is made by the user's own code first: what it writes or keeps, it has then written and kept whole.
+        """
+        number = key % (1 << 32) if type(key) is int else 0
+        seed = SEED + number
+        injected = None if self.learnt is None else Injected(self.transform)
+        theirs = self._seeded(seed, injected, key)
+        calls.install()  # of what the data set has imported by now
+        if watch is not None:
+            watch.look()
+        streams = Streams(self.dataset)
+        streams.seed(seed)
+        reading = self.read(key)
+        if watch is not None:
+            watch.look()
+        if isinstance(reading, str):
+            return KEEPS if reading == NO_IMAGE and self._opened_any else reading
+        if self.learnt is None:
+            place = next((k for k, point in enumerate(self._view.points) if point is reading.point), None)
+            if place is None and reading.point is not None:
+                return NEW_TRANSFORM
+            self.learnt = Learnt(reading.opened.kind, place, self._functions)
+        if reading.opened.kind != self.learnt.kind:
+            return "opens some images by another function"
+        if injected is None:
+            injected = Injected(self.transform)
+            theirs = self._seeded(seed, injected, key)
+        seen = form(reading.sample)
+        injected.begin(sample_keys(seed, 0, [number], [0]))
+        ours = reading.filled(injected.run(as_opened(reading.opened), 0))
+        if not equal(ours, theirs):
+            again = self._seeded(seed, injected, key)
+            return DIFFERS if equal(again, theirs) else NOT_THE_SAME
+        self._forms.add(seen)
+        return None
+
+    def _seeded(self, seed: int, injected: Injected | None, key: Any) -> Any:
+        """A sample by the user's own code, with these random numbers."""
+        streams = Streams(self.dataset)
+        streams.seed(seed)
+        if injected is None:
+            return self.compute(key, None)
+        injected.begin(sample_keys(seed, 0, [seed - SEED], [0]))
+
+        def transform(image: Any) -> Any:
+            with streams.apart():
+                return injected.run(image, 0)
+
+        return self.compute(key, transform)
+
+
+def spread(values: Sequence[Any], count: int) -> list[Any]:
+    """So many of some values at most, spread over all of them."""
+    total = len(values)
+    return [values[place] for place in sorted({k * total // count for k in range(count)})] if total else []
+
+
+def unexamined(failure: str) -> str:
+    """Return why nothing can be known of a data set, as the end of "The data set …"; `failure` is from `text.cause`."""
+    return f"cannot be examined ({failure})"
+
+
+def same(a: TransformPoint | None, b: TransformPoint | None) -> bool:
+    """Return whether two points stand for the same transform, or both for none."""
+    return a is b if a is None or b is None else a.same(b)

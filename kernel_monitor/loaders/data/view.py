@@ -1,0 +1,320 @@
+"""A data set seen through other transforms: its own object in all but those.
+
+The view shares the data set's attributes and runs its methods, so that all that the data set keeps is kept in one
+place. Only where the data set finds a transform (in an attribute, in a container or an object that it holds, in a
+closure or a global of its functions) it finds a `TransformPoint` in its place. Nothing of the user's is changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torchvision.datasets.vision import StandardTransform
+
+from ...text import cause
+from ..attributes import attributes, global_names
+from ..transforms.chain import COMPOSES, held
+from ..transforms.translate import find
+from . import calls
+from .calls import REPLACED, TransformPoint
+
+LONGEST = 100  # elements: longer containers hold samples, no transforms
+DEEPEST = 6  # objects inside each other
+_INSTALLED = ("site-packages", "dist-packages")
+
+log = logging.getLogger(__name__)
+
+
+class View:
+    """A data set's view.
+
+    Args:
+        dataset: the user's.
+        functions: whether functions and other callables of the user's count as transforms, too.
+
+    Attributes:
+        dataset: to call `__getitem__` of; the data set itself where no transform was found.
+        points: the transforms that were found.
+        shared: the dictionaries, lists and sets among the globals of its functions.
+        failure: why the data set cannot be searched; None where it was. It is then called as it is.
+    """
+
+    def __init__(self, dataset: Any, *, functions: bool = False) -> None:
+        self.points: list[TransformPoint] = []
+        self._made: list[tuple[type, str]] = []  # classes made for views, and what was changed in each
+        self._functions = functions
+        self.shared: list[Any] = []
+        self.failure: str | None = None
+        self._known: dict[int, tuple[Any, Any]] = {}  # by id: the value, which is held so long, and what replaces it
+        self._read: list[tuple[Callable[[], Any], Any]] = []  # how to look up what was replaced, and what was there
+        try:
+            self._home = type(dataset).__module__.partition(".")[0]
+            self.dataset = self._replaced(dataset, DEEPEST)
+        except Exception as error:  # whatever the classes of what it holds raise
+            log.info("%s cannot be examined", type(dataset).__name__, exc_info=True)
+            self.failure = cause(error)
+            self.dataset, self.points, self.shared, self._read = dataset, [], [], []
+
+    def __del__(self) -> None:
+        # A class is its own reference cycle: what is held by one would go on living, with the files and databases that
+        # are open there, until the garbage collector comes.
+        for made, name in self._made:
+            if name in vars(made):
+                type.__delattr__(made, name)
+
+    @property
+    def current(self) -> bool:
+        """Whether the data set still finds the same transforms."""
+        return all(look() is was for look, was in self._read)
+
+    @property
+    def found(self) -> list[Any]:
+        """The present objects at the places where transforms were found."""
+        return [look() for look, _ in self._read]
+
+    def is_users(self, value: Any) -> bool:
+        """Return whether a value is an object of a class that people wrote."""
+        return not self._library(type(value).__module__)
+
+    def _replaced(self, value: Any, depth: int) -> Any:
+        """The value with points in place of its transforms; the value itself where it holds none."""
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        self._known[id(value)] = value, value  # where it is met again inside itself
+        kind = type(value)  # not `isinstance`, which asks an object for its class
+        if depth == 0 or issubclass(kind, (type, torch.Tensor, np.ndarray)):
+            return value
+        made = value
+        if kind in (types.FunctionType, types.BuiltinFunctionType) and value in REPLACED:
+            made = REPLACED[value]
+        elif kind is types.BuiltinFunctionType:
+            made = calls.replacement(value)
+        elif is_transform(value) or (self._functions and depth < DEEPEST and self._callable(value)):
+            made = TransformPoint(value)
+            self.points.append(made)
+        elif kind is types.FunctionType:
+            made = self._function(value, depth)
+        elif issubclass(kind, functools.partial):
+            function, named = self._replaced(value.func, depth - 1), self._replaced(value.keywords, depth - 1)
+            if function is not value.func or named is not value.keywords:
+                made = functools.partial(function, *value.args, **named)
+        elif kind in (dict, OrderedDict, list, tuple):
+            made = self._container(value, depth) if len(value) <= LONGEST else value
+        elif kind.__dictoffset__ and (kind is StandardTransform or not self._library(kind.__module__)):
+            made = self._object(value, depth)
+        self._known[id(value)] = value, made
+        return made
+
+    def _callable(self, value: Any) -> bool:
+        """Return whether a value is a function or a callable object of the user's, and no data set."""
+        kind = type(value)
+        if kind is types.FunctionType:
+            return not self._library(value.__module__)
+        is_theirs = not self._library(kind.__module__) or issubclass(kind, functools.partial)
+        return callable(value) and is_theirs and not hasattr(kind, "__getitem__")
+
+    def _container(self, value: Any, depth: int) -> Any:
+        pairs = list(value.items()) if issubclass(type(value), dict) else list(enumerate(value))
+        changed = {key: made for key, inner in pairs if (made := self._replaced(inner, depth - 1)) is not inner}
+        if not changed:
+            return value
+        if isinstance(value, dict):
+            for key in changed:
+                self._watch(functools.partial(value.get, key), value[key])
+            return type(value)({**value, **changed})
+        return type(value)(changed.get(number, inner) for number, inner in pairs)
+
+    def _function(self, function: types.FunctionType, depth: int) -> types.FunctionType:
+        """The function with other globals and closure, where these hold transforms or openers."""
+        if self._library(function.__module__):
+            return function
+        outer = function.__globals__
+        others: dict[str, Any] = {}
+        for name in global_names(function.__code__):
+            if issubclass(type(outer.get(name)), types.ModuleType) and (
+                (module := calls.seen(outer[name], function.__code__)) is not outer[name]
+            ):
+                others[name] = module
+                self._watch(functools.partial(outer.get, name), outer[name])
+            if type(outer.get(name)) in (dict, list, set):
+                self.shared.append(outer[name])
+            if name in outer and (made := self._replaced(outer[name], depth - 1)) is not outer[name]:
+                others[name] = made
+                self._watch(functools.partial(outer.get, name), outer[name])
+        cells = []
+        for cell in function.__closure__ or ():
+            made = self._replaced(_content(cell), depth - 1)
+            cells.append(cell if made is _content(cell) else types.CellType(made))
+            if cells[-1] is not cell:
+                self._watch(functools.partial(_content, cell), _content(cell))
+        if not others and all(a is b for a, b in zip(cells, function.__closure__ or (), strict=True)):
+            return function
+        made = types.FunctionType(
+            function.__code__, Overlay(outer, others), function.__name__, function.__defaults__, tuple(cells) or None
+        )
+        made.__kwdefaults__ = function.__kwdefaults__
+        return made
+
+    def _object(self, value: Any, depth: int) -> Any:
+        """An object that shares the attributes, of a class made for it, where some of these hold transforms."""
+        kind = type(value)
+        own = attributes(value)
+        changed: dict[str, Any] = {}
+        for name, inner in list(own.items()):
+            if (made := self._replaced(inner, depth - 1)) is not inner:
+                changed[name] = _Attribute(name, made)
+                self._watch(functools.partial(own.get, name), inner)
+        for name, member in () if kind is StandardTransform else self._members(kind):
+            if name in changed or name in ("__init__", "__class__"):
+                continue
+            replaced = self._member(member, depth)
+            if replaced is not member:
+                changed[name] = replaced
+        made = self._derived(kind, changed) if changed else None
+        if made is None:
+            return value
+        self._made += [(made, name) for name in changed]
+        view = object.__new__(made)
+        object.__setattr__(view, "__dict__", own)
+        for name, inner in own.items():
+            if type(inner) is types.MethodType and type(inner.__self__) is kind:
+                # A method that was chosen at the start: it is the data set's, not the view's.
+                setattr(made, name, _Attribute(name, getattr(view, inner.__func__.__name__, inner)))
+                self._made += [] if name in changed else [(made, name)]
+        return view
+
+    def _derived(self, kind: Any, changed: dict[str, Any]) -> Any:
+        """A class with these members, for an object that shares the attributes of one of `kind`; None if there can be
+        none: its objects are more than their attributes, or to derive from it runs code of the user's.
+        """
+        metaclass: Any = type(kind)
+        watched = (kind, "__init_subclass__"), (metaclass, "__new__"), (metaclass, "__init__")
+        if not all(self._library(_origin(*where)) for where in watched) or any(map(_slots, kind.__mro__)):
+            return None
+        names: dict[str, Any] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        if hasattr(kind, "__del__"):
+            names["__del__"] = _nothing  # what the object does at its end must not be done at the view's
+        try:
+            made = types.new_class(kind.__name__, (kind,), exec_body=lambda members: members.update(names | changed))
+            object.__new__(made)
+        except TypeError:  # an Enum; a dict, a tensor or another class in C
+            return None
+        return made
+
+    def _member(self, member: Any, depth: int) -> Any:
+        kind = type(member)
+        if kind is types.FunctionType:
+            return self._function(member, depth)
+        if kind in (staticmethod, classmethod) and type(member.__func__) is types.FunctionType:
+            made = self._function(member.__func__, depth)
+            return member if made is member.__func__ else kind(made)
+        if issubclass(kind, property) and type(member.fget) is types.FunctionType:
+            return property(_of_property(self._function(member.fget, depth)), member.fset, member.fdel)
+        if is_transform(member) or kind in (dict, OrderedDict, list, tuple):
+            return self._replaced(member, depth - 1)
+        return member
+
+    def _members(self, kind: type) -> Iterator[tuple[str, Any]]:
+        """The members of a class that people wrote, each once: those that attribute look-up finds.
+
+        By name: a class that was sent to another process by value has them in another order.
+        """
+        seen: set[str] = set()
+        for base in kind.__mro__:
+            for name, member in sorted(vars(base).items()):
+                if name not in seen and not self._library(base.__module__):
+                    yield name, member
+                seen.add(name)
+
+    def _library(self, module: str | None) -> bool:
+        """Return whether a module belongs to Python, or to an installed package other than the data set's own."""
+        top = (module or "").partition(".")[0]
+        if top in ("__main__", self._home):
+            return False
+        if top in sys.stdlib_module_names or top in ("torch", "torchvision"):
+            return True
+        file = getattr(sys.modules.get(top), "__file__", None) or ""
+        return any(part in file for part in _INSTALLED)
+
+    def _watch(self, look: Callable[[], Any], was: Any) -> None:
+        self._read.append((look, was))
+
+
+def is_transform(value: Any) -> bool:
+    """Return whether a value is a transform, for all that is known without calling it."""
+    kind = type(value)
+    if issubclass(kind, type) or not callable(value):
+        return False
+    return (
+        kind in COMPOSES
+        or issubclass(kind, nn.Module)
+        or kind.__module__.startswith("torchvision.transforms")
+        or find(value) is not None
+        or bool(held(value))
+    )
+
+
+class Overlay(dict[str, Any]):
+    """A function's globals with some names changed; all others are looked up where they are."""
+
+    def __init__(self, outer: dict[str, Any], changed: dict[str, Any]) -> None:
+        super().__init__(changed)
+        self._outer = outer
+
+    def __missing__(self, name: str) -> Any:
+        return self._outer[name]
+
+
+class _Attribute:
+    """An attribute of a view that is read otherwise than the data set's."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self._name = name
+        self._value = value
+
+    def __get__(self, instance: Any, kind: Any = None) -> Any:
+        return self if instance is None else self._value
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__[self._name] = self._value = value
+
+    def __delete__(self, instance: Any) -> None:
+        del instance.__dict__[self._name]
+
+
+def _nothing(_object: Any) -> None:
+    """The end of a view, where there is nothing to do."""
+
+
+def _of_property(getter: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what a property gives; a transform that is made at every look is a point of its own each time."""
+
+    def look(instance: Any) -> Any:
+        value = getter(instance)
+        return TransformPoint(value) if is_transform(value) else value
+
+    return look
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _origin(kind: type, name: str) -> str:
+    return next((base.__module__ for base in kind.__mro__ if name in vars(base)), "builtins")
+
+
+def _slots(kind: type) -> bool:
+    return bool(vars(kind).get("__slots__"))

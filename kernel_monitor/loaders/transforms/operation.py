@@ -1,0 +1,293 @@
+"""Operations: to DALI a step with explicit parameters, to torchvision a copy whose draws are given.
+
+torch, torchvision and DALI are imported when used: a calibration (`calibration_process`) imports this without torch.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .params import ERASE_DRAWS, Floats, Ints, UInt64s, erase_box, stream_seeds, uniforms
+
+Bools = npt.NDArray[np.bool_]
+Fed = dict[str, npt.NDArray[np.int32] | npt.NDArray[np.float32]]
+
+
+class Graph:
+    """The DALI pipeline that is being defined, on the CUDA device of this number or, for None, the CPU.
+
+    It has DALI's operators and types: steps are read where there is no DALI.
+    """
+
+    def __init__(self, device: int | None) -> None:
+        from nvidia.dali import fn, types
+
+        self.fn, self.types = fn, types
+        self.device = "cpu" if device is None else "gpu"  # where images are
+        self.arguments_of_images = device is None  # named arguments, read on the CPU, may be computed from images
+
+    def fed(self, name: str, ndim: int, dtype: str = "INT32") -> Any:
+        """Return the node of an input that is fed for each sample."""
+        return self.fn.external_source(name=name, dtype=getattr(self.types, dtype), ndim=ndim)
+
+    def beside_images(self, node: Any) -> Any:
+        """Return a node for arithmetic with images: on their device."""
+        return node.gpu() if self.device == "gpu" else node
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation with explicit parameters, on 8-bit RGB pixels [height, width, 3] unless noted otherwise."""
+
+    operation: int  # number of the transform, from which its random numbers are drawn
+
+    @property
+    def region(self) -> bool:
+        """Whether the inputs `start<k>` and `shape<k>` name a part inside the image.
+
+        A decoder may then decode just that, and the step is not built.
+        """
+        return False
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        """Return the inputs of n samples by name, and the images' sizes after the step.
+
+        Input names end with `k`, the number of the step in its program. The keys are uint64[n], the sizes int64[n, 2],
+        height and width of the images, pixels.
+        """
+        raise NotImplementedError
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        """Return what each sample draws, in the form of `Injection.drawn`; here None, for a step that is not random."""
+        return [None] * len(keys)
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        """Return the DALI node of the step's result."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Chance of a transform: it is applied where its uniform number is at least `low` and less than `high`."""
+
+    operation: int
+    low: float
+    high: float
+
+    def open(self, keys: UInt64s) -> Bools:
+        """bool[n], for which samples the transform is applied."""
+        number = uniforms(keys, self.operation, 1)[:, 0]
+        applied: Bools = (self.low <= number) & (number < self.high)
+        return applied
+
+
+Gates = tuple[Gate, ...]
+
+
+def opened(gates: Gates, keys: UInt64s) -> Bools:
+    """bool[n], where every gate is open."""
+    applied = np.ones(len(keys), dtype=np.bool_)
+    for gate in gates:
+        applied &= gate.open(keys)
+    return applied
+
+
+def where_open(gates: Gates, keys: UInt64s, drawn: list[Any]) -> list[Any]:
+    """`drawn` with None where a gate is closed."""
+    return [value if is_open else None for value, is_open in zip(drawn, opened(gates, keys).tolist(), strict=True)]
+
+
+def coins(gates: Gates, keys: UInt64s) -> list[Any]:
+    """Return what samples draw for a transform that draws only whether it is applied: the last gate is its own."""
+    return where_open(gates[:-1], keys, gates[-1].open(keys).tolist())
+
+
+def int32(values: npt.ArrayLike) -> npt.NDArray[np.int32]:
+    """As DALI takes integers."""
+    return np.ascontiguousarray(values, dtype=np.int32)
+
+
+def float32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """As DALI takes numbers."""
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def between(uniform: Floats, low: float, high: float) -> list[float]:
+    """Uniform numbers from `low` to `high`, rounded to float32, as DALI and torchvision both take them."""
+    return float32(low + (high - low) * uniform).astype(np.float64).tolist()  # type: ignore[no-any-return]
+
+
+class Cursor:
+    """Which row of the batch is being computed."""
+
+    row = 0
+
+
+class Injection:
+    """A copy of one of the user's random transforms, whose numbers are those of the sample's key."""
+
+    drawn: Any
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        self.operation = operation
+        self.drawn = None  # what the sample computed last drew; None where it drew nothing
+        self.cursor = cursor
+        self.transform = copy.copy(transform)
+
+    def begin(self, keys: UInt64s) -> None:
+        """Draw for a batch, uint64[n]."""
+        raise NotImplementedError
+
+    def __call__(self, image: Any) -> Any:
+        """Transform the image of the cursor's row."""
+        raise NotImplementedError
+
+
+class Coin(Injection):
+    """A transform with nothing to draw but whether it is applied, with probability `p`."""
+
+    _open: list[bool]
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        super().__init__(operation, transform, cursor)
+        self._gate = Gate(operation, 0.0, float(transform.p))
+        self.transform.p = 1.0
+
+    def begin(self, keys: UInt64s) -> None:
+        self._open = self._gate.open(keys).tolist()
+
+    def __call__(self, image: Any) -> Any:
+        self.drawn = self._open[self.cursor.row]
+        return self.transform(image) if self.drawn else image
+
+
+class Parameters(Injection):
+    """A transform that asks itself for parameters: v2 the instance's `make_params`, v1 its `get_params`."""
+
+    draws = 1  # uniform numbers that a sample takes
+    names: tuple[str, ...] = ()  # of the parameters, in v2
+    _numbers: Floats  # [n, draws], of the batch begun last
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        from torchvision.transforms import v2
+
+        super().__init__(operation, transform, cursor)
+        if isinstance(self.transform, v2.Transform):
+            self.transform.make_params = lambda _: self.v2()
+        else:
+            self.transform.get_params = lambda *_args, **_named: self.v1()
+
+    def begin(self, keys: UInt64s) -> None:
+        self._numbers = uniforms(keys, self.operation, self.draws)
+
+    def __call__(self, image: Any) -> Any:
+        from torchvision.transforms import functional
+
+        _, height, width = functional.get_dimensions(image)
+        self.drawn = self.draw(self._numbers[self.cursor.row], height, width)
+        return self.transform(image)
+
+    def draw(self, numbers: Floats, height: int, width: int) -> Any:
+        """Return what a sample draws for an image of this size; its `numbers` are float64[draws]."""
+        raise NotImplementedError
+
+    def v1(self) -> Any:
+        """Return what the first version's `get_params` returns."""
+        return self.drawn
+
+    def v2(self) -> dict[str, Any]:
+        """Return what the second version's `make_params` returns."""
+        return dict(zip(self.names, self.v1(), strict=True))
+
+
+class Seeded(Injection):
+    """Any other transform, itself and not a copy: called with the generators that it may draw from seeded.
+
+    The caller restores them if it runs in the process of the training, see `random_streams`.
+    """
+
+    _seeds: list[int]
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        from ..random_streams import Streams
+
+        self.operation, self.drawn, self.cursor, self.transform = operation, None, cursor, transform
+        self._streams = Streams(transform)
+
+    def begin(self, keys: UInt64s) -> None:
+        self._seeds = stream_seeds(keys, self.operation)
+
+    def __call__(self, image: Any) -> Any:
+        self._streams.seed(self._seeds[self.cursor.row])
+        return self.transform(image)
+
+
+# ---- Random erasing, which comes last and may fill with any number: it is done after the scaling.
+
+_DRAWS = 1 + ERASE_DRAWS  # the first decides whether anything is erased
+
+
+@dataclass(frozen=True)
+class Erase(Step):
+    """RandomErasing where all `gates` are open, on [3, height, width] of any type.
+
+    `scale` are shares of the area, `ratio` are height / width, `fill` is a value for each channel.
+    """
+
+    scale: tuple[float, ...]
+    ratio: tuple[float, ...]
+    fill: tuple[float, ...]
+    gates: Gates
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        boxes = np.array([box or (0, 0, 0, 0) for box in self.drawn(keys, sizes)]).reshape(-1, 4)
+        return {f"start{k}": float32(boxes[:, :2]), f"shape{k}": float32(boxes[:, 2:])}, sizes
+
+    def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
+        numbers = uniforms(keys, self.operation, _DRAWS)[:, 1:].tolist()
+        pairs = zip(sizes.tolist(), numbers, strict=True)
+        boxes = [erase_box(h, w, draws, self.scale, self.ratio) for (h, w), draws in pairs]
+        return where_open(self.gates, keys, boxes)
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        start, shape = graph.fed(f"start{k}", 1, "FLOAT"), graph.fed(f"shape{k}", 1, "FLOAT")
+        return graph.fn.erase(image, anchor=start, shape=shape, axis_names="HW", fill_value=list(self.fill))
+
+
+class EraseInjection(Parameters):
+    """RandomErasing draws (top, left, height, width)."""
+
+    draws = _DRAWS
+    names = ("i", "j", "h", "w", "v")
+    _open: list[bool]
+
+    def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
+        super().__init__(operation, transform, cursor)
+        self._gate = Gate(operation, 0.0, float(transform.p))
+        self.transform.p = 1.0
+
+    def begin(self, keys: UInt64s) -> None:
+        super().begin(keys)
+        self._open = self._gate.open(keys).tolist()
+
+    def __call__(self, image: Any) -> Any:
+        return super().__call__(image) if self._open[self.cursor.row] else image
+
+    def draw(self, numbers: Floats, height: int, width: int) -> Any:
+        return erase_box(height, width, numbers[1:].tolist(), self.transform.scale, self.transform.ratio)
+
+    def v1(self) -> Any:
+        import torch
+
+        return (*self.drawn, torch.tensor(filling(self.transform))[:, None, None])
+
+
+def filling(erasing: Any) -> list[float]:
+    """RandomErasing's value: one number or one for each channel; v2 keeps a list."""
+    value = erasing.value
+    return [float(value)] if isinstance(value, (int, float)) else [float(channel) for channel in value]

@@ -1,1 +1,0 @@
-"""The operations that DALI can do as torchvision does them, one idea a module."""
