@@ -92,3 +92,27 @@ threading.Thread(target=train).start()
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "{'dali-cpu'} 0 done\n"
+
+
+def test_a_script_that_waits_for_its_training_at_its_end_does_not_hang(tmp_path: Path) -> None:
+    make_folder(tmp_path / "images", 24)
+    body = """
+loader.switch("dali-cpu")
+served, stop = threading.Event(), threading.Event()
+
+def train():
+    while not stop.is_set():
+        for _ in loader:
+            if loader.backend == "dali-cpu":
+                served.set()
+
+thread = threading.Thread(target=train, daemon=True)
+atexit.register(lambda: (stop.set(), thread.join()))  # ours runs before it
+thread.start()
+assert served.wait(120)
+"""
+    (tmp_path / "train.py").write_text(HEAD + body)
+    done = subprocess.run(
+        [sys.executable, "train.py"], capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr

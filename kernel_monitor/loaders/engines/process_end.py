@@ -18,6 +18,7 @@ from contextlib import contextmanager
 PATIENCE_S = 20.0  # how long Python's end waits for a pipeline that is being built or used, which cannot be cut short
 
 _ending = threading.Event()
+_until = 0.0  # so long (`time.monotonic`) daemon threads are kept, and pipelines in use are waited for
 _uses: set[object] = set()  # pipelines that are being built or asked for a batch
 
 
@@ -47,14 +48,15 @@ def using() -> Iterator[bool]:
 
 
 def stay() -> None:
-    """Keep a daemon thread here once Python ends."""
+    """Keep a daemon thread here once Python ends; not for ever, as a function of `atexit` may wait for the thread."""
     if ending() and threading.current_thread().daemon:
-        threading.Event().wait()
+        time.sleep(max(0.0, _until - time.monotonic()))
 
 
 def _end() -> None:
+    global _until  # noqa: PLW0603
+    _until = time.monotonic() + PATIENCE_S
     _ending.set()
     logging.getLogger("kernel_monitor.loaders").setLevel(logging.CRITICAL + 1)
-    until = time.monotonic() + PATIENCE_S
-    while _uses and time.monotonic() < until:
+    while _uses and time.monotonic() < _until:
         time.sleep(0.01)
