@@ -23,30 +23,30 @@ from .text import check
 
 # ---- Validation of requests from pages.
 
-SETTINGS = ("interval", "history", "charts", "record", "price", "unfolded")
+_SETTINGS = ("interval", "history", "charts", "record", "price", "unfolded")
 KNOBS = ("workers", "prefetch", "threads")
 
 Args = Mapping[str, object]  # the arguments of a request, as the page sent them
 
 
-class BadRequest(MonitorError):
+class _BadRequest(MonitorError):
     """A request that does not follow the protocol."""
 
 
 def parse(content: Any) -> tuple[str, Args]:
-    """The command and its arguments; BadRequest if the content is malformed or of another protocol."""
+    """The command and its arguments; _BadRequest if the content is malformed or of another protocol."""
     if not isinstance(content, dict):
-        raise BadRequest("The request's content is not an object.")
+        raise _BadRequest("The request's content is not an object.")
     protocol = content.get("protocol")
     # `hello` is answered for any protocol, so that the page can show both versions.
     if protocol != PROTOCOL and content.get("command") != "hello":
-        raise BadRequest(
+        raise _BadRequest(
             f"This kernel's kernel_monitor speaks protocol {PROTOCOL}, the page {protocol!r}: "
             "bring both environments to the same version with pip install -U kernel-monitor."
         )
     command, args = content.get("command"), content.get("args", {})
     if not isinstance(command, str) or not isinstance(args, dict):
-        raise BadRequest("A request needs a command (text) and args (an object).")
+        raise _BadRequest("A request needs a command (text) and args (an object).")
     return command, args
 
 
@@ -54,7 +54,7 @@ def text(args: Args, key: str) -> str:
     """A required text argument."""
     value = args.get(key)
     if not isinstance(value, str) or not value:
-        raise BadRequest(f"The request needs {key!r} (text).")
+        raise _BadRequest(f"The request needs {key!r} (text).")
     check(value, f"The request's {key!r}")
     return value
 
@@ -68,7 +68,7 @@ def flag(command: str, args: Args, key: str) -> bool:
     """An optional boolean argument, false by default."""
     value = args.get(key, False)
     if not isinstance(value, bool):
-        raise BadRequest(f"{command}: {key} is true or false.")
+        raise _BadRequest(f"{command}: {key} is true or false.")
     return value
 
 
@@ -76,7 +76,7 @@ def number(command: str, args: Args, key: str) -> int:
     """A required whole number."""
     value = args.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadRequest(f"{command}: {key} is a whole number.")
+        raise _BadRequest(f"{command}: {key} is a whole number.")
     return value
 
 
@@ -88,7 +88,7 @@ def knobs(args: Args) -> dict[str, int]:
         if name == "loader":
             continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise BadRequest(f"set: {name} is a whole number.")
+            raise _BadRequest(f"set: {name} is a whole number.")
         found[name] = value
     return found
 
@@ -97,15 +97,15 @@ def only(command: str, args: Args, *known: str) -> None:
     """Refuse unknown arguments, such as misspelt ones."""
     unknown = set(args) - set(known)
     if unknown:
-        raise BadRequest(f"{command}: there is no {min(unknown)!r}; there are {', '.join(known)}.")
+        raise _BadRequest(f"{command}: there is no {min(unknown)!r}; there are {', '.join(known)}.")
 
 
 # ---- Answers requests of pages on the control channel: quick ones within a millisecond, slow ones on a thread.
 
 Answer = tuple[Mapping[str, object], list[bytes]]  # content and buffers of a reply
 Commands = dict[str, Callable[[Args], Answer]]
-ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
-ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "profile", "mark")
+_ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
+_ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "profile", "mark")
 SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict", "alone")
 """The commands, the last ones answered on a thread; each is a method of `Control`."""
 
@@ -116,7 +116,7 @@ class Control:
     def __init__(self, monitor: Monitor, documents: Documents | None = None) -> None:
         self._monitor = monitor
         self.documents = Documents() if documents is None else documents
-        self._quick: Commands = {name: getattr(self, f"_{name}") for name in ABOUT_PAGES + ABOUT_LOOPS}
+        self._quick: Commands = {name: getattr(self, f"_{name}") for name in _ABOUT_PAGES + _ABOUT_LOOPS}
         self._slow: Commands = {name: getattr(self, f"_{name}") for name in SLOW}
 
     def handle(self, content: Any, reply: Send) -> None:
@@ -139,20 +139,20 @@ class Control:
             return None
         if command not in self._quick:
             known = ", ".join(sorted([*self._quick, *self._slow]))
-            raise BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
+            raise _BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
         return self._quick[command](args)
 
     def _hello(self, _args: Args) -> Answer:
         return types.HelloReply(status="ok", **self._monitor.publisher.hello()), []
 
     def _start(self, args: Args) -> Answer:
-        only("start", args, *SETTINGS)
+        only("start", args, *_SETTINGS)
         changed: dict[str, Any] = dict(args)
         self._monitor.start(**changed)
         return self._hello(args)
 
     def _configure(self, args: Args) -> Answer:
-        only("configure", args, *SETTINGS)
+        only("configure", args, *_SETTINGS)
         changed: dict[str, Any] = dict(args)
         return types.ConfigureReply(status="ok", settings=self._monitor.configure(**changed)), []
 
@@ -255,7 +255,7 @@ class Control:
     def _history(self, args: Args) -> Answer:
         since = args.get("since", 0)
         if isinstance(since, bool) or not isinstance(since, int):
-            raise BadRequest("history: since is a sequence number.")
+            raise _BadRequest("history: since is a sequence number.")
         monitor = self._monitor
         rows = monitor.store.page_rows(since)
         return wire.history(rows, monitor.publisher.events(), monitor.publisher.state()["charts"])
@@ -282,7 +282,7 @@ class Control:
 
     def _of_recorded(self, command: str, args: Args) -> Callable[[Args], Answer]:
         if command not in OF_RECORDED:
-            raise BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(OF_RECORDED))}.")
+            raise _BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(OF_RECORDED))}.")
         recorded, monitor = text(args, "recorded"), self._monitor
         return lambda _args: OF_RECORDED[command](monitor.opened.get(recorded), monitor.publisher.state())
 

@@ -190,11 +190,11 @@ def _own_folders(home: str, working: str) -> list[tuple[str, str]]:
 T = TypeVar("T")
 FEWEST = 3  # characters of a name that is replaced
 
-STRUCTURAL = frozenset(
+_STRUCTURAL = frozenset(
     {"action", "backend", "best", "currency", "engine", "kind", "loader", "path", "source", "target"}
 )
 """The keys whose texts stay: a host that is called `torchvision` must not rename an engine."""
-NAMING = frozenset({"id", "name"})
+_NAMING = frozenset({"id", "name"})
 """The keys of whole names: of a machine, which is replaced, or of something else, of which no part is."""
 
 
@@ -222,8 +222,8 @@ def _replaced(value: Any, pattern: re.Pattern[str], names: Mapping[str, str]) ->
     if isinstance(value, list | tuple):
         return [_replaced(entry, pattern, names) for entry in value]
     if isinstance(value, Mapping):
-        kept = {key for key in NAMING if isinstance(value.get(key), str) and not pattern.fullmatch(value[key])}
-        kept |= STRUCTURAL
+        kept = {key for key in _NAMING if isinstance(value.get(key), str) and not pattern.fullmatch(value[key])}
+        kept |= _STRUCTURAL
         return {key: entry if key in kept else _replaced(entry, pattern, names) for key, entry in value.items()}
     return value
 

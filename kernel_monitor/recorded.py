@@ -34,7 +34,7 @@ from .text import shown, shown_in
 if TYPE_CHECKING:
     from .widgets import Dashboard
 
-KEPT_OPEN = 4  # sessions kept open; others are opened again on request
+_KEPT_OPEN = 4  # sessions kept open; others are opened again on request
 
 
 @contextmanager
@@ -203,7 +203,7 @@ class Opened:
         with self._lock:
             self._sessions.pop(session.id, None)
             self._sessions[session.id] = session
-            if len(self._sessions) > KEPT_OPEN:
+            if len(self._sessions) > _KEPT_OPEN:
                 del self._sessions[next(iter(self._sessions))]  # the one that was opened first
         return session
 

@@ -13,7 +13,7 @@ from .errors import MonitorError
 
 T = TypeVar("T")
 NAME_LETTERS = 80  # longest name that is kept and shown, in characters
-CAUSE_LETTERS = 200  # longest text of an exception
+_CAUSE_LETTERS = 200  # longest text of an exception
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Category Cc except tab and line feed; the bidirectional ones of Cf; line and paragraph separators; Cs.
@@ -35,7 +35,7 @@ def line(text: str, most: int = NAME_LETTERS) -> str:
     return words if len(words) <= most else f"{words[: most - 1]}…"
 
 
-def cause(error: BaseException, most: int = CAUSE_LETTERS) -> str:
+def cause(error: BaseException, most: int = _CAUSE_LETTERS) -> str:
     """`ValueError: …`: type and text of an exception, as one line that is safe to show and not longer than `most`."""
     kind = type(error).__name__
     try:

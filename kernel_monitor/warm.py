@@ -23,7 +23,7 @@ from .store import Schema, Store
 from .store.charts import Kind, available, default_charts
 from .stream.chart_documents import Documents, cache_folder
 
-FIRST_S = 20.0  # how long to wait for the sampler
+_FIRST_S = 20.0  # how long to wait for the sampler
 SETTLE_S = 1.0  # how long to wait for a second hello: GPUs are found a moment after the first
 LOADERS: tuple[tuple[bool, ...], ...] = ((False,), (), (True,), (False, False), (True, False))
 """For each loader, whether its phases are measured; the most usual case first, as a page may wait for it."""
@@ -77,9 +77,9 @@ def _hellos() -> Iterator[dict[str, Any]]:
         from . import views  # noqa: F401 - import Bokeh while the sampler starts
 
         try:
-            yield heard.get(timeout=FIRST_S)
+            yield heard.get(timeout=_FIRST_S)
         except queue.Empty:
-            raise MonitorError(f"The sampler did not start within {FIRST_S:g} s.") from None
+            raise MonitorError(f"The sampler did not start within {_FIRST_S:g} s.") from None
         until = time.monotonic() + SETTLE_S
         with suppress(queue.Empty):
             while True:

@@ -22,7 +22,7 @@ _LIMITS = {
 }
 
 
-def remote_workers(decision: Decision) -> tuple[Advice, ...]:
+def _remote_workers(decision: Decision) -> tuple[Advice, ...]:
     """Advice on a segment that waits for batches of other machines; empty elsewhere.
 
     While the loop waits, every worker is busy, and w of them deliver r images/s. A loop that takes m images/s therefore
@@ -49,8 +49,8 @@ def remote_workers(decision: Decision) -> tuple[Advice, ...]:
 
 MOST_CORES = 128  # of one machine: two sockets of 64 cores. Where more are needed, machines beside it are.
 WRAP = "Wrap the DataLoader with switchable(loader): its workers can then be raised, and DALI tried, in the run."
-WORTH = 0.05  # share of the step time: for less nobody is asked to switch
-WAYS: dict[Reason, tuple[str, Stance]] = {
+_WORTH = 0.05  # share of the step time: for less nobody is asked to switch
+_WAYS: dict[Reason, tuple[str, Stance]] = {
     "idle": ("more", "for"),
     "full": ("fewer", "for"),
     "many": ("fewer", "for"),
@@ -117,7 +117,7 @@ def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
         ),
         "unknown": f"Raise the {word} from {many} if cores are idle: how busy they are was not measured.",
     }
-    return (say(decision, texts[found.reason], Point(word, *WAYS.get(found.reason, ("more", "against")))),)
+    return (say(decision, texts[found.reason], Point(word, *_WAYS.get(found.reason, ("more", "against")))),)
 
 
 def raise_crowd(decision: Decision) -> tuple[Advice, ...]:
@@ -205,7 +205,7 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
         share = percent(decision.wait) if math.isfinite(decision.wait) else "little"
         text = f"More cores would not speed this loop up: {share} of the step is waiting for data."
         return (say(decision, text, Point("cores", "more", "against")),)
-    found = raise_crowd(decision) or storage(decision) or remote_workers(decision)
+    found = raise_crowd(decision) or storage(decision) or _remote_workers(decision)
     if found:
         return found
     if decision.segment.backend == WATCHED:
@@ -237,13 +237,13 @@ def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
     engines = [one for one in decision.engines if backends[one.engine].get("confirm") is None]
     best = decision.best
     if best is not None:
-        return _ready(decision, best) if best in engines and _middle(best) >= WORTH else None
+        return _ready(decision, best) if best in engines and _middle(best) >= _WORTH else None
     if segment.backend != "torchvision" or storage(decision) or _waits_for_files(decision):
         return None
     open_ones = [one for one in engines if one.stance == "neutral" and not backends[one.engine].get("note")]
     predicted = [one for one in open_ones if one.gain is not None and not math.isfinite(one.gain.measured)]
     likely = max(predicted, key=_middle, default=None)
-    if likely is not None and _middle(likely) >= WORTH:
+    if likely is not None and _middle(likely) >= _WORTH:
         return _ready(decision, likely)
     measuring = {name for name, one in (state.get("calibration") or {}).items() if one.get("state") == "running"}
     untried = [one for one in open_ones if one.gain is None and one.engine not in measuring]
@@ -294,7 +294,7 @@ def _relief(decision: Decision, found: tuple[Advice, ...]) -> tuple[Advice, ...]
         return (say(decision, WRAP),)
     number = decision.crowd()
     advised = crowd(decision, number) if number is not None and number.wanted != number.many else storage(decision)
-    advised = advised or remote_workers(decision)
+    advised = advised or _remote_workers(decision)
     if advised:
         return (*found, *advised)
     if decision.untried:

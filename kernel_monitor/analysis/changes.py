@@ -57,8 +57,8 @@ def amount(samples: float, seconds: float, unit: str = " images", space: str = "
 FEWEST_STEPS = 20  # with fewer steps on a side, a caveat is added
 # with fewer steps, or a shorter time (s) in them, on a side, the two are not compared
 NEEDED_STEPS, NEEDED_S = 10, 2.0
-WELL_S = 10.0  # a switch with so much on both sides, or half as much as any other's, is measured well
-MUCH_STEAL = 5.0  # %, median over a side: from here on what other virtual machines took is a caveat
+_WELL_S = 10.0  # a switch with so much on both sides, or half as much as any other's, is measured well
+_MUCH_STEAL = 5.0  # %, median over a side: from here on what other virtual machines took is a caveat
 
 
 def change(
@@ -135,7 +135,7 @@ def headline(
         return None
     # A loader that its cell made again has the same name.
     rank, name, most, _ = max(found, key=lambda one: one[:1] + one[2:3])
-    well = [one for one in found if one[:2] == (rank, name) and one[2] >= min(WELL_S, most / 2)]
+    well = [one for one in found if one[:2] == (rank, name) and one[2] >= min(_WELL_S, most / 2)]
     return well[-1][3]
 
 
@@ -179,7 +179,7 @@ def _caveats(before: Segment, after: Segment, epochs: Sequence[EpochCount]) -> t
         if segment.synthetic:
             found.append(f"{side}: the batches were replayed")
         steal = segment.median("steal")
-        if steal >= MUCH_STEAL:
+        if steal >= _MUCH_STEAL:
             found.append(f"{side}: the hypervisor gave {steal:.0f} % of the processor to others")
         if segment.steps and not math.isfinite(segment.rate):
             found.append(f"{side}: the rate is not known")

@@ -19,7 +19,7 @@ CLEAR = 0.02
 where less is."""
 IDLE, FULL = 80.0, 90.0
 """%, median load: below `IDLE` more workers find idle cores, above `FULL` more workers than cores are too many."""
-MANY = 2.0  # workers or threads per core: more get in each other's way
+_MANY = 2.0  # workers or threads per core: more get in each other's way
 WAITS = 0.2  # share of the step: larger batches are not advised to a loop that waits for more
 WATCHED = "loader"  # the backend of what is watched and cannot be switched
 
@@ -95,7 +95,7 @@ class Decision:
     def _wanted(self, many: int, whole: int) -> tuple[int, Reason]:
         if many > self.cores and self.load > FULL:
             return max(1, whole - 1), "full"
-        if many > max(1.0, MANY * self.cores):
+        if many > max(1.0, _MANY * self.cores):
             return max(1, whole), "many"
         if not self.waits:
             return many, "not waiting"

@@ -18,7 +18,7 @@ from .frames import Steps, loader_names
 from .results import EpochCount
 
 UNKNOWN = "its plan is not known: only its steps are"
-LOST_BEGIN = 0.01
+_LOST_BEGIN = 0.01
 """An epoch's time is not known when more than this share of it lies before the first of its steps that was kept."""
 NOTHING = "delivered no sample"
 MISSING = {"skipped": "skipped as unreadable", "replaced": "replaced by replayed ones", "lost": "lost"}
@@ -96,7 +96,7 @@ def _seconds(steps: Steps, *, thinned: bool) -> float:
         return math.nan
     seconds = float(steps["end"][-1] - (steps["end"][0] - steps["step"][0]))
     missing = float(steps["batch"][0]) * float(np.mean(steps["step"])) if thinned else 0.0
-    return math.nan if missing > LOST_BEGIN * seconds else seconds
+    return math.nan if missing > _LOST_BEGIN * seconds else seconds
 
 
 def _beside_others(counts: list[EpochCount]) -> list[EpochCount]:

@@ -16,7 +16,7 @@ from ..store import Rows, Schema, Snapshot, StepTable
 # ---- Which steps count: the one place that decides it, for verdicts, segments, rules, *Diagnose* and comparisons.
 
 PAUSE_S = 3.0
-PAUSE_STEPS = 5.0
+_PAUSE_STEPS = 5.0
 
 
 def flagged(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -31,7 +31,7 @@ def counted(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     used: npt.NDArray[np.bool_] = ~flagged(steps) & (whole > 0)
     if used.any():
         own_work = whole - np.nan_to_num(steps["wait"].astype(np.float64))
-        used &= own_work <= max(PAUSE_S, PAUSE_STEPS * float(np.median(own_work[used])))
+        used &= own_work <= max(PAUSE_S, _PAUSE_STEPS * float(np.median(own_work[used])))
     return used
 
 
@@ -77,7 +77,7 @@ def usable_cores(schema: Schema) -> float:
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 Steps = npt.NDArray[Any]  # rows of a `StepTable`
-LAST_STEP_S = 60.0  # steps that end so much later are looked at, too: one of them may have begun before the end
+_LAST_STEP_S = 60.0  # steps that end so much later are looked at, too: one of them may have begun before the end
 IDLE_S = 3.0  # a loader that delivers nothing for longer than this (and for longer than `IDLE_STEPS`) is not in use
 IDLE_STEPS = 5
 """A loader that delivers nothing for so many steps while another one does (an evaluation) is not in use, either."""
@@ -113,7 +113,7 @@ class Frames:
         low, high = 0, len(table.time)
         if start > -np.inf or end < np.inf:
             low, high = np.searchsorted(table.time, [start, end], side="right")
-            first, last = np.searchsorted(steps.rows["end"], [start, end + LAST_STEP_S], side="right")
+            first, last = np.searchsorted(steps.rows["end"], [start, end + _LAST_STEP_S], side="right")
             steps = replace(steps, rows=steps.rows[first:last])
         self.schema = table.schema
         self.time = table.time[low:high]  # session s
@@ -206,7 +206,7 @@ class Frames:
         intervals = self.series("sample/interval")[part]
         interval = float(np.nanmax(intervals)) if np.isfinite(intervals).any() else self.schema.interval
         used = _in_use(time, images, step, interval, others)
-        rows = self.steps(loader, start, end + LAST_STEP_S)
+        rows = self.steps(loader, start, end + _LAST_STEP_S)
         if len(rows):
             if not self.all_steps.dropped:  # an evaluation between two epochs is in no step
                 used &= _in_steps(rows, time, window)

@@ -21,14 +21,14 @@ from .segments import REPLAYS, Part, parts, switches
 from .step_times import BLOCK_STEPS, BLOCKS, Share, Timings, block_steps, shares, student
 
 SATURATED = 0.85  # from this share of the usable cores on, loading and training take processor time from each other
-CALIBRATION_SPREAD = 0.09
+_CALIBRATION_SPREAD = 0.09
 """How far the processor time of an engine in the loop may be from that on some files beside it, either way."""
-STEP_SPREAD = 0.04
+_STEP_SPREAD = 0.04
 """How far the step may be off besides, either way, as a share of the present one: what is not measured, and noise."""
 COMPUTES = 0.5  # of its time: a worker that takes less of the processor waits for files rather than compute
 WAITS = 0.10  # share of the step: `verdict.THRESHOLDS` has the same for an input-bound loop
-FEW_STEPS = 10
-ANOTHER_LOOP = ("knobs", "mark")  # events after which the loop is not the one that was measured
+_FEW_STEPS = 10
+_ANOTHER_LOOP = ("knobs", "mark")  # events after which the loop is not the one that was measured
 FEWEST_STEPS = 20  # each side of a switch must have so many
 Event = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ class ExpectedGains(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pace:
+class _Pace:
     """The mean step of an engine in the loop, s, how far it varies, and of how many steps.
 
     `low` and `high` are its 95 % interval on one side of a switch, or, of *Diagnose*, the time per sample (s) at the
@@ -73,8 +73,8 @@ class Pair:
     loader: str
     asked: float
     first: float
-    before: Pace
-    after: Pace
+    before: _Pace
+    after: _Pace
 
 
 def resources(segment: Segment, schema: Schema, steps: int) -> Resources:
@@ -95,7 +95,7 @@ def gains(
     `state` is the loader's: its `backends`, and in `calibration` what engines took of the processor for some of its
     files (`loaders.calibration.CalibrationState`). `known` was measured in the loop and stands in place of predictions.
     """
-    if len(timings) < FEW_STEPS or segment.synthetic:
+    if len(timings) < _FEW_STEPS or segment.synthetic:
         return ExpectedGains()
     wait = shares(timings, block_steps(segment)).wait
     found = [_no_wait(wait, timings, given)]
@@ -149,7 +149,7 @@ def _engine(
     if not (0 < seconds < math.inf and 0 <= error < math.inf and segment.batches):
         return calibration.get("reason") or "it was not tried on your files yet"
     loading = seconds * segment.samples / segment.batches
-    spread = math.hypot(CALIBRATION_SPREAD, error / seconds)
+    spread = math.hypot(_CALIBRATION_SPREAD, error / seconds)
     threads = segment.knobs.get("threads") or workers
     own = given.kernel_s + given.workers_s
     # Work is conserved; what others take of the cores they go on taking.
@@ -160,7 +160,7 @@ def _engine(
     least = min(alone, given.kernel_s) if shared else alone
     best = _bound(least, given, loading * (1 - spread), threads, cores)
     worst = _bound(alone, given, loading * (1 + spread), threads, min(cores, own / step))
-    low, high = 1 - worst / step - STEP_SPREAD, 1 - best / step + STEP_SPREAD
+    low, high = 1 - worst / step - _STEP_SPREAD, 1 - best / step + _STEP_SPREAD
     basis = (
         f"measured on {calibration['files']} of your files: {1e3 * loading:,.0f} ms of processor time a step with "
         f"{name}, where loading takes {1e3 * given.workers_s:,.0f} ms now and training {1e3 * given.kernel_s:,.0f} ms, "
@@ -197,7 +197,7 @@ def pairs(steps: StepTable, events: Sequence[Event]) -> tuple[Pair, ...]:
     return tuple(sorted(found, key=lambda one: one.first))
 
 
-def _pace(part: Part, own: Any, ends: Floats) -> Pace | None:
+def _pace(part: Part, own: Any, ends: Floats) -> _Pace | None:
     low, high = np.searchsorted(ends, [part.start, part.end], side="right")
     rows = own[low:high]
     step = rows["step"][counted(rows)].astype(np.float64)
@@ -207,7 +207,7 @@ def _pace(part: Part, own: Any, ends: Floats) -> Pace | None:
     mean = float(step.mean())
     means = [float(block.mean()) for block in np.array_split(step, count)]
     half = student(count) * float(np.std(means, ddof=1)) / math.sqrt(count)
-    return Pace(part.backend, mean, max(mean - half, 0.1 * mean), mean + half, len(step))
+    return _Pace(part.backend, mean, max(mean - half, 0.1 * mean), mean + half, len(step))
 
 
 def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], until: float) -> tuple[Gain, ...]:
@@ -222,7 +222,7 @@ def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], u
         for event in events
         if event.get("loader") in (None, segment.loader) and float(event.get("time", math.inf)) <= until
     ]
-    changed = max((float(event["time"]) for event in known if event.get("kind") in ANOTHER_LOOP), default=-math.inf)
+    changed = max((float(event["time"]) for event in known if event.get("kind") in _ANOTHER_LOOP), default=-math.inf)
     newest = next((event for event in reversed(known) if event.get("kind") == "diagnosis"), None)
     found = {} if newest is None else _compared(_diagnosed(newest, changed), segment.backend, "Diagnose")
     diagnosed_at = -math.inf if newest is None else float(newest["time"])
@@ -236,22 +236,22 @@ def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], u
     return tuple(found.values())
 
 
-def _diagnosed(event: Event, changed: float) -> dict[str, Pace]:
+def _diagnosed(event: Event, changed: float) -> dict[str, _Pace]:
     """The engines that a diagnosis measured; none where the loop was changed after it began."""
     result = event.get("result") or {}
     began = result.get("began")
-    paces: dict[str, Pace] = {}
+    paces: dict[str, _Pace] = {}
     if changed > (float(event["time"]) if began is None else float(began)):
         return paces
     for run in result.get("runs") or ():
         step, low, high, steps = figures = [run.get(name) for name in ("step", "rate_low", "rate_high", "steps")]
         if run.get("problem") is None and all(isinstance(one, int | float) and one > 0 for one in figures):
             name = str(run.get("backend"))
-            paces[name] = Pace(name, step / 1e3, 1 / high, 1 / low, steps)
+            paces[name] = _Pace(name, step / 1e3, 1 / high, 1 / low, steps)
     return paces
 
 
-def _compared(paces: Mapping[str, Pace], engine: str, by: str) -> dict[str, Gain]:
+def _compared(paces: Mapping[str, _Pace], engine: str, by: str) -> dict[str, Gain]:
     """Return what each of the others saves against `engine`, as `by` (`Diagnose` or `switch`) measured it."""
     own, found = paces.get(engine), {}
     for name, other in paces.items():

@@ -48,7 +48,7 @@ class RankFigures:
 
 
 @dataclass(frozen=True)
-class JobFigures:
+class _JobFigures:
     """One job over the whole session."""
 
     job: int
@@ -57,7 +57,7 @@ class JobFigures:
     slowest: SlowRank | None  # over the whole session; None: none for sure
 
 
-def job_figures(snapshot: Snapshot) -> tuple[JobFigures, ...]:
+def job_figures(snapshot: Snapshot) -> tuple[_JobFigures, ...]:
     """The jobs that have ranks which sent their steps, by their numbers."""
     frames = Frames(snapshot)
     slow: dict[str, Counter[str]] = {}
@@ -69,7 +69,7 @@ def job_figures(snapshot: Snapshot) -> tuple[JobFigures, ...]:
         own = [rank for rank in snapshot.schema.ranks if rank.job == job and rank.steps]
         figures = tuple(_figures(frames, rank, slow.get(rank.id, Counter())) for rank in own)
         rates = [each.means["images"] for each in figures if "images" in each.means]
-        found.append(JobFigures(job, figures, sum(rates) if rates else math.nan, _slowest(frames, own)))
+        found.append(_JobFigures(job, figures, sum(rates) if rates else math.nan, _slowest(frames, own)))
     return tuple(found)
 
 
@@ -113,7 +113,7 @@ def compared(a: Snapshot, b: Snapshot) -> list[str]:
     return lines
 
 
-def plain(jobs: Sequence[JobFigures]) -> list[dict[str, Any]]:
+def plain(jobs: Sequence[_JobFigures]) -> list[dict[str, Any]]:
     """The jobs as JSON has them."""
     return [
         {
@@ -133,19 +133,19 @@ def plain(jobs: Sequence[JobFigures]) -> list[dict[str, Any]]:
     ]
 
 
-def _rate(job: JobFigures) -> str:
+def _rate(job: _JobFigures) -> str:
     ranks = f"{len(job.ranks)} rank{'' if len(job.ranks) == 1 else 's'}"
     return f"{ranks} without images/s" if math.isnan(job.rate) else f"{job.rate:,.0f} images/s over {ranks}"
 
 
-def _loss(job: JobFigures) -> str:
+def _loss(job: _JobFigures) -> str:
     slow = job.slowest
     if slow is None:
         return "none for sure"
     return f"{slow.rank.number}, {slow.lost:,.1f} ms of a step of {slow.step:,.1f} ms, as {CAUSE_WORDS[slow.cause]}"
 
 
-def in_words(jobs: Sequence[JobFigures]) -> str:
+def in_words(jobs: Sequence[_JobFigures]) -> str:
     """Return a sentence on each job: its images/s, how long its ranks waited for data, and the slow one."""
     found = []
     for job in jobs:
@@ -217,8 +217,8 @@ def _phases(rank: Rank, values: Mapping[str, float]) -> dict[str, float]:
 # ---- Scaling efficiency of a job: its images/s over the number of its ranks times the images/s of one rank alone.
 
 FEWEST_STEPS = 20  # of each rank
-WARM_UP_S = 2.0  # of the time in which all ranks step, left out at its beginning
-SAME_BATCH = 0.05  # by which the samples of a step may differ
+_WARM_UP_S = 2.0  # of the time in which all ranks step, left out at its beginning
+_SAME_BATCH = 0.05  # by which the samples of a step may differ
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class Scaling:
             f"Job {self.job} delivers {self.together.words} with {self.together.ranks} ranks, one rank alone"
             f"{self.where} {self.alone.words}: scaling efficiency {100 * self.efficiency:.0f} %."
         )
-        if abs(self.alone.batch / self.together.batch - 1) > SAME_BATCH:
+        if abs(self.alone.batch / self.together.batch - 1) > _SAME_BATCH:
             batches = self.together.batch, self.alone.batch
             text += f" Their batches differ: about {batches[0]:.0f} samples in a step, {batches[1]:.0f} alone."
         return text
@@ -283,7 +283,7 @@ def throughput(rows: Rows, ranks: Sequence[Rank]) -> Throughput | None:
     stepped: npt.NDArray[np.bool_] = np.logical_and.reduce([*np.isfinite(rates), *(steps > 0)])
     if not stepped.any():
         return None
-    stepped &= frames.time > frames.time[stepped][0] + WARM_UP_S
+    stepped &= frames.time > frames.time[stepped][0] + _WARM_UP_S
     window = frames.window[stepped]
     seconds, count = float(window.sum()), float((window / (1e-3 * steps[:, stepped])).sum(axis=1).mean())
     images = float((rates[:, stepped] * window).sum())
@@ -343,7 +343,7 @@ def scaling(rows: Rows, job: int | None = None, other: Rows | None = None, where
         raise SessionError(f"Job {number} has too few steps yet: {FEWEST_STEPS} of each rank are needed, after 2 s.")
     if single is None:
         raise SessionError(
-            f"One rank alone was not measured{where}, or for less than {FEWEST_STEPS} steps after {WARM_UP_S:.0f} s: "
+            f"One rank alone was not measured{where}, or for less than {FEWEST_STEPS} steps after {_WARM_UP_S:.0f} s: "
             f"%monitor alone {number} runs it once the job has ended, for longer with --seconds; or name a session "
             f"that has one, monitor.scaling({number}, alone=SESSION)."
         )

@@ -27,7 +27,7 @@ from .verdict import KINDS, THRESHOLDS, advised, judge, past
 LONGEST_S = 60.0  # only so much of the newest past is judged: the verdict follows the loop
 MOST_STEPS = 2000
 CHANGES = ("switch", "knobs", "mark")
-HYSTERESIS = 0.8  # the last verdict is kept until its share is below the threshold by this factor
+_HYSTERESIS = 0.8  # the last verdict is kept until its share is below the threshold by this factor
 
 
 def live_verdict(
@@ -99,9 +99,9 @@ def _limits(last: Mapping[str, Any] | None, loader: str, segment: Segment) -> di
         return limits
     for share, kind in KINDS.items():
         if last["kind"] == kind:
-            limits[share] *= HYSTERESIS
+            limits[share] *= _HYSTERESIS
         elif last["kind"] == "compute-bound":
-            limits[share] /= HYSTERESIS
+            limits[share] /= _HYSTERESIS
     return limits
 
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
-LOSS = 1e-3  # share by which a rate and the step time that it comes from may differ
+_LOSS = 1e-3  # share by which a rate and the step time that it comes from may differ
 
 Kind = Literal["input-bound", "copy-bound", "compute-bound", "residual-heavy", "undetermined"]
 State = Literal["fired", "quiet", "abstained"]
 Stance = Literal["for", "against", "neutral"]
-MOST_FACTOR = 100.0  # a change is called at most so many times faster or slower
+_MOST_FACTOR = 100.0  # a change is called at most so many times faster or slower
 
 
 @dataclass(frozen=True)
@@ -129,13 +129,13 @@ class Segment:
     def contradictions(self) -> list[str]:
         """Figures that cannot be true together, a sentence each: none, unless this code has a fault."""
         found = []
-        if self.wait < 0 or self.wait > self.step * (1 + LOSS):
+        if self.wait < 0 or self.wait > self.step * (1 + _LOSS):
             found.append(f"{self.key}: a wait of {self.wait} ms in a step of {self.step} ms")
         if self.batches and self.rate > 0 and self.step > 0:
             batch = self.rate * self.step / 1e3
-            if abs(batch - self.samples / self.batches) > LOSS * batch:
+            if abs(batch - self.samples / self.batches) > _LOSS * batch:
                 found.append(f"{self.key}: {self.samples} samples in {self.batches} batches, but {batch} by the rate")
-        if self.seconds > 0 and abs(self.rate - self.samples / self.seconds) > LOSS * self.rate:
+        if self.seconds > 0 and abs(self.rate - self.samples / self.seconds) > _LOSS * self.rate:
             found.append(f"{self.key}: {self.rate} images/s, but {self.samples} in {self.seconds} s")
         return found
 
@@ -194,7 +194,7 @@ def faster(low: float, high: float | None = None) -> str:
     The page has the same function (widgets/src/analysis/gains.ts).
     """
     ends = (low, low if high is None else high)
-    factors = [min(MOST_FACTOR, 1 - share if share < 0 else 1 / max(1 - share, 1 / MOST_FACTOR)) for share in ends]
+    factors = [min(_MOST_FACTOR, 1 - share if share < 0 else 1 / max(1 - share, 1 / _MOST_FACTOR)) for share in ends]
     digits = 1 if max(factors) >= 2 else 2
     first, last = (f"{factor:.{0 if factor >= 10 else digits}f}" for factor in factors)
     way, other = ("slower" if share < 0 else "faster" for share in ends)

@@ -25,9 +25,9 @@ from .step_times import histogram, quantiles, weighted_mean
 
 REPLAYS = "synthetic"  # the engine that replays batches: its figures are of the loop alone, not of loading
 LONGEST_S = 60.0  # of each side of a change, at most this much is looked at for what it did to the training besides
-ROUNDING_S = 1e-6  # a step that ends so soon after the first batch came is of the engine before
+_ROUNDING_S = 1e-6  # a step that ends so soon after the first batch came is of the engine before
 IN_FLIGHT = 4  # batches that an engine has ready when it takes over, which do not show its speed
-LONGEST_CHANGE_OVER_S = 5.0  # after its first batch an engine is measured from here on, however long its steps are
+_LONGEST_CHANGE_OVER_S = 5.0  # after its first batch an engine is measured from here on, however long its steps are
 
 Event = Mapping[str, Any]
 
@@ -53,9 +53,9 @@ def settled(switch: Event, ends: Floats, rows: Rows | None = None) -> float:
     `ends` are the ends of its loader's steps (session s, ascending); where none were kept, the means of `rows`.
     """
     begin = first(switch)
-    latest = begin + LONGEST_CHANGE_OVER_S
+    latest = begin + _LONGEST_CHANGE_OVER_S
     if rows is None:
-        made = ends[int(np.searchsorted(ends, begin + ROUNDING_S, side="right")) :][:IN_FLIGHT]
+        made = ends[int(np.searchsorted(ends, begin + _ROUNDING_S, side="right")) :][:IN_FLIGHT]
         return min(float(made[-1]), latest) if len(made) == IN_FLIGHT else latest
     column = rows.schema.columns.get(f"loader/{switch['loader']}/step")
     low, high = np.searchsorted(rows.time, [begin, begin + 10.0], side="right")
@@ -66,10 +66,10 @@ def settled(switch: Event, ends: Floats, rows: Rows | None = None) -> float:
 
 
 RAY = "ray"  # the engine that works on other machines
-ROUNDING = 1e-4  # share of a step: times are recorded in 32 bits
-NODE_BATCHES = re.compile(r"node/[^/]+/batches")
+_ROUNDING = 1e-4  # share of a step: times are recorded in 32 bits
+_NODE_BATCHES = re.compile(r"node/[^/]+/batches")
 KNOBS = ("workers", "prefetch", "threads")
-KNOBS_OF = {
+_KNOBS_OF = {
     "torchvision": ("workers", "prefetch"),
     "dali-cpu": ("prefetch", "threads"),
     "dali-gpu": ("prefetch", "threads"),
@@ -96,14 +96,14 @@ METRICS = {
     "step": ("Whole step", "ms"),
 }
 """Label and unit of a segment's statistics, in their order."""
-RARE = {
+_RARE = {
     "memory": ("memory/percent", "memory"),
     "received": ("network/received", "network"),
     "sent": ("network/sent", "network"),
     "disk": ("disk/read", "disk"),
 }
 """Series and group of what is read more rarely than rows are taken: each reading counts once."""
-MEANS: dict[str, tuple[Literal["cpu", "gpu"], str]] = {
+_MEANS: dict[str, tuple[Literal["cpu", "gpu"], str]] = {
     "cpu": ("cpu", "busy"),
     "iowait": ("cpu", "iowait"),
     "steal": ("cpu", "steal"),
@@ -214,7 +214,7 @@ def parts(
             following = replace(part, backend=str(event["target"]), began_by="switch", label=None)
         elif event["kind"] == "knobs":
             knobs = known_knobs(event)
-            if all(part.knobs.get(name) == knobs.get(name) for name in KNOBS_OF.get(part.backend, ())):
+            if all(part.knobs.get(name) == knobs.get(name) for name in _KNOBS_OF.get(part.backend, ())):
                 part = replace(part, knobs=knobs)
                 continue
             until, since = first(event), _used_up(part, first(event), delivered)
@@ -336,7 +336,7 @@ def _means(wait: Floats, step: Floats, weights: Floats) -> dict[str, float]:
     whole = weighted_mean(step[known], weights[known])
     share = weighted_mean(wait[known], weights[known]) / whole if whole > 0 else math.nan
     # A damaged recording may say anything.
-    return {"step": mean} | ({"wait": min(max(share, 0.0), 1.0) * mean} if -ROUNDING <= share <= 1 + ROUNDING else {})
+    return {"step": mean} | ({"wait": min(max(share, 0.0), 1.0) * mean} if -_ROUNDING <= share <= 1 + _ROUNDING else {})
 
 
 def _from_rows(frames: Frames, part: Part, places: Places) -> Delivered:
@@ -357,21 +357,21 @@ def _counted_rows(frames: Frames, part: Part, places: Places) -> tuple[float, fl
 
 def _machine(frames: Frames, part: Part, places: Places, metric: str) -> Floats:
     """A metric of the machine in each of the rows; all NaN where it was not measured."""
-    if metric in RARE:
-        series, group = RARE[metric]
+    if metric in _RARE:
+        series, group = _RARE[metric]
         values = frames.series(series)[places]
         new = values[frames.fresh(group)[places]]
         return new if len(new) else values
     if metric == "images":
         return _per_second(frames.time[places], frames.samples(part.loader)[places], frames.window[places])
-    values = frames.mean(*MEANS[metric])[places] if metric in MEANS else np.empty(0)
+    values = frames.mean(*_MEANS[metric])[places] if metric in _MEANS else np.empty(0)
     # A machine of one's own has no steal to speak of.
     return values if metric != "steal" or bool((values > 0).any()) else np.empty(0)
 
 
 def _nodes(frames: Frames, places: Places) -> int:
     """Return how many other machines delivered batches."""
-    delivered = [frames.series(name)[places] for name in frames.schema.names if NODE_BATCHES.fullmatch(name)]
+    delivered = [frames.series(name)[places] for name in frames.schema.names if _NODE_BATCHES.fullmatch(name)]
     return sum(bool((values > 0).any()) for values in delivered)
 
 

@@ -28,7 +28,7 @@ Outcome = Literal["slower", "within", "faster", "unknown"]
 FEWEST_STEPS = 20  # of each side; fewer say nothing of how much steps vary
 BLOCKS = (10, 100)  # blocks that the steps of a side are cut into, at least and at most
 DRAWS = 4000
-MIDDLE = 0.99
+_MIDDLE = 0.99
 SEED = 20211
 
 
@@ -209,7 +209,7 @@ def interval(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) ->
         sums = np.array([part.sum(axis=0) for part in np.array_split(steps, blocks)])
         picked = sums[rng.integers(0, blocks, (DRAWS, blocks))].sum(axis=1)
         drawn.append(picked[:, 0] / picked[:, 1])
-    low, high = np.quantile(drawn[1] / drawn[0] - 1, [(1 - MIDDLE) / 2, (1 + MIDDLE) / 2])
+    low, high = np.quantile(drawn[1] / drawn[0] - 1, [(1 - _MIDDLE) / 2, (1 + _MIDDLE) / 2])
     means = [steps[:, 0].sum() / steps[:, 1].sum() for steps in (before, after)]
     return float(means[1] / means[0] - 1), float(low), float(high)
 

@@ -19,22 +19,22 @@ from .step_times import Period, following, strongest
 # ---- Why a rank's own compute takes longer, as far as the hardware tells: its GPU's clock, or its host's cores.
 
 SLOWER = 0.93  # of the others' clock; GPUs of one model differ by a few % while none is slowed down
-WORKS = 20.0  # %: a GPU that is used less has a low clock because it has nothing to do
+_WORKS = 20.0  # %: a GPU that is used less has a low clock because it has nothing to do
 FULL, ROOM = 90.0, 80.0  # %: from here on a host's cores are full, and below it they are not
-FEWEST_READINGS = 3  # readings that it takes
+_FEWEST_READINGS = 3  # readings that it takes
 Mask = npt.NDArray[np.bool_]
 
 
-class HardwareCause(NamedTuple):
+class _HardwareCause(NamedTuple):
     """The cause that was found, and its figures in words."""
 
     cause: Literal["clock", "cpu"]
     figures: str
 
 
-def hardware_cause(
+def _hardware_cause(
     frames: Frames, ranks: Sequence[Rank], late: Rank, rows: Mask, lost: float, step: float
-) -> HardwareCause | None:
+) -> _HardwareCause | None:
     """Return what of a late rank's hardware is worse than the others' in these rows.
 
     None where nothing is, or is not known.
@@ -50,27 +50,27 @@ def hardware_cause(
 
 def _clock(
     frames: Frames, others: Sequence[Rank], late: Rank, rows: Mask, lost: float, step: float
-) -> HardwareCause | None:
+) -> _HardwareCause | None:
     model = _gpu_model(frames.schema, late)
     alike = [rank for rank in others if _gpu_model(frames.schema, rank) == model]
     own = _median(frames.series(f"rank/{late.id}/gpu_clock")[rows])
     theirs = [_median(frames.series(f"rank/{rank.id}/gpu_clock")[rows]) for rank in alike]
     usual = _median(np.array(theirs), fewest=1)
-    if not (0 < own < SLOWER * usual) or _median(frames.series(f"rank/{late.id}/gpu")[rows]) < WORKS:
+    if not (0 < own < SLOWER * usual) or _median(frames.series(f"rank/{late.id}/gpu")[rows]) < _WORKS:
         return None
     if (usual / own - 1) * step < lost / 2:
         return None
-    return HardwareCause("clock", f"{own:,.0f} MHz, the others' {usual:,.0f}")
+    return _HardwareCause("clock", f"{own:,.0f} MHz, the others' {usual:,.0f}")
 
 
-def _host(frames: Frames, others: Sequence[Rank], late: Rank, rows: Mask) -> HardwareCause | None:
+def _host(frames: Frames, others: Sequence[Rank], late: Rank, rows: Mask) -> _HardwareCause | None:
     place = _place(frames.schema, late)
     own = _median(_busy(frames, place)[rows])
     places = {_place(frames.schema, rank) for rank in others} - {place, None}
     theirs = [found for other in places if np.isfinite(found := _median(_busy(frames, other)[rows]))]
     if not theirs or not (own >= FULL and max(theirs) < ROOM):
         return None
-    return HardwareCause("cpu", f"{own:.0f} % busy, the others' {max(theirs):.0f} % at most")
+    return _HardwareCause("cpu", f"{own:.0f} % busy, the others' {max(theirs):.0f} % at most")
 
 
 def _place(schema: Schema, rank: Rank) -> str | None:
@@ -101,7 +101,7 @@ def _busy(frames: Frames, place: str | None) -> Floats:
     return np.mean(each, axis=0) if each else mean
 
 
-def _median(values: Floats, fewest: int = FEWEST_READINGS) -> float:
+def _median(values: Floats, fewest: int = _FEWEST_READINGS) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) >= fewest else float("nan")
 
@@ -112,7 +112,7 @@ FEWEST_STEPS = 48  # steps that it takes
 EFFECT, EXPLAINED = 0.2, 0.5  # as of the rule `step-period`
 BACKWARD = "backward"
 _STEP, _PARTS = 5, {"wait": 4, **{part: 6 + place for place, part in enumerate(PHASES)}}
-PART_WORDS = {
+_PART_WORDS = {
     "wait": "wait for data",
     "copy": "copy",
     "forward": "forward pass",
@@ -139,7 +139,7 @@ class JobPeriod:
         if self.part is None:
             return text + "."
         whose = "the" if self.rank is None else f"rank {self.rank}'s"
-        return f"{text}; it is {whose} {PART_WORDS[self.part]} that follows it."
+        return f"{text}; it is {whose} {_PART_WORDS[self.part]} that follows it."
 
 
 def job_period(job: int, steps: Mapping[Rank, Sequence[Row]]) -> JobPeriod | None:
@@ -191,9 +191,9 @@ def _places(rows: Floats) -> tuple[Places, Places]:
 
 Cause = Literal["data", "clock", "cpu", "compute"]
 BINS = 6  # into which a window is cut; all but one must agree
-FEWEST_BINS = 5  # bins with values that it takes
-LEAST_MS = 0.5  # a rank that loses less per step is not named
-SURE = 6.0  # standard errors that the loss must exceed: the windows of a session are judged thousands of times
+_FEWEST_BINS = 5  # bins with values that it takes
+_LEAST_MS = 0.5  # a rank that loses less per step is not named
+_SURE = 6.0  # standard errors that the loss must exceed: the windows of a session are judged thousands of times
 TOGETHER = 0.08  # of a step: ranks whose steps differ by less wait for each other
 WINDOW_S = 3.0  # that the live page looks at
 
@@ -250,7 +250,7 @@ def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, s
         return _binned(np.array([frames.series(f"rank/{rank.id}/{part}")[rows] for rank in known]), bins)
 
     step = table("step") if known else np.empty((0, BINS))
-    present = np.isfinite(step).sum(axis=1) >= FEWEST_BINS
+    present = np.isfinite(step).sum(axis=1) >= _FEWEST_BINS
     known = [rank for rank, there in zip(known, present, strict=True) if there]
     if len(known) < 2:
         return None
@@ -268,13 +268,13 @@ def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, s
         own = wait
     lateness = own - _others(own)
     late = int(np.argmax(np.nan_to_num(np.nanmean(lateness, axis=1), nan=-np.inf)))
-    if not _sure(lateness[late], max(LEAST_MS, share * typical)):
+    if not _sure(lateness[late], max(_LEAST_MS, share * typical)):
         return None
     lost = float(np.nanmean(lateness[late]))
     waits = float(np.nanmean(wait[late] - _others(wait)[late])) if np.isfinite(wait[late]).any() else 0.0
     if waits > lost / 2:
         return SlowRank(known[late], "data", lost, typical, len(known))
-    found = hardware_cause(frames, known, known[late], rows, lost, typical)
+    found = _hardware_cause(frames, known, known[late], rows, lost, typical)
     if found is None:
         return SlowRank(known[late], "compute", lost, typical, len(known))
     return SlowRank(known[late], found.cause, lost, typical, len(known), found.figures)
@@ -307,7 +307,7 @@ def _others(own: Floats) -> Floats:
 def _sure(lateness: Floats, least: float) -> bool:
     """Return whether a rank was later than the others by `least` (ms) in the mean, nearly always, and beyond chance."""
     known = lateness[np.isfinite(lateness)]
-    if len(known) < FEWEST_BINS or known.mean() <= least:
+    if len(known) < _FEWEST_BINS or known.mean() <= least:
         return False
     error = known.std(ddof=1) / np.sqrt(len(known))
-    return bool((known > least / 2).sum() >= len(known) - 1 and known.mean() > SURE * error)
+    return bool((known > least / 2).sum() >= len(known) - 1 and known.mean() > _SURE * error)

@@ -207,8 +207,8 @@ def weighted_mean(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float
 # ---- Patterns in step times that repeat after a few steps, such as one long step after each short one.
 
 LONGEST = 8  # the longest period that is looked for, in steps
-CLIPPED = 2.0  # %: so many of the shortest and of the longest steps are taken to be as short or long as the next
-AS_GOOD = 0.05
+_CLIPPED = 2.0  # %: so many of the shortest and of the longest steps are taken to be as short or long as the next
+_AS_GOOD = 0.05
 """A shorter period that explains less by at most this is taken: every multiple of a period explains as much as it."""
 Part = TypeVar("Part")
 
@@ -242,12 +242,12 @@ def strongest(times: Floats, batches: Places, numbers: Places | None = None) -> 
     through all steps (by their `numbers`, where some between them are left out), and by the batches' numbers in their
     epochs (`batches`).
     """
-    clipped = np.clip(times, *np.percentile(times, (CLIPPED, 100 - CLIPPED))) if len(times) else times
+    clipped = np.clip(times, *np.percentile(times, (_CLIPPED, 100 - _CLIPPED))) if len(times) else times
     counters = _counters(batches, numbers)
     folded = (_folded(clipped, counter % steps, steps) for counter in counters for steps in range(2, LONGEST + 1))
     found = [period for period in folded if period is not None]
     best = max((period.explained for period in found), default=0.0)
-    good = [period for period in found if period.explained >= best - AS_GOOD]
+    good = [period for period in found if period.explained >= best - _AS_GOOD]
     return min(good, key=lambda period: period.steps, default=None)
 
 

@@ -22,8 +22,8 @@ from .results import Change, Segment
 from .segments import REPLAYS, Event, first, segments, switches
 
 SLOWER = 0.9  # with less than this share of the images/s of before, a switch is called slower
-NBSP = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line of a narrow sidebar
-MEASURING_S = 15.0  # for so long after its first batch an engine that cannot be compared yet is said to be measured
+_NBSP = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line of a narrow sidebar
+_MEASURING_S = 15.0  # for so long after its first batch an engine that cannot be compared yet is said to be measured
 METRICS = ("cpu", "gpu")
 
 
@@ -88,14 +88,14 @@ def strip(
     # Another loader's switch does not hide the one that says most.
     best = None if found.headline is None or found.headline.switch is None else found.headline.switch["loader"]
     own = best in (None, newest["loader"])
-    fresh = pending and own and len(table.time) > 0 and float(table.time[-1]) < first(newest) + MEASURING_S
+    fresh = pending and own and len(table.time) > 0 and float(table.time[-1]) < first(newest) + _MEASURING_S
     if fresh or found.headline is None or found.headline.switch is None:
         return _without_figures(newest, of_newest, states, fresh=fresh)
     switch = found.headline.switch
     before, after = found.sides(found.headline)
     source, target = str(switch["source"]), str(switch["target"])
     state = next((state for state in states if state["id"] == switch["loader"]), None)
-    text, back = change_text(before, after, several=len(states) > 1), None
+    text, back = _change_text(before, after, several=len(states) > 1), None
     if REPLAYS in (source, target):
         text += _replayed(switch)
     elif found.headline.faster < SLOWER:
@@ -169,7 +169,7 @@ def change_rows(before: Segment, after: Segment) -> list[StripRow]:
     ]
 
 
-def change_text(before: Segment, after: Segment, *, several: bool = False) -> str:
+def _change_text(before: Segment, after: Segment, *, several: bool = False) -> str:
     """One line on two sides: the rate, the step and its wait, GPU and CPU.
 
     Where there are `several` loaders, the rate is said to be that of the time in which the loader's own loop runs.
@@ -180,19 +180,19 @@ def change_text(before: Segment, after: Segment, *, several: bool = False) -> st
     rates = f"{figure(before.rate)} → {figure(after.rate)} images/s{alone}"
     parts = [f"{rates}, {factor(after.rate / before.rate)} ({counts})"]
     if math.isfinite(before.step) and math.isfinite(after.step):
-        parts.append(f"step {figure(before.step)} → {figure(after.step)}{NBSP}ms")
+        parts.append(f"step {figure(before.step)} → {figure(after.step)}{_NBSP}ms")
     if math.isfinite(before.wait) and math.isfinite(after.wait):
-        shares = f"{percent(before.wait_share)} → {percent(after.wait_share)}{NBSP}% of the step"
-        parts.append(f"waiting for data {figure(before.wait)} → {figure(after.wait)}{NBSP}ms ({shares})")
+        shares = f"{percent(before.wait_share)} → {percent(after.wait_share)}{_NBSP}% of the step"
+        parts.append(f"waiting for data {figure(before.wait)} → {figure(after.wait)}{_NBSP}ms ({shares})")
     for label, metric, quantile in (("GPU p50", "gpu", "p50"), ("CPU p95", "cpu", "p95")):
         values = [side.quantile(metric, quantile) for side in (before, after)]
         if all(map(math.isfinite, values)):
-            parts.append(f"{label} {figure(values[0])} → {figure(values[1])}{NBSP}%")
+            parts.append(f"{label} {figure(values[0])} → {figure(values[1])}{_NBSP}%")
     return " · ".join(parts)
 
 
 def _amount(side: Segment) -> str:
-    return amount(side.samples, side.seconds, unit="", space=NBSP)
+    return amount(side.samples, side.seconds, unit="", space=_NBSP)
 
 
 def comparison(snapshot: Snapshot, loader: str | None = None) -> SwitchComparison:

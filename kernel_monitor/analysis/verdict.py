@@ -32,19 +32,19 @@ THRESHOLDS = {
 }
 """Shares of the step time from which each part is called a bottleneck, and what a verdict needs; docs/verdict.md."""
 
-SLACK = 1.2
+_SLACK = 1.2
 """A part that is above its threshold by less than this factor is named only where its interval is above it too."""
-PIPELINED = frozenset({"dali-cpu", "dali-gpu"})
+_PIPELINED = frozenset({"dali-cpu", "dali-gpu"})
 BATCHES_AHEAD, MOST_STEPS = 10, 200
 """Steps per batch in flight before the absence of waiting means something, and the most that are asked for."""
 WATCH = "phases: monitor.watch(model, optimizer)"
 KINDS: dict[str, Kind] = {"wait": "input-bound", "copy": "copy-bound", "other": "residual-heavy"}
 
-IS = re.compile(r"(of each step|%|GPU|loading) is\b")
+_IS = re.compile(r"(of each step|%|GPU|loading) is\b")
 """What the sentences below say of a loop under way; of one that has ended it was so."""
 
 
-class Judged(NamedTuple):
+class _Judged(NamedTuple):
     """A kind with its reasons."""
 
     kind: Kind
@@ -117,25 +117,25 @@ def verdict(
     )
 
 
-def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Mapping[str, float], gpu: bool) -> Judged:
+def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Mapping[str, float], gpu: bool) -> _Judged:
     if segment.synthetic:
         rate = f"{segment.rate:,.0f} images/s" if np.isfinite(segment.rate) else "the rate is not known"
         text = f"Replayed batches: {rate}. That is the ceiling that any loader can reach, not the speed of one."
-        return Judged("undetermined", text)
+        return _Judged("undetermined", text)
     if found is None or timings.steps < limits["steps"]:
         left = f" ({segment.left_out} of warm-up and profiling left out)" if segment.left_out else ""
         text = f"{_steps(timings)} {'is' if timings.steps == 1 else 'are'} too few to judge{left}."
-        return Judged("undetermined", text, (f"at least {limits['steps']:.0f} steps",))
+        return _Judged("undetermined", text, (f"at least {limits['steps']:.0f} steps",))
     mixed = _mixed(found, timings, limits)
     if mixed is not None:
-        return Judged("undetermined", mixed, ("a mark where the loop changes: monitor.mark(…)",))
+        return _Judged("undetermined", mixed, ("a mark where the loop changes: monitor.mark(…)",))
     return _input(segment, timings, found, limits, gpu) or _not_input(segment, timings, found, limits, gpu)
 
 
-def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged | None:
+def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> _Judged | None:
     """Input-bound, or undetermined with the reason; None: it is not input-bound."""
     wait, threshold = found.wait, limits["wait"]
-    serial = segment.backend not in (*PIPELINED, "ray") and segment.knobs.get("workers", 0) == 0
+    serial = segment.backend not in (*_PIPELINED, "ray") and segment.knobs.get("workers", 0) == 0
     what = "the GPU waiting for data" if timings.on_device and found.parts else "waiting for data"
     text = f"{_part_of(wait.value)} {what} ({_ms(timings, wait.value)}, {_steps(timings)})."
     if wait.low < threshold:
@@ -145,20 +145,20 @@ def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[st
         if larger > 2 * wait.high and wait.value < threshold:
             return None
         between = f"{text} {_range(wait)}, and a loop is input-bound from {percent(threshold)} on."
-        return Judged("undetermined", between, ("more steps",))
+        return _Judged("undetermined", between, ("more steps",))
     busy = segment.median("gpu")
     phased = timings.on_device and bool(found.parts) and not {"copy", "optimizer"} & set(found.missing)
     if gpu and not phased and not busy < limits["gpu_busy"]:
         seen = f"The GPU is busy (median {busy:.0f} %)" if math.isfinite(busy) else "The GPU's load was not measured"
-        return Judged("undetermined", f"{text} {seen}: it may work on queued steps during that wait.", (WATCH,))
+        return _Judged("undetermined", f"{text} {seen}: it may work on queued steps during that wait.", (WATCH,))
     if serial and not found.parts and wait.low < limits["wait_serial"]:
         rest = f"{text} The loop may load its batches itself, and its own computing was not measured."
-        return Judged("undetermined", rest, (WATCH,))
+        return _Judged("undetermined", rest, (WATCH,))
     if serial:
         larger_name = max(found.parts, key=lambda name: _over(found, name, limits), default=None)
         if larger_name in ("copy", "other") and found.parts[larger_name].value > wait.value:
             return None
-    return Judged("input-bound", text, () if found.parts else (WATCH,))
+    return _Judged("input-bound", text, () if found.parts else (WATCH,))
 
 
 def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
@@ -167,48 +167,48 @@ def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
     return share.value if name in limits and share.low >= limits[name] else 0.0
 
 
-def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> Judged:
+def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> _Judged:
     """Return what the step is bound by, as data do not hold it up."""
     wait = f"{_part_of(found.wait.value)} waiting for data"
     needed = _steps_needed(segment, limits)
     if timings.steps < needed:
         text = f"{wait} ({_steps(timings)}). Batches loaded in advance may still hide a slow loader."
-        return Judged("undetermined", text, (f"at least {needed} steps",))
+        return _Judged("undetermined", text, (f"at least {needed} steps",))
     if not found.parts:
         busy = segment.median("gpu")
         if busy >= limits["gpu_working"]:
             text = f"{wait} ({_steps(timings)}), and the GPU is busy (median {busy:.0f} %)."
-            return Judged("compute-bound", text, (WATCH,))
+            return _Judged("compute-bound", text, (WATCH,))
         text = f"{wait} ({_steps(timings)}): loading is fast enough. The parts of the rest were not measured."
-        return Judged("undetermined", text, (WATCH,))
+        return _Judged("undetermined", text, (WATCH,))
     # Host and device work side by side: what the host adds holds the device up, a copy then does not.
     order = ["other", "copy"] if timings.on_device else sorted(("other", "copy"), key=lambda n: -found.parts[n].value)
     for name in order:
         part, threshold = found.parts[name], limits[name]
-        if part.low >= threshold or (part.value >= SLACK * threshold and part.low >= threshold / SLACK):
+        if part.low >= threshold or (part.value >= _SLACK * threshold and part.low >= threshold / _SLACK):
             return _part(timings, found, name, gpu)
-        if part.high >= threshold and part.value > threshold / SLACK:
+        if part.high >= threshold and part.value > threshold / _SLACK:
             text = f"{_words(name, found)} ({_steps(timings)}). {_range(part)}; much is {percent(threshold)} or more."
-            return Judged("undetermined", text, ("more steps",))
+            return _Judged("undetermined", text, ("more steps",))
     share = found.parts["compute"].value
     text = f"{_part_of(share)} forward, backward and optimizer ({_ms(timings, share)}, {_steps(timings)});"
-    return Judged("compute-bound", f"{text} {percent(found.wait.value)} is waiting for data.")
+    return _Judged("compute-bound", f"{text} {percent(found.wait.value)} is waiting for data.")
 
 
-def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> Judged:
+def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> _Judged:
     text = f"{_words(name, found)} ({_ms(timings, found.parts[name].value)}, {_steps(timings)})."
     needed = {"optimizer", *(["copy"] if gpu or timings.on_device else [])}
     blind = [phase for phase in found.missing if phase in needed]
     if name == "other" and blind:
         missing = tuple(f"{phase}: monitor.phase({phase!r})" for phase in blind)
-        return Judged("undetermined", f"{text} It may include the {' and the '.join(blind)}, not measured.", missing)
-    return Judged(KINDS[name], text)
+        return _Judged("undetermined", f"{text} It may include the {' and the '.join(blind)}, not measured.", missing)
+    return _Judged(KINDS[name], text)
 
 
 def _steps_needed(segment: Segment, limits: Mapping[str, float]) -> int:
     """A loader slower by a share of `wait` shows only once what it has in flight is used up: 1 / `wait` steps each."""
     flight = max(1, segment.knobs.get("workers", 1)) * max(1, segment.knobs.get("prefetch", 2))
-    if segment.backend in PIPELINED:
+    if segment.backend in _PIPELINED:
         flight = segment.knobs.get("prefetch", 4)
     return int(max(limits["steps"], min(BATCHES_AHEAD * flight, MOST_STEPS)))
 
@@ -238,7 +238,7 @@ def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str 
 
 def past(sentence: str) -> str:
     """The sentence of a verdict on a loop that has ended."""
-    return IS.sub(r"\1 was", sentence)
+    return _IS.sub(r"\1 was", sentence)
 
 
 def _range(share: Share) -> str:

@@ -24,11 +24,11 @@ VERSION = 1  # grows when the same (seed, index, label) no longer gives the same
 SMALLEST, LARGEST = 112_640, 150_000
 """Bounds of a file's size in bytes (110 KiB, 150 kB: inside the promised range however a kilobyte is counted)."""
 
-HUES = ("red", "orange", "yellow", "lime", "green", "jade", "cyan", "azure", "blue", "violet", "magenta", "rose")
-SHAPES = ("discs", "leaves", "blocks", "shards", "stars")
-MOST_CLASSES = len(HUES) * len(SHAPES)
+_HUES = ("red", "orange", "yellow", "lime", "green", "jade", "cyan", "azure", "blue", "violet", "magenta", "rose")
+_SHAPES = ("discs", "leaves", "blocks", "shards", "stars")
+MOST_CLASSES = len(_HUES) * len(_SHAPES)
 
-Field = npt.NDArray[np.float32]
+_Field = npt.NDArray[np.float32]
 _TILE = 1024  # side of a texture tile in pixels; crops of it, flipped and transposed, rarely look alike
 _ASPECTS = (4 / 3, 3 / 2, 5 / 4, 1.0)
 _QUALITIES = range(84, 99)  # what cameras and photo sites write
@@ -36,7 +36,7 @@ _QUALITIES = range(84, 99)  # what cameras and photo sites write
 
 def class_name(label: int) -> str:
     """The folder's name of class `label` (0 to MOST_CLASSES - 1), e.g. `red-discs`: what a person sees in it."""
-    return f"{HUES[label % len(HUES)]}-{SHAPES[label % len(SHAPES)]}"
+    return f"{_HUES[label % len(_HUES)]}-{_SHAPES[label % len(_SHAPES)]}"
 
 
 def jpeg(seed: int, index: int, label: int) -> bytes:
@@ -67,7 +67,7 @@ def jpeg(seed: int, index: int, label: int) -> bytes:
     raise RuntimeError(f"picture {index} (seed {seed}, class {label}) does not compress to {SMALLEST}-{LARGEST} bytes")
 
 
-def _compress(pixels: Field, wanted: float, subsampling: int) -> bytes:
+def _compress(pixels: _Field, wanted: float, subsampling: int) -> bytes:
     """The JPEG nearest to `wanted` bytes, one within the bounds before all others. Size grows with quality."""
     picture = _image(pixels)
 
@@ -82,26 +82,26 @@ def _compress(pixels: Field, wanted: float, subsampling: int) -> bytes:
     return min(nearest, key=lambda data: (not SMALLEST <= len(data) <= LARGEST, abs(len(data) - wanted)))
 
 
-def _image(pixels: Field) -> Image.Image:
+def _image(pixels: _Field) -> Image.Image:
     planes = np.clip(pixels + 0.5, 0, 255).astype(np.uint8)
     return Image.merge("RGB", [Image.fromarray(plane) for plane in planes])
 
 
-def _planes(image: Image.Image) -> Field:
+def _planes(image: Image.Image) -> _Field:
     """The bands of an image, float32 [bands, height, width]: whole planes are several times as fast to reckon with."""
     return np.asarray(image).transpose(2, 0, 1).astype(np.float32, order="C")
 
 
-def _paint(rng: np.random.Generator, width: int, height: int, label: int) -> Field:
+def _paint(rng: np.random.Generator, width: int, height: int, label: int) -> _Field:
     """The scene, float32 [3, height, width], about 0 to 255."""
-    hue = (label % len(HUES)) / len(HUES)
+    hue = (label % len(_HUES)) / len(_HUES)
     canvas = (2 * width, 2 * height)  # painted at twice the size: shrinking makes edges as soft as a lens does
 
     # a surface has a colour, and in the four bands of the other image three textures and what belongs to the front
     back, back_surfaces = Image.new("RGB", canvas), Image.new("CMYK", canvas)
     _scatter(rng, back, back_surfaces, "blocks" if rng.random() < 0.5 else "discs", 160, None)
     front, front_surfaces = back.copy(), back_surfaces.copy()
-    _scatter(rng, front, front_surfaces, SHAPES[label % len(SHAPES)], int(rng.integers(120, 260)), hue)
+    _scatter(rng, front, front_surfaces, _SHAPES[label % len(_SHAPES)], int(rng.integers(120, 260)), hue)
 
     *strengths, share = _planes(front_surfaces.reduce(2))
     scene = _textured(rng, _planes(front.reduce(2)), strengths)
@@ -129,7 +129,7 @@ def _paint(rng: np.random.Generator, width: int, height: int, label: int) -> Fie
     return scene
 
 
-def _textured(rng: np.random.Generator, pixels: Field, strengths: Iterable[Field]) -> Field:
+def _textured(rng: np.random.Generator, pixels: _Field, strengths: Iterable[_Field]) -> _Field:
     """Colours, float32 [3, height, width], times textures; a strength for each texture, 255 for one half."""
     _, height, width = pixels.shape
     fine, grained, cloud = (
@@ -206,19 +206,19 @@ def _outline(shape: str) -> npt.NDArray[np.float64]:
 class _Tiles(NamedTuple):
     """Textures of mean 0 and deviation 1, float32 [2, _TILE, _TILE]: each as it is, and turned about its diagonal."""
 
-    fine: Field
-    grained: Field  # in one direction, as wood and grass are
-    cloud: Field
-    white: Field
+    fine: _Field
+    grained: _Field  # in one direction, as wood and grass are
+    cloud: _Field
+    white: _Field
 
 
 @cache
 def _tiles() -> _Tiles:
     rng = np.random.default_rng([VERSION, 0x71135])
     down, across = np.meshgrid(np.fft.fftfreq(_TILE), np.fft.rfftfreq(_TILE), indexing="ij")
-    tiles: list[Field] = []
+    tiles: list[_Field] = []
 
-    def both(tile: Field) -> Field:
+    def both(tile: _Field) -> _Field:
         return np.stack([tile, tile.T])  # a turned one that lies in memory as the pictures do is read in half the time
 
     for slope, segment in ((0.7, 1.0), (0.9, 4.0), (1.7, 1.0)):
@@ -231,7 +231,7 @@ def _tiles() -> _Tiles:
     return _Tiles(fine, grained, cloud, both(rng.standard_normal((_TILE, _TILE), np.float32)))
 
 
-def _window(rng: np.random.Generator, tile: Field, height: int, width: int) -> Field:
+def _window(rng: np.random.Generator, tile: _Field, height: int, width: int) -> _Field:
     """A random window of a tile, float32 [height, width], turned and flipped at random. Not to be written to."""
     turned = int(rng.random() < 0.5)
     top, left = (int(rng.integers(0, _TILE - side + 1)) for side in (height, width))

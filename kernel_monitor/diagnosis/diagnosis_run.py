@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 START_S = 5.0  # a loop that ends no step for this long, when the diagnosis begins, is not running
 PAUSE_S = 30.0
 """A loop that ends no step for this long, later on, has ended; unless another loader of this process steps."""
-OTHERS_S = 300.0  # then it is an evaluation, which may take this long
+_OTHERS_S = 300.0  # then it is an evaluation, which may take this long
 POLL_S = 0.05
-NO_LOOP = (
+_NO_LOOP = (
     "No training loop is running: start it, then press Diagnose. (From Python: call monitor.diagnose(wait=False) "
     "in the loop, or monitor.diagnose() while the loop runs in a thread.)"
 )
@@ -42,7 +42,7 @@ NO_LOOP = (
 Outcome = Literal["done", "failed", "cancelled"]
 
 
-class DiagnosisAborted(Exception):
+class _DiagnosisAborted(Exception):
     """The diagnosis was aborted: carries its state (`failed`, `cancelled`) and the reason."""
 
     def __init__(self, state: Outcome, message: str) -> None:
@@ -73,7 +73,7 @@ class LoopGuard:
         self.clicked: str | None = None
         self.took: set[str] = set()
         self.failures: dict[str, str] = {}
-        self.end: DiagnosisAborted | None = None
+        self.end: _DiagnosisAborted | None = None
         self._loader = weakref.ref(loader)
         self._context = context
         self._thread = 0
@@ -85,10 +85,10 @@ class LoopGuard:
 
     @property
     def live(self) -> SwitchableLoader:
-        """The loader; not to be kept. Raises `DiagnosisAborted` where it is gone."""
+        """The loader; not to be kept. Raises `_DiagnosisAborted` where it is gone."""
         loader = self._loader()
         if loader is None:
-            raise DiagnosisAborted("failed", f"{self.name} is gone: its loop has ended, or its cell was run again.")
+            raise _DiagnosisAborted("failed", f"{self.name} is gone: its loop has ended, or its cell was run again.")
         return loader
 
     @property
@@ -110,17 +110,17 @@ class LoopGuard:
             self.live.switch(clicked)
 
     def cancel(self, why: str) -> None:
-        self.end = self.end or DiagnosisAborted("cancelled", why)
+        self.end = self.end or _DiagnosisAborted("cancelled", why)
         self._wake.set()
 
     def poll(self) -> None:
-        """Wait a moment; raises `DiagnosisAborted` where the loop ended, its loader was changed, or by `cancel`."""
+        """Wait a moment; raises `_DiagnosisAborted` where the loop ended, its loader was changed, or by `cancel`."""
         self._wake.wait(POLL_S)
         self._wake.clear()
         if self.end is not None:
             raise self.end
         if not self._context.running():
-            raise DiagnosisAborted("cancelled", "The monitor was stopped.")
+            raise _DiagnosisAborted("cancelled", "The monitor was stopped.")
         live, now = self.live, time.monotonic()
         totals = live.meter.totals()
         if totals.steps != self._steps:
@@ -129,11 +129,11 @@ class LoopGuard:
         if others != self._others:
             self._others, self._others_stepped = others, now
         if not self.begun and self.idle > self._start_s:
-            raise DiagnosisAborted("failed", NO_LOOP)
+            raise _DiagnosisAborted("failed", _NO_LOOP)
         evaluates = now - self._others_stepped < PAUSE_S
-        pause = OTHERS_S if evaluates else max(PAUSE_S, 4 * totals.step_s / max(1, totals.steps))
+        pause = _OTHERS_S if evaluates else max(PAUSE_S, 4 * totals.step_s / max(1, totals.steps))
         if self.begun and self.idle > pause:
-            raise DiagnosisAborted(
+            raise _DiagnosisAborted(
                 "failed", f"No step has ended for {self.idle:.0f} s: the loop has ended, or it pauses."
             )
 
@@ -220,7 +220,7 @@ class DiagnosisRun:
                     if place == 1:
                         self._predict()
                     self._try(engine)
-            except DiagnosisAborted as end:
+            except _DiagnosisAborted as end:
                 state, message = end.state, str(end)
             self._go_back()
             self._end(state, message)
@@ -314,7 +314,7 @@ class DiagnosisRun:
                 ):
                     self._poll()
             loop.yield_to_click()
-        except DiagnosisAborted as end:
+        except _DiagnosisAborted as end:
             log.debug("nothing more to go back to: %s", end)
         self._back_to = loop.clicked or self._first
 

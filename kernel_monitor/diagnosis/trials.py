@@ -19,12 +19,12 @@ from ..steps.measured_step import ON_DEVICE, PHASES, Step
 from ..store import STEP, Rows
 
 FEWEST = 3  # with fewer steps an engine has no figures
-FEWEST_PARTS = 4  # a trial is cut into single seconds, or into this many parts if it is shorter
-NO_CEILING = (
+_FEWEST_PARTS = 4  # a trial is cut into single seconds, or into this many parts if it is shorter
+_NO_CEILING = (
     "The share of the compute ceiling is not known: allow synthetic, or watch the model: "
     "monitor.watch(model, optimizer)."
 )
-CEILING_OF_PHASES = (
+_CEILING_OF_PHASES = (
     "The ceiling is computed from the phases; where loading and training share cores the loop alone may be faster: "
     "allow synthetic to measure it."
 )
@@ -108,7 +108,7 @@ def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: 
 def per_second(seconds: Floats, images: Floats) -> Floats:
     """Rates of the single seconds (at least four parts) of a trial; each step's `images` are spread over its time."""
     time, samples = np.concatenate([[0.0], np.cumsum(seconds)]), np.concatenate([[0.0], np.cumsum(images)])
-    cuts = np.linspace(0.0, time[-1], max(FEWEST_PARTS, round(float(time[-1]))) + 1)
+    cuts = np.linspace(0.0, time[-1], max(_FEWEST_PARTS, round(float(time[-1]))) + 1)
     rates: Floats = np.diff(np.interp(cuts, time, samples)) / np.diff(cuts)
     return rates
 
@@ -137,10 +137,10 @@ def with_ceiling(trials: Sequence[Trial]) -> tuple[list[Trial], str | None]:
     replayed = next((trial.rate for trial in usable if trial.backend == REPLAYS), None)
     own_rates = [trial.samples / trial.steps / (1e-3 * trial.work) for trial in usable if trial.work]
     if replayed is None and not own_rates:
-        return list(trials), NO_CEILING
+        return list(trials), _NO_CEILING
     ceiling = max(own_rates) if replayed is None else replayed
     shares = {trial.backend: min(1.0, trial.rate / ceiling) for trial in usable if ceiling > 0}
-    caveat = CEILING_OF_PHASES if replayed is None else None
+    caveat = _CEILING_OF_PHASES if replayed is None else None
     return [replace(trial, of_ceiling=shares.get(trial.backend)) for trial in trials], caveat
 
 

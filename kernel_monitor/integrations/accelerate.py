@@ -31,7 +31,7 @@ LATE = (
     "one that accelerate would draw; prepare it again, or make it after the import."
 )
 
-METHODS = ("prepare", "_prepare_one")  # of Accelerator
+_METHODS = ("prepare", "_prepare_one")  # of Accelerator
 
 View = Callable[[Any, Callable[[Any], Any]], Any]
 
@@ -91,7 +91,7 @@ def serve(kinds: tuple[type[Any], ...], view: View) -> None:
     """
     module = sys.modules.get(MODULE)
     accelerator = getattr(sys.modules.get("accelerate.accelerator"), "Accelerator", None)
-    methods = {name: getattr(accelerator, name) for name in METHODS if hasattr(accelerator, name)}
+    methods = {name: getattr(accelerator, name) for name in _METHODS if hasattr(accelerator, name)}
     if module is None or {getattr(module, "skip_first_batches", None), *methods.values()} <= _ours:
         return
     with _lock:

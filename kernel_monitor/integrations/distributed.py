@@ -100,7 +100,7 @@ _NONE = object()  # stands for an attribute that is not there
 _OF_RANKS = ("num_replicas", "num_processes", "num_shards", "world_size", "rank", "process_index")
 
 
-class RankSampler(DistributedSampler[int]):
+class _RankSampler(DistributedSampler[int]):
     """A DistributedSampler whose epoch the loader sets, unless the user or a framework has set it."""
 
     epoch_is_set = False  # by others, for the epoch that begins next
@@ -142,12 +142,12 @@ class Sharding:
 
 
 def set_sampler_epoch(loader: DataLoader[Any], epoch: int, *, anew: bool = False) -> None:
-    """Set the epoch that begins next of a `RankSampler`, unless others have set it since the last epoch began.
+    """Set the epoch that begins next of a `_RankSampler`, unless others have set it since the last epoch began.
 
     With `anew` it is set in any case, as where a state has been loaded.
     """
     sampler = attribute(loader.batch_sampler, "sampler")
-    if type(sampler) is RankSampler and (anew or not sampler.epoch_is_set):
+    if type(sampler) is _RankSampler and (anew or not sampler.epoch_is_set):
         sampler.set_epoch(epoch)
         sampler.epoch_is_set = False
 
@@ -171,7 +171,7 @@ def _shard(loader: DataLoader[Any], rank: int, ranks: int) -> str:
             "out is not known: if it does not take the rank into account, give the DataLoader a DistributedSampler; "
             "switchable(…, shard=False) if this is meant."
         )
-    share = RankSampler(sampler.data_source, ranks, rank, shuffle=shuffled, drop_last=batches.drop_last)
+    share = _RankSampler(sampler.data_source, ranks, rank, shuffle=shuffled, drop_last=batches.drop_last)
     # Past DataLoader's own refusal of new samplers: nothing of this loader, which is our copy, has been drawn yet.
     if loader.sampler is sampler:
         vars(loader)["sampler"] = share

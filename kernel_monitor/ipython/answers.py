@@ -29,11 +29,11 @@ from ..text import line
 
 WIDTH = 100
 READING_S = 5.0  # how long the end of a cell waits for a trace that is being read
-MOST_FINDINGS = 6
-ResultRows = list[tuple[str, str]]
+_MOST_FINDINGS = 6
+_ResultRows = list[tuple[str, str]]
 
 
-def summary_rows(monitor: Monitor) -> ResultRows:
+def summary_rows(monitor: Monitor) -> _ResultRows:
     """(label, text) pairs: duration, CPU, GPUs or why there are none, loaders, the switch that says most."""
     rows = monitor.store.rows()
     schema = rows.schema
@@ -62,13 +62,13 @@ def summary_rows(monitor: Monitor) -> ResultRows:
     return out
 
 
-def text_table(title: str, rows: ResultRows) -> str:
+def text_table(title: str, rows: _ResultRows) -> str:
     """Labels and texts in two columns below a title."""
     width = max(len(label) for label, _ in rows)
     return "\n".join([title, *(f"  {label:<{width}}  {text}" for label, text in rows)])
 
 
-def html_table(title: str, rows: ResultRows) -> str:
+def html_table(title: str, rows: _ResultRows) -> str:
     """The same as HTML without scripts."""
     left = 'style="text-align: left"'
     body = "".join(
@@ -142,12 +142,12 @@ def analysis_text(analysis: Analysis) -> str:
         parts.append(("loading", analysis.feeding.advice))
     said = with_verdict(analysis.findings, verdict.segment)
     fired = [finding for finding in analysis.findings if finding.state == "fired" and finding not in said]
-    for finding in fired[:MOST_FINDINGS]:
+    for finding in fired[:_MOST_FINDINGS]:
         evidence = finding.evidence[0].text if finding.evidence else finding.advice
         where = "" if finding.segment in (None, verdict.segment) else f", {finding.segment}"
         parts.append(("rule", f"{finding.title} ({finding.severity}{where}): {evidence}"))
-    if len(fired) > MOST_FINDINGS:
-        parts.append(("rules", f"{len(fired) - MOST_FINDINGS} more fired: %monitor export PATH has all of them"))
+    if len(fired) > _MOST_FINDINGS:
+        parts.append(("rules", f"{len(fired) - _MOST_FINDINGS} more fired: %monitor export PATH has all of them"))
     parts += [("needs", text) for text in verdict.missing if text not in verdict.advice]
     parts += [("cannot", text) for text in analysis.cannot]
     lines = [f"{of}{verdict.kind}"]
@@ -174,16 +174,18 @@ def _wrapped(label: str, words: str) -> list[str]:
 
 # ---- `%%monitor`: a summary under a cell of what the machine did while the cell ran.
 
-FIRST_LINE = re.compile(r"%%monitor(?:[ \t]+(?P<label>.*?))?[ \t]*$")
+_FIRST_LINE = re.compile(r"%%monitor(?:[ \t]+(?P<label>.*?))?[ \t]*$")
 MAX_LABEL = 200  # characters of a cell's label
 FEWEST_ROWS = 2  # samples needed for the figures of the machine
-PROCESSES_S = 2.0  # shortest cell for which the CPU use of the kernel's processes is shown: it is sampled once a second
+_PROCESSES_S = (
+    2.0  # shortest cell for which the CPU use of the kernel's processes is shown: it is sampled once a second
+)
 Line = tuple[str, str]
 
 
 def label_of(first_line: str) -> str | None:
     """The label in a cell's first line, may be empty; None if the line does not begin with `%%monitor`."""
-    found = FIRST_LINE.match(first_line.rstrip("\n"))
+    found = _FIRST_LINE.match(first_line.rstrip("\n"))
     return None if found is None else found["label"] or ""
 
 
@@ -243,7 +245,7 @@ class Cells:
             every = f"{rows.schema.interval or monitor.settings['interval']:g} s"
             lines.append(("Machine", f"too short to say how busy it was: there is a sample every {every}"))
         else:
-            lines += machine(rows, inside, processes=end - start >= PROCESSES_S)
+            lines += machine(rows, inside, processes=end - start >= _PROCESSES_S)
         lines += self._loaders(cell, start, end)
         switches = [
             f"{event['source']} → {event['target']} at {_span(event['time'] - start)}"

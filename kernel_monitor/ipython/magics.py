@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..runtime import Monitor
     from ..widgets import Dashboard
 
-USAGE = """%monitor                        show the dashboard (starts the monitor if needed)
+_USAGE = """%monitor                        show the dashboard (starts the monitor if needed)
 %monitor sidebar                open JupyterLab's sidebar, which shows the same (starts the monitor if needed)
 %monitor start [--interval S] [--history S] [--charts ID,ID] [--no-record]
                                 sample every S seconds (default 0.1) and keep S seconds (default 600);
@@ -61,18 +61,18 @@ USAGE = """%monitor                        show the dashboard (starts the monito
 %monitor open [SESSION]         the dashboard of a recorded session: a path, an id or its beginning; or the newest
 %%monitor [LABEL]               as a cell's first line: what the machine did meanwhile, under it when it ends"""
 
-COMMANDS = ["help", *dict.fromkeys(re.findall(r"^%monitor ([a-z]+)", USAGE, re.MULTILINE))]
+COMMANDS = ["help", *dict.fromkeys(re.findall(r"^%monitor ([a-z]+)", _USAGE, re.MULTILINE))]
 
 NEAR = 0.65  # of difflib's similarity, from 0 to 1: how close a word must be to one that there is, to be meant by it
 PATIENCE_S = 600.0  # how long a profile waits for a loop in another cell
 
-SIDEBAR_S = 2.0  # how long `%monitor sidebar` waits for the page, which usually answers within 20 ms
-SIDEBAR_OPEN = "The sidebar at the right, Kernel monitor, shows this kernel."
-SIDEBAR_ASKED = (
+_SIDEBAR_S = 2.0  # how long `%monitor sidebar` waits for the page, which usually answers within 20 ms
+_SIDEBAR_OPEN = "The sidebar at the right, Kernel monitor, shows this kernel."
+_SIDEBAR_ASKED = (
     "No sidebar has answered yet: it opens once JupyterLab's kernel-monitor extension is connected to this kernel. "
     "In a front end without it (VS Code, Colab), %monitor shows the same in the cell."
 )
-NO_SIDEBAR = "There is no page here that has a sidebar: %monitor shows what is measured."
+_NO_SIDEBAR = "There is no page here that has a sidebar: %monitor shows what is measured."
 
 
 @magics_class
@@ -98,7 +98,7 @@ class MonitorMagics(Magics):
         except ValueError as error:
             raise UsageError(f"%monitor: {error} in {line!r}. Quote it as in a shell.") from None
         if words in (["--help"], ["help"]):
-            _say(USAGE)
+            _say(_USAGE)
             return
         args = self._parser.parse_args(words)
         try:
@@ -184,11 +184,11 @@ class MonitorMagics(Magics):
         self._say_news()
         page = page_of_cell(self.shell)
         if page is None:
-            _say(NO_SIDEBAR)
+            _say(_NO_SIDEBAR)
             return
         self._monitor.sidebar.ask(page)
         self._monitor.publisher.notify("sidebar", page=page)
-        _say(SIDEBAR_OPEN if self._monitor.sidebar.wait(SIDEBAR_S) else SIDEBAR_ASKED)
+        _say(_SIDEBAR_OPEN if self._monitor.sidebar.wait(_SIDEBAR_S) else _SIDEBAR_ASKED)
 
     def _say_news(self) -> None:
         news = self._monitor.news()
@@ -304,7 +304,7 @@ def _usage(command: str | None) -> str:
     wanted = "%monitor" if command is None else f"%monitor {command}"
     return next(
         found[1].rstrip()
-        for one in USAGE.splitlines()
+        for one in _USAGE.splitlines()
         if (found := re.match(rf"({re.escape(wanted)}(?: .*?)??)(?:  |$)", one)) is not None
     )
 

@@ -31,11 +31,11 @@ PASSES = 3  # over the files, with the same random parameters
 GROUPS = 8  # runs that the files are shared out to, at least: their spread is the error of the mean
 FEWEST = 4  # files that DALI must be able to read
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-OUT_OF_MEMORY_FIRST = b"1000"
+_OUT_OF_MEMORY_FIRST = b"1000"
 
 
 def main() -> None:
-    step_back(int(sys.argv[1]))
+    _step_back(int(sys.argv[1]))
     without_torch()
     try:
         result = measure(*pickle.load(sys.stdin.buffer))  # noqa: S301 - written by the parent process
@@ -48,7 +48,7 @@ def main() -> None:
     os._exit(0)  # to take DALI to pieces costs another 0.1 s
 
 
-def step_back(parent: int) -> None:
+def _step_back(parent: int) -> None:
     """Give way to the training in everything, and end with the process that it runs in."""
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S))
@@ -57,7 +57,7 @@ def step_back(parent: int) -> None:
     if os.getppid() != parent:  # it has ended meanwhile
         os._exit(1)
     # Where memory runs out, the system is to end this process and not the training.
-    Path("/proc/self/oom_score_adj").write_bytes(OUT_OF_MEMORY_FIRST)
+    Path("/proc/self/oom_score_adj").write_bytes(_OUT_OF_MEMORY_FIRST)
 
 
 def without_torch() -> None:
@@ -112,10 +112,10 @@ def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
                 found[number].append(seconds(group) / len(group))
     # The least of the passes: a process that gives way to others loses its caches, which only ever adds to the time.
     least = [min(values) for values in found if values]
-    return {"files": size * len(least), "seconds": statistics.mean(least), "error": half_width(least)}
+    return {"files": size * len(least), "seconds": statistics.mean(least), "error": _half_width(least)}
 
 
-def half_width(means: list[float]) -> float:
+def _half_width(means: list[float]) -> float:
     """Half of the 95 % interval of the mean of some groups' means, with Student's t (Abramowitz and Stegun, 26.7)."""
     if len(means) < 2:
         return means[0]

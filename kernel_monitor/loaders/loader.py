@@ -134,7 +134,7 @@ def why_fixed(loader: DataLoader[Any]) -> str | None:
     return None
 
 
-DRAWS_ANEW = "The order goes on from the state; what the data set draws is not repeated (seeded=False)."
+_DRAWS_ANEW = "The order goes on from the state; what the data set draws is not repeated (seeded=False)."
 
 
 def _end(pool: EnginePool, state: SwitchState, process: int) -> None:
@@ -402,7 +402,7 @@ class SwitchableLoader(EpochRecords):
             self._settle()
             self._orders.load(state)
             if state and not self._keyed.source.seeded:
-                self.switch_state.add_notice(DRAWS_ANEW)
+                self.switch_state.add_notice(_DRAWS_ANEW)
 
     def parity(self, n: int = 64) -> Parity:
         """Compare the pixels of `torchvision` with DALI's on n samples spread over the data set.

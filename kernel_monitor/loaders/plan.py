@@ -285,7 +285,7 @@ class EpochRecords:
         return record
 
 
-def own_batch(batch: Any) -> Any:
+def _own_batch(batch: Any) -> Any:
     """A copy of a sampler's batch, as samplers fill one list again and again; of the type that torch hands on."""
     if isinstance(batch, np.ndarray):
         return batch.copy()
@@ -315,7 +315,7 @@ class Undelivered:
             mark_plain(error)
             raise
         try:
-            batch = own_batch(self._newest)
+            batch = _own_batch(self._newest)
         except TypeError as error:  # it is no batch
             mark_plain(error)
             raise
@@ -447,7 +447,7 @@ class Cursor:
         plain = type(batch) is list and {int}.issuperset(map(type, batch))
         if plain and (not batch or (min(batch) >= 0 and max(batch) < self._length)):
             return list(batch), None
-        keys = own_batch(batch)
+        keys = _own_batch(batch)
         return [self._number(key) for key in keys], keys
 
     def _number(self, key: Any) -> int:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from .switching.switch import SwitchState
 
 
-KNOWN_FILES = 100
-SKIPS_SHOWN = 5
-NO_INDEX = -1  # of a sample whose key is none
+_KNOWN_FILES = 100
+_SKIPS_SHOWN = 5
+_NO_INDEX = -1  # of a sample whose key is none
 
 
 def some_paths(source: FileSource) -> list[str]:
     """Paths from the root of files that are spread over a data set."""
-    step = max(1, len(source) // KNOWN_FILES)
+    step = max(1, len(source) // _KNOWN_FILES)
     found: list[str] = []
     for index in range(0, len(source), step):
         with suppress(Exception):  # the user's own code; another error is being reported
@@ -60,7 +60,7 @@ def loader_state(
         doubled=record.doubled,
         skipped=record.skipped,
         replaced=record.replaced,
-        skips=[_shown_skip(skip, source.absolute(skip.path)) for skip in record.skips[-SKIPS_SHOWN:]],
+        skips=[_shown_skip(skip, source.absolute(skip.path)) for skip in record.skips[-_SKIPS_SHOWN:]],
         knobs=KnobsState(workers=knobs.workers, prefetch=knobs.prefetch, threads=knobs.threads),
         decoded={**dict.fromkeys(decoders, 0), **record.decoded},
         calibration=pool.calibration,
@@ -88,7 +88,7 @@ def _shown_skip(skipped: Skipped, absolute: str) -> Skip:
     path, key = last_part(skipped.path), skipped.index
     if isinstance(key, int | np.integer):
         return {"index": int(key), "path": path, "reason": reason}
-    return {"index": NO_INDEX, "path": f"{_private(shown_key(key))}: {path}", "reason": reason}
+    return {"index": _NO_INDEX, "path": f"{_private(shown_key(key))}: {path}", "reason": reason}
 
 
 _private = lru_cache(maxsize=512)(private)  # a state is asked for ten times a second

@@ -27,7 +27,7 @@ from .engines.engine import setting
 from .loader import FixedLoader, LoaderView, SwitchableLoader, why_fixed
 from .orders import listed_keys
 
-ON_ERROR = ("raise", "skip")
+_ON_ERROR = ("raise", "skip")
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def switchable(
         NotSwitchable: (a MonitorError and a TypeError) it is no DataLoader.
         MonitorError: an argument has a value that there is not.
     """
-    if on_error not in ON_ERROR:
+    if on_error not in _ON_ERROR:
         raise MonitorError(f'switchable(on_error={on_error!r}): there are "raise" and "skip".')
     if dali is not None and not callable(dali):
         raise MonitorError(

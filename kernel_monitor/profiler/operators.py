@@ -25,11 +25,11 @@ TOP = 10  # rows of each table
 LONGEST_NAME = 160  # characters of a kernel's name that are kept: those of templates run to thousands
 
 MOST = 50  # traces kept in a folder; the oldest go
-PART = "-profile-"
-ON_CPU = ("cpu_op", "cuda_runtime", "cuda_driver")
+_PART = "-profile-"
+_ON_CPU = ("cpu_op", "cuda_runtime", "cuda_driver")
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 # Facts about the machine that a trace holds and a reader of it does not need.
-PRIVATE = ("host_name", "traceName")
+_PRIVATE = ("host_name", "traceName")
 
 Row = dict[str, Any]
 
@@ -48,7 +48,7 @@ def tables(events: Iterable[Mapping[str, Any]], top: int = TOP) -> dict[str, Any
         if event.get("ph") != "X":
             continue
         kind = event.get("cat")
-        if kind in ON_CPU:
+        if kind in _ON_CPU:
             name = str(event["name"])
             threads[event.get("pid"), event.get("tid")].append((float(event["ts"]), -float(event["dur"]), name))
         elif kind in ON_GPU:
@@ -104,7 +104,7 @@ def keep(trace: Mapping[str, Any], path: Path) -> None:
 
     Raises a `MonitorError` where it cannot be written; nothing is left.
     """
-    shown = {key: value for key, value in trace.items() if key not in PRIVATE}
+    shown = {key: value for key, value in trace.items() if key not in _PRIVATE}
     packed = io.BytesIO()
     with gzip.GzipFile(path.stem, "wb", 5, packed) as file:
         file.write(json.dumps(shown, separators=(",", ":")).encode())
@@ -118,15 +118,15 @@ def new_trace(recording: str | os.PathLike[str] | None) -> Path:
     session = Path(recording)
     prune(session.parent)
     number = 1
-    while (place := session.with_name(f"{session.stem}{PART}{number}.json.gz")).exists():
+    while (place := session.with_name(f"{session.stem}{_PART}{number}.json.gz")).exists():
         number += 1
     return place
 
 
 def prune(folder: Path) -> list[Path]:
     """Delete traces whose recording is gone, and the oldest where there are many; returns which."""
-    traces = sorted(folder.glob(f"*{PART}*.json.gz"), key=lambda trace: trace.stat().st_mtime)
-    alone = [trace for trace in traces if not (folder / f"{trace.name.rsplit(PART, 1)[0]}.kmsession").exists()]
+    traces = sorted(folder.glob(f"*{_PART}*.json.gz"), key=lambda trace: trace.stat().st_mtime)
+    alone = [trace for trace in traces if not (folder / f"{trace.name.rsplit(_PART, 1)[0]}.kmsession").exists()]
     kept = [trace for trace in traces if trace not in alone]
     gone = [*alone, *kept[: max(0, len(kept) - MOST + 1)]]
     for trace in gone:

@@ -12,7 +12,7 @@ from .profile_run import ProfileContext, ProfileRun
 
 MOST_STEPS = 200  # a profile holds some thousand events a step in memory
 PATIENCE_S = 10.0  # how long a step is waited for before there is no loop to profile
-WIDEST = 60  # characters of an operator's name in a line of text
+_WIDEST = 60  # characters of an operator's name in a line of text
 Result = Mapping[str, Any]
 Pair = tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]
 
@@ -110,7 +110,7 @@ def _table(
     if not rows:
         return [f"no {title}: nothing ran through torch in these steps"]
     beside = "" if before is None else f"{_short(str(before['backend']), 12):>14}"
-    lines = [f"{title:<{WIDEST}}{'share':>8}{time + ', ms':>14}{counted:>10}{beside}"]
+    lines = [f"{title:<{_WIDEST}}{'share':>8}{time + ', ms':>14}{counted:>10}{beside}"]
     for name, old, new in rows:
         own = f"{'–':>8}{'':>24}"
         if new is not None:
@@ -118,7 +118,7 @@ def _table(
         was = ""
         if before is not None:
             was = f"{'–':>14}" if old is None else f"{100 * old['share']:>12.1f} %"
-        lines.append(f"{_short(name, WIDEST - 2):<{WIDEST}}{own}{was}")
+        lines.append(f"{_short(name, _WIDEST - 2):<{_WIDEST}}{own}{was}")
     return lines
 
 

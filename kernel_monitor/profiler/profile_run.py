@@ -175,10 +175,10 @@ def _silence() -> Iterator[None]:
 
 
 STALL_S = 10.0
-STALL_STEPS = 5.0  # a profiled loop that ends no step for so long, or for so many of its steps, is over
+_STALL_STEPS = 5.0  # a profiled loop that ends no step for so long, or for so many of its steps, is over
 TO_STOP_S = 60.0  # how long the main thread may take until it gets to stopping the profiler
 READING = "reading the trace"  # the message of a profile whose steps are over
-NOT_WORKERS = "What runs in the loader's worker processes is not in it."
+_NOT_WORKERS = "What runs in the loader's worker processes is not in it."
 
 log = logging.getLogger(__name__)
 
@@ -343,7 +343,7 @@ class ProfileRun:
                     "In the loop itself call monitor.profile(wait=False)."
                 )
         while not self._stopped.wait(0.25):
-            patience = max(STALL_S, STALL_STEPS * self._longest)
+            patience = max(STALL_S, _STALL_STEPS * self._longest)
             if self._moved and time.monotonic() - self._moved > patience:
                 self._stop_from_outside(f"No step ended for {patience:.0f} s")
                 return
@@ -400,7 +400,7 @@ class ProfileRun:
             self._context.add_event("profile", began, loader=self._id, result=result)
         fewer = f"{self._why} after {self._done} of {self._steps} steps." if self._done < self._steps else ""
         where = f"The trace is {kept}: open it at ui.perfetto.dev." if found["trace"] else f"Only {found['problem']}."
-        self._set_state("done", " ".join(filter(None, [fewer, where, NOT_WORKERS])), result)
+        self._set_state("done", " ".join(filter(None, [fewer, where, _NOT_WORKERS])), result)
 
     def _set_state(self, state: TaskState, message: str, result: ProfileResult | None = None) -> None:
         self.state: ProfileState = {

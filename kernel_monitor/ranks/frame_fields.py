@@ -31,7 +31,7 @@ KEY = 300  # letters of what tells hosts and jobs apart
 MOST_RANKS = 10**7  # that a job may say it has
 SECONDS = 1e12  # of a clock
 LONGEST_S = 1e7  # of a step
-LEAST_S = -0.1  # of a part of a step: times of the GPU are rounded
+_LEAST_S = -0.1  # of a part of a step: times of the GPU are rounded
 
 
 def number(least: float, most: float) -> Check:
@@ -138,7 +138,7 @@ def matching(pattern: str, most: int, kept: Callable[[str], Any] = str) -> Check
     return checked
 
 
-IDENTITY = fields({
+_IDENTITY = fields({
     "host": text(KEY),
     "name": text(NAME),
     "pid": whole(0, (1 << 31) - 1),
@@ -148,7 +148,7 @@ IDENTITY = fields({
     "world": maybe(whole(0, MOST_RANKS)),
     "job": text(KEY),
 })  # fmt: skip
-ENGINE = fields({
+_ENGINE = fields({
     "name": text(NAME),
     "available": flag,
     "reason": maybe(text(SENTENCE)),
@@ -161,7 +161,7 @@ LOADER_FIELDS = {
     "backend": text(NAME),
     "wanted": maybe(text(NAME)),
     "status": text(SENTENCE),
-    "backends": many(ENGINE, 16),
+    "backends": many(_ENGINE, 16),
     "knobs": fields({"workers": KNOB, "prefetch": KNOB, "threads": KNOB}),
     "epoch": whole(),
     "batch": whole(),
@@ -176,7 +176,7 @@ LOADER_FIELDS = {
 }
 """What a frame has of a `LoaderState`, beside the loader's id."""
 LOADER = fields({"id": text(NAME), **LOADER_FIELDS})
-CHUNK = row(text(NAME), *[whole()] * 6, flag, flag, *[whole()] * 4)  # `rank_loaders.Chunk`
+_CHUNK = row(text(NAME), *[whole()] * 6, flag, flag, *[whole()] * 4)  # `rank_loaders.Chunk`
 MACHINE = fields({
     "cores": many(whole(0, (1 << 16) - 1), MOST_CORES),
     "gpus": many(text(NAME), MOST_GPUS),
@@ -188,7 +188,7 @@ MACHINE = fields({
     ),
 })  # fmt: skip
 FRAME = fields({
-    "identity": IDENTITY,
+    "identity": _IDENTITY,
     "sent": number(0, SECONDS),
     "cpu": maybe(number(0, 1e9)),
     "images": maybe(number(0, 1e12)),
@@ -201,7 +201,7 @@ FRAME = fields({
     "device": maybe(text(NAME)),
     "machine": maybe(MACHINE),
     "loaders": many(LOADER, MOST_LOADERS),
-    "chunks": many(CHUNK, MOST_LOADERS * EPOCHS),
+    "chunks": many(_CHUNK, MOST_LOADERS * EPOCHS),
     "handled": table(matching(r"\d{1,12}", 12, int), maybe(text(SENTENCE)), HANDLED),
 }, device=None, machine=None)  # fmt: skip
 """The head of a frame, beside its version."""
@@ -213,7 +213,7 @@ def step(found: tuple[Any, ...]) -> tuple[Any, ...]:
     if not 0 <= end <= SECONDS:
         raise ValueError("steps: the end of one is no time")
     for duration in found[4:10]:
-        if not (LEAST_S <= duration <= LONGEST_S or math.isnan(duration)):
+        if not (_LEAST_S <= duration <= LONGEST_S or math.isnan(duration)):
             raise ValueError("steps: a duration of one is none")
     return found
 

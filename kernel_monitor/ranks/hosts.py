@@ -17,11 +17,11 @@ SILENT_S = 5.0  # a chosen rank without a reading for so long is replaced by ano
 ENDED = "its ranks have ended"
 MOST_HOSTS = 64  # at once
 MOST_KNOWN = 256  # of a session: each has a name in texts, and columns in its recording
-MOST_SHAPES = 4  # sets of cores and GPUs that a host may have one after the other; further ones are not shown
+_MOST_SHAPES = 4  # sets of cores and GPUs that a host may have one after the other; further ones are not shown
 MOST_CORES = 2048  # of all hosts together; a host beyond has no rows of cores, and
 MOST_GPUS = 512  # none of GPUs
 KEPT_GONE = 8  # hosts whose ranks have ended, and that stay known to the page
-KEPT_GPUS = 64  # of this host, whose index is remembered
+_KEPT_GPUS = 64  # of this host, whose index is remembered
 Process = tuple[int, float]  # number and start, which name a process of a host
 
 
@@ -119,7 +119,7 @@ class Hosts:
             return None
         if frame.identity.host == host_key():
             if uuid not in self._here:
-                if len(self._here) >= KEPT_GPUS:
+                if len(self._here) >= _KEPT_GPUS:
                     self._here.clear()
                 self._here[uuid] = self._gpu_here(uuid)
             return self._here[uuid]
@@ -131,7 +131,7 @@ class Hosts:
         if shape != host.shape:
             known = self._known.setdefault(who.host, _Known(who.name)).shapes
             known.add(hash(shape))
-            if len(known) > MOST_SHAPES:
+            if len(known) > _MOST_SHAPES:
                 known.remove(hash(shape))
                 return
             others = [other for other in self._hosts.values() if other is not host]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # ---- One state of a loader that all ranks of a job have, from theirs: what the page shows, and one click switches.
 
 States = Sequence[tuple[Rank, Mapping[str, Any]]]
-ALIAS = "dali"  # `dali-cpu` or `dali-gpu`, whichever is better on that rank
-OWN_CLUSTER = "Each rank would start a Ray of its own; start one first and set RAY_ADDRESS for all ranks."
+_ALIAS = "dali"  # `dali-cpu` or `dali-gpu`, whichever is better on that rank
+_OWN_CLUSTER = "Each rank would start a Ray of its own; start one first and set RAY_ADDRESS for all ranks."
 
 
 def merged(loader: str, name: str, states: States, status: str, wanted: str | None, covered: Covered | None) -> Any:
@@ -124,7 +124,7 @@ def _on(engines: Mapping[str, int], ranks: int, count: str) -> str:
 
 def reached(backend: str, target: str) -> bool:
     """Return whether an engine is the one that was asked for."""
-    return backend == target or (target == ALIAS and backend.startswith(f"{ALIAS}-"))
+    return backend == target or (target == _ALIAS and backend.startswith(f"{_ALIAS}-"))
 
 
 def numbers(ranks: Sequence[Rank]) -> str:
@@ -144,7 +144,7 @@ def _engine(name: str, states: States) -> EngineState:
     ]
     confirm = next((engine["confirm"] for _, engine in own if engine["confirm"]), None)
     if name == "ray" and confirm:
-        return EngineState(name=name, available=False, reason=OWN_CLUSTER, confirm=None, note=None)
+        return EngineState(name=name, available=False, reason=_OWN_CLUSTER, confirm=None, note=None)
     lacking = [(rank, engine["reason"] or "not available") for rank, engine in own if not engine["available"]]
     if len(lacking) == len(own):
         reasons = alike(lacking)
@@ -164,10 +164,10 @@ def alike(said: Iterable[tuple[Rank, str]]) -> list[tuple[str, list[Rank]]]:
 
 
 KEPT = 4  # newest epochs of a loader whose samples are counted: short ones follow each other within a frame
-KEPT_COMMANDS = 64
+_KEPT_COMMANDS = 64
 KEPT_TOLD = 1024  # epochs of which it was said that they are finished
-MOST_TOLD = 32  # epochs that are said to be finished at once; the others at the next look
-MOST_SHOWN = 64  # loaders of all jobs
+_MOST_TOLD = 32  # epochs that are said to be finished at once; the others at the next look
+_MOST_SHOWN = 64  # loaders of all jobs
 MOST_COUNTED = 64_000_000  # samples of all epochs whose deliveries are counted, a byte each
 HELD_S = 2.0  # how long ranks may be in different epochs before that is shown
 EPOCH = (*COUNTS, "epoch", "batch", "batches", "padded", "once")  # of a state, what is of its newest epoch
@@ -286,7 +286,7 @@ class JobLoaders:
             for number, coverage in epochs.items():
                 covered = coverage.covered()
                 fresh = covered is not None and covered.finished and not coverage.told
-                if covered is not None and fresh and len(found) < MOST_TOLD:
+                if covered is not None and fresh and len(found) < _MOST_TOLD:
                     coverage.told = True
                     if (key, number) not in self._told:
                         self._told[key, number] = None
@@ -314,7 +314,7 @@ class JobLoaders:
         """Ask all ranks of a job to switch a loader (its id). Raises what `SwitchableLoader.switch` does."""
         key, own = self._find(loader, ranks)
         engines = {engine["name"]: engine for engine in self._state(key, own)["backends"]}
-        wanted = [engines[name] for name in engines if name == backend or (backend == ALIAS and name[:5] == "dali-")]
+        wanted = [engines[name] for name in engines if name == backend or (backend == _ALIAS and name[:5] == "dali-")]
         if not wanted:
             known = ", ".join(engines)
             raise BackendUnavailable(f"There is no backend {backend!r:.40}. There are: {known}.")
@@ -341,7 +341,7 @@ class JobLoaders:
                 earlier.waiting.clear()  # the newest one counts
         waiting = {rank.id: state["id"] for rank, state in own}
         self._commands.append(_Command(next(self._numbers), key, message, waiting))
-        del self._commands[:-KEPT_COMMANDS]
+        del self._commands[:-_KEPT_COMMANDS]
 
     def _find(self, loader: str, ranks: Sequence[Rank]) -> tuple[Key, list[tuple[Rank, dict[str, Any]]]]:
         for key, own in self._own(ranks).items():
@@ -356,7 +356,7 @@ class JobLoaders:
             process = self._processes.get(rank.id)
             if process is not None and rank.alive:
                 for name, state in process.states.items():
-                    if len(found) < MOST_SHOWN or (rank.job, name) in found:
+                    if len(found) < _MOST_SHOWN or (rank.job, name) in found:
                         found.setdefault((rank.job, name), []).append((rank, state))
         return found
 
@@ -401,7 +401,7 @@ class JobLoaders:
         if epoch in epochs:
             return epochs[epoch]
         world = rank.world or sum(known.rank.job == rank.job for known in self._processes.values())
-        if not epochs and len(self._coverage) >= MOST_SHOWN:
+        if not epochs and len(self._coverage) >= _MOST_SHOWN:
             return Coverage(0, world)
         self._coverage[rank.job, name] = epochs
         size = sum(each.size for kept in self._coverage.values() for each in kept.values())

@@ -16,15 +16,15 @@ from .rank import Rank
 from .rank_frames import Frame, Row
 
 SILENT_S = 5.0  # a rank of which nothing is heard for so long counts as gone, until it is heard again
-FRAME_S = 1.5  # how long the values of a frame hold: three periods
-KEPT_STEPS = 80  # the newest of each rank, one by one
+_FRAME_S = 1.5  # how long the values of a frame hold: three periods
+_KEPT_STEPS = 80  # the newest of each rank, one by one
 KEPT_ENDED = 16  # ranks that have ended whose rows stay
 MOST_RANKS = 256  # at once; those that have ended make room for others
-MOST_IDS = 50_000  # ranks of a session in all: each may have columns in its recording
+_MOST_IDS = 50_000  # ranks of a session in all: each may have columns in its recording
 MOST_JOBS = 256  # whose number is remembered
 LONGEST_S = 600.0  # how long the values of one step hold at most
 ENDED = "its process has ended"
-SILENT = f"nothing was heard of it for {SILENT_S:g} s"
+_SILENT = f"nothing was heard of it for {SILENT_S:g} s"
 _COPY = 6  # the place of the first phase in a frame's step
 PHASES = ("copy", "forward", "backward", "optimizer")
 
@@ -44,7 +44,7 @@ class _Process:
     steps: int = 0  # that have come
     dropped: int = 0  # frames that it could not send
     left_out: int = 0  # steps that no frame had
-    recent: deque[Row] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))  # its newest steps
+    recent: deque[Row] = field(default_factory=lambda: deque(maxlen=_KEPT_STEPS))  # its newest steps
 
 
 class Jobs:
@@ -67,7 +67,7 @@ class Jobs:
         now = self._clock()
         found: dict[str, float] = {}
         for process in list(self._processes):
-            if not process.rank.alive or now - process.heard > max(FRAME_S, SILENT_S * (not process.rank.steps)):
+            if not process.rank.alive or now - process.heard > max(_FRAME_S, SILENT_S * (not process.rank.steps)):
                 continue
             found |= process.values
             if now <= process.step_until:
@@ -92,7 +92,7 @@ class Jobs:
         if frame.steps:
             process.recent.extend(frame.steps)
             longest = max(row[5] for row in frame.steps)
-            process.step_until = now + min(LONGEST_S, max(FRAME_S, 2 * longest))
+            process.step_until = now + min(LONGEST_S, max(_FRAME_S, 2 * longest))
         if frame.bye is not None:
             self._end(process, frame.bye)
         return process.rank
@@ -133,7 +133,7 @@ class Jobs:
                 if not self._exists(process):
                     self._end(process, ENDED)
                 elif now - process.heard > SILENT_S:
-                    self._end(process, SILENT)
+                    self._end(process, _SILENT)
         while len(self._ended) > KEPT_ENDED:
             self._drop_oldest()
 
@@ -196,8 +196,8 @@ class Jobs:
 
     def _make_room(self) -> None:
         """Drop the rank that ended first if there are too many; a ValueError if none has ended."""
-        if self._ids >= MOST_IDS:
-            raise ValueError(f"{MOST_IDS:,} ranks have joined this session; start the kernel again for more")
+        if self._ids >= _MOST_IDS:
+            raise ValueError(f"{_MOST_IDS:,} ranks have joined this session; start the kernel again for more")
         if len(self._processes) >= MOST_RANKS:
             if not self._ended:
                 raise ValueError(f"more than {MOST_RANKS} ranks at once")

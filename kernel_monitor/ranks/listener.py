@@ -9,7 +9,7 @@ from .session_files import Keys
 if TYPE_CHECKING:
     import zmq
 
-DOMAIN = "ranks"  # ZeroMQ's word for whose question it is; with it, nobody is admitted while nobody answers
+_DOMAIN = "ranks"  # ZeroMQ's word for whose question it is; with it, nobody is admitted while nobody answers
 
 
 class Listener:
@@ -35,7 +35,7 @@ class Listener:
             self.router.setsockopt(zmq.RCVHWM, waiting)
             self.router.setsockopt(zmq.SNDHWM, waiting)
             self.router.setsockopt(zmq.MAXMSGSIZE, largest)
-            self.router.zap_domain = DOMAIN.encode()
+            self.router.zap_domain = _DOMAIN.encode()
             self.router.curve_server = True
             self.router.curve_secretkey = keys.server_secret
             self.router.curve_publickey = keys.server

@@ -33,7 +33,7 @@ JOB_PARTS = (
     ("other", "ms"),
 )
 """The series of a job's slowest and median rank, `job/<n>/slowest/…`: its number, and the phases of its steps."""
-JOB_TOTALS = (("images", "images/s"), ("step", "ms"), ("wait", "ms"))
+_JOB_TOTALS = (("images", "images/s"), ("step", "ms"), ("wait", "ms"))
 """The series of a job, `job/<n>/…`: the sum of its ranks' images per second, the means of their steps and waits."""
 
 
@@ -62,7 +62,7 @@ def rank_series(rank: str, *, steps: bool, gpu: bool = False) -> list[tuple[str,
 
 def job_series(job: int) -> list[tuple[str, str]]:
     """The series of a job (its number) that has ranks which send steps: of all, of its slowest and its median rank."""
-    totals = [(f"job/{job}/{part}", unit) for part, unit in JOB_TOTALS]
+    totals = [(f"job/{job}/{part}", unit) for part, unit in _JOB_TOTALS]
     return totals + [(f"job/{job}/{which}/{part}", unit) for which in JOB_RANKS for part, unit in JOB_PARTS]
 
 

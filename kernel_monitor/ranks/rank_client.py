@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # ---- How far another machine's monotonic clock is from the kernel's, from messages there and back.
 
-KEPT_S = 60.0  # clocks drift: an older exchange says less than its bound promises
+_KEPT_S = 60.0  # clocks drift: an older exchange says less than its bound promises
 
 
 class ClockOffset:
@@ -45,7 +45,7 @@ class ClockOffset:
         delay = (got - asked) - (answered - received)
         if delay < 0 or got < asked:
             return
-        while self._seen and got - self._seen[0][0] > KEPT_S:
+        while self._seen and got - self._seen[0][0] > _KEPT_S:
             self._seen.popleft()
         self._seen.append((got, delay, ((received - asked) + (answered - got)) / 2))
 
@@ -61,10 +61,10 @@ class ClockOffset:
 PERIOD_S = 0.5  # between two frames
 QUEUE = 20  # frames that wait for a slow link: ten seconds
 SILENT_S = 600.0  # a kernel on another machine of which nothing is heard for so long is gone
-METERS = 16  # loaders that are followed, the newest
+_METERS = 16  # loaders that are followed, the newest
 LOOK_S = 2.0  # between two looks at whether the session is still there
-DEVICE_S = 5.0  # between two looks at which GPU is used
-GOODBYE_S = 0.3  # at the process's end, for the last frame
+_DEVICE_S = 5.0  # between two looks at which GPU is used
+_GOODBYE_S = 0.3  # at the process's end, for the last frame
 log = logging.getLogger(__name__)
 
 
@@ -110,13 +110,13 @@ class RankClient:
             if id(meter) not in self._meters:
                 _, newest = meter.steps_since(1 << 62)
                 self._meters[id(meter)] = meter, newest, meter.totals().images
-                while len(self._meters) > METERS:
+                while len(self._meters) > _METERS:
                     del self._meters[next(iter(self._meters))]
 
     def stop(self) -> None:
         """Send the last frame."""
         self._ending.set()
-        self._thread.join(GOODBYE_S)
+        self._thread.join(_GOODBYE_S)
 
     def _run(self) -> None:
         import zmq
@@ -132,14 +132,14 @@ class RankClient:
                         self._listen(socket)
                     self._send(socket, "it has finished")
             finally:
-                context.destroy(linger=int(1000 * GOODBYE_S))
+                context.destroy(linger=int(1000 * _GOODBYE_S))
         except Exception:  # whatever it is, the training goes on without it
             log.info("the steps of this rank are no longer sent to the kernel", exc_info=True)
 
     def _connect(self, socket: zmq.Socket[bytes]) -> None:
         import zmq
 
-        socket.setsockopt(zmq.LINGER, int(1000 * GOODBYE_S))
+        socket.setsockopt(zmq.LINGER, int(1000 * _GOODBYE_S))
         socket.setsockopt(zmq.SNDHWM, QUEUE)
         socket.setsockopt(zmq.RCVHWM, QUEUE)
         socket.setsockopt(zmq.IMMEDIATE, 1)  # without a connection frames are dropped here, not queued for later
@@ -214,7 +214,7 @@ class RankClient:
         self.left_out += max(0, len(rows) - MOST_STEPS)
         states, chunks, indices = self._loaders.report()
         if now >= self._device_due:
-            self._device, self._device_due = device_uuid(), now + DEVICE_S
+            self._device, self._device_due = device_uuid(), now + _DEVICE_S
         here = self._join.host == identity.host_key()
         offset, bound = (0.0, 0.0) if here else self._clock.best or (None, None)
         return Frame(

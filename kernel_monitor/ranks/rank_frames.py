@@ -23,8 +23,8 @@ STEP = struct.Struct("<dIII6fB")
 INDEX = 4  # bytes of an index
 VERSION = 1
 MOST_BYTES = 1 << 18  # of a message; a larger one is refused before it is read
-MOST_HEAD = 1 << 17  # bytes of its head: to parse more would hold the GIL for long
-MOST_OPENED = 2000  # lists and objects in it: so many of them would set Python's collector off, which holds it longer
+_MOST_HEAD = 1 << 17  # bytes of its head: to parse more would hold the GIL for long
+_MOST_OPENED = 2000  # lists and objects in it: so many of them would set Python's collector off, which holds it longer
 LARGEST = MOST_BYTES + 256  # of a message that the gateway passes on (`wrapped`)
 Row = tuple[float, int, int, int, float, float, float, float, float, float, int]
 
@@ -81,9 +81,9 @@ def packed(frame: Frame) -> bytes:
 def unpacked(message: bytes) -> Frame:
     """The inverse. A ValueError, with the field and what it is not, for anything else."""
     line, end, rest = message.partition(b"\n")
-    if not end or len(line) > MOST_HEAD or len(message) > MOST_BYTES:
+    if not end or len(line) > _MOST_HEAD or len(message) > MOST_BYTES:
         raise ValueError("no frame of a rank")
-    if line.count(b"[") + line.count(b"{") > MOST_OPENED:
+    if line.count(b"[") + line.count(b"{") > _MOST_OPENED:
         raise ValueError("a frame with too many lists and objects")
     found = parsed(line)
     if type(found) is not dict or type(found.get("version")) is not int or found["version"] != VERSION:

@@ -11,7 +11,7 @@ from ..errors import MonitorError
 from ..text import line
 from .frame_fields import EPOCHS, HANDLED, LOADER_FIELDS, MOST_LOADERS, SENTENCE
 
-MOST_INDICES = 16_000  # that a frame carries: 32,000 samples a second
+_MOST_INDICES = 16_000  # that a frame carries: 32,000 samples a second
 UNKNOWN = "it has no such loader any more"
 COUNTS = ("samples", "planned", "lost", "doubled", "skipped", "replaced", "decoded")
 
@@ -78,7 +78,7 @@ class RankLoaders:
     def report(self) -> tuple[list[dict[str, Any]], list[Chunk], bytes]:
         """States, newest loaders last; pieces of what was delivered and not yet acknowledged; their indices, uint32."""
         self._look()
-        states, chunks, parts, room = [], [], [], MOST_INDICES
+        states, chunks, parts, room = [], [], [], _MOST_INDICES
         for key, known in list(self._known.items())[-MOST_LOADERS:]:
             states.append({"id": key, **known.state})
             for number, record in known.records.items():

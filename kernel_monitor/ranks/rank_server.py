@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
     from ..protocol.states import LoaderState
 
-WAKE_S = 0.25  # between two looks at whether to end
+_WAKE_S = 0.25  # between two looks at whether to end
 LOOK_S = 1.0  # between two looks at who has ended
-FIND_S = 2.0  # between two looks at the kernel's descendants
+_FIND_S = 2.0  # between two looks at the kernel's descendants
 QUEUE = 200  # messages of a connection that wait for this thread; a rank drops what does not fit
 SHARE = 0.25  # of a core that this thread takes at most from the training, whatever ranks send
-BATCH_S = 0.02  # that it works at once
-RESTART_S = 0.5  # after a failure
+_BATCH_S = 0.02  # that it works at once
+_RESTART_S = 0.5  # after a failure
 LETTERS = 200  # of the reason of a failure
-Route = tuple[bytes, bytes | None]  # ZeroMQ's name of a connection, and of the rank's behind a gateway
+_Route = tuple[bytes, bytes | None]  # ZeroMQ's name of a connection, and of the rank's behind a gateway
 log = logging.getLogger(__name__)
 
 
@@ -76,7 +76,7 @@ class RankServer:
         self._refusal = self._failure = ""  # the last ones
         self.jobs = Jobs()
         self.loaders = JobLoaders()
-        self._who: dict[str, Route] = {}  # the ranks' connections, by their ids
+        self._who: dict[str, _Route] = {}  # the ranks' connections, by their ids
         self._wake, self._woken = socket.socketpair()
         self.hosts = Hosts(gpu_here)
         self._descendants = Descendants()
@@ -236,7 +236,7 @@ class RankServer:
                 if isinstance(error, zmq.ZMQError) and self._listener is not None:
                     self._listener.close()
                     self._listener = None
-                self._ending.wait(RESTART_S)
+                self._ending.wait(_RESTART_S)
         self._close()
 
     def _failed(self, reason: str) -> None:
@@ -253,12 +253,12 @@ class RankServer:
         poller = zmq.Poller()
         for source in (listener.router, listener.admission, self._woken):
             poller.register(source, zmq.POLLIN)
-        ready = dict(poller.poll(int(1000 * WAKE_S)))
+        ready = dict(poller.poll(int(1000 * _WAKE_S)))
         began = time.thread_time()
         if listener.admission in ready:
             listener.admit()
         if listener.router in ready:
-            self._receive(listener.router, began + BATCH_S)
+            self._receive(listener.router, began + _BATCH_S)
         if self._woken.fileno() in ready:
             self._woken.recv(4096)
             self._command(listener.router)
@@ -266,7 +266,7 @@ class RankServer:
         if now - self._looked >= LOOK_S:
             self._looked = now
             self._look()
-        if now - self._found >= FIND_S:
+        if now - self._found >= _FIND_S:
             self._found = now
             self._find()
         self._ending.wait((time.thread_time() - began) * (1 / SHARE - 1))
@@ -337,7 +337,7 @@ class RankServer:
                 self.jobs.found(identity, cpu)
 
 
-def _send(router: zmq.Socket[bytes], to: Route, message: dict[str, Any]) -> None:
+def _send(router: zmq.Socket[bytes], to: _Route, message: dict[str, Any]) -> None:
     import zmq
 
     who, rank_at = to

@@ -21,8 +21,8 @@ KEYS = "KERNEL_MONITOR_KEYS"
 """The environment variable with the keys (`Join.keys`) where the other one has an address."""
 PREFIX = "kernel-monitor-"
 FILE = "join.json"
-SOCKET = "ranks"
-KEY_LETTERS = 40  # of a CURVE key in Z85
+_SOCKET = "ranks"
+_KEY_LETTERS = 40  # of a CURVE key in Z85
 LONGEST = 100  # bytes of the socket's path: Linux allows 108, macOS 104, both with a zero at the end
 
 
@@ -67,7 +67,7 @@ class SessionFiles:
 
     def __init__(self) -> None:
         self.folder = _new_folder()
-        self.socket = f"ipc://{self.folder / SOCKET}"
+        self.socket = f"ipc://{self.folder / _SOCKET}"
         self.keys: Keys | None = None
         self.bound: dict[str, str] = {}
         self._process = os.getpid()
@@ -99,7 +99,7 @@ def read(place: str, keys: str | None = None) -> Join:
     """
     if place.startswith("tcp://"):
         found = (keys or "").split(",")
-        if len(found) != 3 or {len(key) for key in found} != {KEY_LETTERS}:
+        if len(found) != 3 or {len(key) for key in found} != {_KEY_LETTERS}:
             raise JoinError(f"{place} is joined with the keys in {KEYS}, as %monitor join prints them.")
         server, public, secret = found
         return Join((place,), server, public, secret, host="", pid=0, start=0.0)
@@ -146,7 +146,7 @@ def _places() -> list[Path]:
 
 def _new_folder() -> Path:
     for place in _places():
-        if len(os.fsencode(place)) + len(PREFIX) + 8 + 1 + len(SOCKET) <= LONGEST:
+        if len(os.fsencode(place)) + len(PREFIX) + 8 + 1 + len(_SOCKET) <= LONGEST:
             with suppress(OSError):
                 return Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))  # with permissions 0700
     raise JoinError("Ranks cannot join: there is no folder for a Unix socket; set TMPDIR to one with a short path.")

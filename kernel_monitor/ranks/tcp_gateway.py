@@ -33,19 +33,19 @@ MOST = 512  # connections at once
 EACH = 3  # descriptors of a connection: its own, and both ends of the way to ZeroMQ's socket
 SPARE = 64  # descriptors for everything else
 PAUSE_S = 0.01  # between two connections that are accepted: each may cost a handshake
-HANDSHAKE_MS = 2000  # a connection that has not shown its key by then is closed
+_HANDSHAKE_MS = 2000  # a connection that has not shown its key by then is closed
 BACKLOG = 128  # connections that wait to be accepted; they spend no descriptor
-WAITING = 4  # messages of a rank that wait here
-TO_KERNEL = 64  # messages that wait for the kernel; meanwhile the ranks keep theirs
-MOST_MEMORY = 512 << 20  # bytes; a process that needs more ends, and is started again
+_WAITING = 4  # messages of a rank that wait here
+_TO_KERNEL = 64  # messages that wait for the kernel; meanwhile the ranks keep theirs
+_MOST_MEMORY = 512 << 20  # bytes; a process that needs more ends, and is started again
 NICENESS = 5  # of a core that the training wants too, a quarter
 LOOK_S = 1.0
 BATCH = 100  # messages that are passed on between two looks at everything else
-KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))  # s, s, probes
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))  # s, s, probes
 """A machine that is switched off says no goodbye: its connections are closed after a minute."""
 
 
-class Relay:
+class _Relay:
     """Accepts connections on a thread of its own, and passes their bytes on to a Unix socket and back.
 
     Attributes:
@@ -89,7 +89,7 @@ class Relay:
             inner.setblocking(False)
             outer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             outer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in KEEPALIVE:
+            for name, value in _KEEPALIVE:
                 if hasattr(socket, name):
                     outer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             await asyncio.get_running_loop().sock_connect(inner, self._inner)
@@ -107,7 +107,7 @@ async def _pass(source: socket.socket, target: socket.socket) -> None:
             await loop.sock_sendall(target, data)
 
 
-class Gateway:
+class _Gateway:
     """Passes messages on between the ranks and the kernel.
 
     Attributes:
@@ -119,17 +119,17 @@ class Gateway:
         self._parent = int(told["parent"])
         self._refused = 0  # messages
         self._held: bytes | None = None  # a message that the kernel's connection had no room for
-        self._listener = Listener(keys, MOST_BYTES, WAITING)
-        self._listener.router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self._listener = Listener(keys, MOST_BYTES, _WAITING)
+        self._listener.router.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         inner = Path(told["socket"])
         self._listener.bind(f"ipc://{inner}")
         self.address = _resolved(told["address"])
-        self._relay = Relay(_listening(self.address), str(inner), _room())
+        self._relay = _Relay(_listening(self.address), str(inner), _room())
         kernel = self._kernel = self._listener.context.socket(zmq.DEALER)
         kernel.setsockopt(zmq.ROUTING_ID, told["name"].encode())
         kernel.setsockopt(zmq.LINGER, 0)
-        kernel.setsockopt(zmq.SNDHWM, TO_KERNEL)
-        kernel.setsockopt(zmq.RCVHWM, TO_KERNEL)
+        kernel.setsockopt(zmq.SNDHWM, _TO_KERNEL)
+        kernel.setsockopt(zmq.RCVHWM, _TO_KERNEL)
         kernel.setsockopt(zmq.MAXMSGSIZE, LARGEST)
         kernel.setsockopt(zmq.IMMEDIATE, 1)
         kernel.curve_serverkey = keys.server
@@ -223,9 +223,9 @@ def _room() -> int:
 def main() -> int:
     os.nice(NICENESS)
     if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+        resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
     try:
-        gateway = Gateway(json.loads(sys.stdin.readline()))
+        gateway = _Gateway(json.loads(sys.stdin.readline()))
         _say(bound=gateway.address)
         gateway.run()
     except Exception as error:  # noqa: BLE001 - the kernel shows it, and starts this process again

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LOST_PERIOD_S = 60.0  # lost samples are reported no more often
+_LOST_PERIOD_S = 60.0  # lost samples are reported no more often
 AGAIN = "run %monitor record on"
 
 
@@ -43,7 +43,7 @@ class RecorderStatus:
     def lost(self, samples: int) -> None:
         """Report, once a minute at most, that the queue was full for `samples` frames since the beginning."""
         now = time.monotonic()
-        if samples > self._lost and now >= self._lost_at + LOST_PERIOD_S:
+        if samples > self._lost and now >= self._lost_at + _LOST_PERIOD_S:
             message = f"The disk is too slow: {samples - self._lost} samples were not recorded and show as a gap."
             self._lost, self._lost_at = samples, now
             self.report("recording", "warning", message)

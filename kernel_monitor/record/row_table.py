@@ -31,7 +31,7 @@ MOST_STEPS = 500_000  # that are read for a report; of more, evenly chosen ones
 _SLACK_S = 1e-6
 
 
-class Layouts:
+class _Layouts:
     """The series of all layouts of a session; unreadable parts are described in `damage`.
 
     Attributes:
@@ -65,7 +65,7 @@ class RowTable:
     def __init__(self, connection: sqlite3.Connection, damage: list[str]) -> None:
         self.connection = connection
         self.damage = damage
-        self.layouts = Layouts(connection, damage)
+        self.layouts = _Layouts(connection, damage)
         every = stored(connection, damage)
         kinds = self.layouts.kinds
         known = [run for run in every if run.layout in kinds]
@@ -303,7 +303,7 @@ INTERVAL = "sample/interval"
 _LONGEST_S = 60.0  # a row covers no more
 _DRAWN_CELLS = 64 << 20
 """Cells of the heatmaps that the rows of a snapshot may take: their tiles are whole, however few rows are in one."""
-MOST_SLOTS = 2_000_000  # intervals that the rows of a snapshot may cover together
+_MOST_SLOTS = 2_000_000  # intervals that the rows of a snapshot may cover together
 
 
 class Bins:
@@ -405,4 +405,4 @@ def drawable(schema: Schema, times: npt.NDArray[np.float64], values: Floats) -> 
     if INTERVAL not in schema.columns:
         return True
     covered = float(np.nansum(values[schema.columns[INTERVAL]], dtype=np.float64))
-    return covered / schema.interval <= MOST_SLOTS
+    return covered / schema.interval <= _MOST_SLOTS

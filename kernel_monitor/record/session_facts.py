@@ -52,7 +52,7 @@ from .validation import Budget, parse
 
 _CHANGES = ("switch", "knobs", "mark")
 _CORE = re.compile(r"cpu/(\d{1,6})/busy")
-NO_HELLO: dict[str, Any] = {
+_NO_HELLO: dict[str, Any] = {
     "interval": 0.1,
     "cpus": [],
     "gpus": [],
@@ -212,13 +212,13 @@ def read_hello(connection: sqlite3.Connection, damage: list[str]) -> tuple[int |
     """The layout of the newest hello, and the hello without its series."""
     row = connection.execute("SELECT layout, hello FROM hellos ORDER BY id DESC LIMIT 1").fetchone()
     if row is None:
-        return None, NO_HELLO
+        return None, _NO_HELLO
     layout = row[0] if isinstance(row[0], int) else None
     try:
         return layout, validation.hello(parse(row[1]))
     except ValueError as error:
         damage.append(f"the sampler's hello: {error}")
-        return layout, NO_HELLO
+        return layout, _NO_HELLO
 
 
 def _texts(

@@ -20,10 +20,10 @@ from .format import APPLICATION_ID, FORMAT, HOST, LOADERS, NODE, RANK, STEP, TAB
 from .sessions import sessions
 
 CHUNK_ROWS = 600
-CHUNK_BYTES = 2 << 20  # of rows as they came: what packing holds in memory
+_CHUNK_BYTES = 2 << 20  # of rows as they came: what packing holds in memory
 STEPS_PACKED = 5000  # steps of a loader that are packed together
-EVENTS_KEPT = 50_000
-HELLOS_KEPT = 1000
+_EVENTS_KEPT = 50_000
+_HELLOS_KEPT = 1000
 ROOM = 1 << 16  # bytes that there must be for a recording to begin
 _SLACK = 8 << 20  # bytes of free pages that a file may keep for its next tail
 _LOG_LIMIT = 64 << 20  # a log beyond this is written back at once, by the writing thread
@@ -193,7 +193,7 @@ class SessionFile:
         for layout, ids in self._full(everything=everything):
             yield from self._pack_rows(layout, ids)
         yield from self._pack_steps(everything=everything)
-        for table, kept in (("events", EVENTS_KEPT), ("hellos", HELLOS_KEPT)):
+        for table, kept in (("events", _EVENTS_KEPT), ("hellos", _HELLOS_KEPT)):
             self._db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (kept,))  # noqa: S608
 
     def _full(self, *, everything: bool) -> list[tuple[int, list[int]]]:
@@ -203,7 +203,7 @@ class SessionFile:
         for number, layout, count in self._db.execute("SELECT id, layout, n FROM tail ORDER BY id"):
             ids, rows = open_.get(layout, ([], 0))
             width = max(1, len(self._names[layout]))
-            limit = max(50, min(CHUNK_ROWS, CHUNK_BYTES // (4 * width)))
+            limit = max(50, min(CHUNK_ROWS, _CHUNK_BYTES // (4 * width)))
             ids, rows = [*ids, number], rows + count
             if rows >= limit:
                 found.append((layout, ids))
@@ -293,13 +293,13 @@ class SessionFile:
 # ---- Slow work on recordings, on a thread of its own: deleting old sessions, writing SQLite's log back into the file.
 
 MAX_BYTES = 2 << 30
-MAX_AGE_DAYS = 30.0
+_MAX_AGE_DAYS = 30.0
 PERIOD_S = 10.0
 ENOUGH = 4 << 20  # bytes of log that are worth a checkpoint
 _SPARED_S = 86_400.0  # a file that cannot be read now may still be being made
 
 
-def prune(directory: Path, max_bytes: int = MAX_BYTES, max_age_days: float = MAX_AGE_DAYS) -> list[Path]:
+def prune(directory: Path, max_bytes: int = MAX_BYTES, max_age_days: float = _MAX_AGE_DAYS) -> list[Path]:
     """Delete sessions older than `max_age_days`, and the oldest until all together have at most `max_bytes`.
 
     A file that cannot be read as a session is as old as its last change. Left alone are sessions that are being

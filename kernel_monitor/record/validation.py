@@ -25,7 +25,7 @@ from .format import (
     TEXT_VALUES,
 )
 
-Shape = Any
+_Shape = Any
 
 
 class Budget:
@@ -81,7 +81,7 @@ class Misfit(ValueError):
     """A value does not have its shape; the message names the place."""
 
 
-def fitted(value: Any, shape: Shape, place: str = "") -> Any:
+def fitted(value: Any, shape: _Shape, place: str = "") -> Any:
     """The value, without optional parts that do not fit; a Misfit if it has not this shape."""
     if isinstance(shape, dict | list) and not isinstance(value, type(shape)):
         raise Misfit(f"{place or 'it'} is no {'object' if isinstance(shape, dict) else 'list'}")
@@ -139,21 +139,21 @@ def _amount(value: Any) -> bool:
 
 
 NUMBER = (int, float)
-MAYBE_NUMBER = (int, float, type(None))
-MAYBE_TEXT = (str, type(None))
+_MAYBE_NUMBER = (int, float, type(None))
+_MAYBE_TEXT = (str, type(None))
 _TEXTS = {...: str}
 _COUNTS = {...: _maybe_count}
 
-META: dict[str, Shape] = {
+META: dict[str, _Shape] = {
     "session": _name,
     "origin": lambda value: isinstance(value, int | float) and 0 <= value <= ORIGIN_S,
-    "writer": {"pid": _count, "start?": MAYBE_NUMBER, "boot?": str, "namespace?": str},
+    "writer": {"pid": _count, "start?": _MAYBE_NUMBER, "boot?": str, "namespace?": str},
     "ended": {"reason": str, "time": _moment, "goodbye": bool},
     "facts": {
         "versions?": _TEXTS,
-        "price?": MAYBE_NUMBER,
-        "node_price?": MAYBE_NUMBER,
-        "currency?": MAYBE_TEXT,
+        "price?": _MAYBE_NUMBER,
+        "node_price?": _MAYBE_NUMBER,
+        "currency?": _MAYBE_TEXT,
         "world_size?": _count,
         "rank?": _count,
         "node_names?": bool,
@@ -168,7 +168,7 @@ META: dict[str, Shape] = {
 }
 """The facts that are read; of `loaders`, `nodes`, `ranks` and `epochs` each entry has a shape of its own."""
 
-COUNTS: dict[str, Shape] = {
+COUNTS: dict[str, _Shape] = {
     "epoch": _count,
     "samples": _count,
     "batches?": _maybe_count,
@@ -177,14 +177,14 @@ COUNTS: dict[str, Shape] = {
     **{f"{key}?": _maybe_count for key in ("lost", "doubled", "skipped", "replaced")},
     "decoded?": _COUNTS,
 }
-_CALIBRATION = {"state": str, "files": _count, "seconds": MAYBE_NUMBER, "error": MAYBE_NUMBER, "reason": MAYBE_TEXT}
-STATE: dict[str, Shape] = {
+_CALIBRATION = {"state": str, "files": _count, "seconds": _MAYBE_NUMBER, "error": _MAYBE_NUMBER, "reason": _MAYBE_TEXT}
+STATE: dict[str, _Shape] = {
     "id": _name,
     "name": str,
     "backend?": str,
     "status?": str,
-    "wanted?": MAYBE_TEXT,
-    "backends?": [{"name": str, "available?": bool, "reason?": MAYBE_TEXT, "confirm?": MAYBE_TEXT}],
+    "wanted?": _MAYBE_TEXT,
+    "backends?": [{"name": str, "available?": bool, "reason?": _MAYBE_TEXT, "confirm?": _MAYBE_TEXT}],
     "knobs?": _COUNTS,
     "calibration?": {...: _CALIBRATION},
     "skips?": [{"index": int, "path": str, "reason": str}],
@@ -194,30 +194,30 @@ STATE: dict[str, Shape] = {
 }
 """A loader's state (`docs/messages.md`, *LoaderState*)."""
 
-NODE: dict[str, Shape] = {"id": _name, "name": str, "alive?": bool, "reason?": MAYBE_TEXT, "gpus?": [str]}
+NODE: dict[str, _Shape] = {"id": _name, "name": str, "alive?": bool, "reason?": _MAYBE_TEXT, "gpus?": [str]}
 """Another machine (`docs/messages.md`, *Schema*)."""
 
-RANK: dict[str, Shape] = {
+RANK: dict[str, _Shape] = {
     "id": _name,
     "job": _count,
     "number": _count,
     "world?": int,
     "host?": str,
     "alive?": bool,
-    "reason?": MAYBE_TEXT,
+    "reason?": _MAYBE_TEXT,
     "node?": str,
     "gpu?": _maybe_count,
-    "clock?": MAYBE_NUMBER,
+    "clock?": _MAYBE_NUMBER,
 }
 """A rank (`docs/messages.md`, *Schema*)."""
 
-_GAIN = {"action": str, "low?": MAYBE_NUMBER, "high?": MAYBE_NUMBER, "measured?": MAYBE_NUMBER, "basis?": str}
+_GAIN = {"action": str, "low?": _MAYBE_NUMBER, "high?": _MAYBE_NUMBER, "measured?": _MAYBE_NUMBER, "basis?": str}
 _RUN = {
     "backend": str,
-    "problem?": MAYBE_TEXT,
+    "problem?": _MAYBE_TEXT,
     "steps?": _maybe_count,
     "samples?": _maybe_count,
-    **{f"{key}?": MAYBE_NUMBER for key in ("rate", "rate_low", "rate_high", "step", "wait", "seconds", "of_ceiling")},
+    **{f"{key}?": _MAYBE_NUMBER for key in ("rate", "rate_low", "rate_high", "step", "wait", "seconds", "of_ceiling")},
 }
 _DIAGNOSIS = {
     "runs": [_RUN],
@@ -228,10 +228,16 @@ _DIAGNOSIS = {
 }
 _OPERATOR = {"name": str, "share": NUMBER, "self_ms": NUMBER, "count": _count}
 _KERNEL = {"name": str, "share": NUMBER, "ms": NUMBER, "launches": _count}
-_PROFILE = {"cpu": [_OPERATOR], "gpu": [_KERNEL], "began?": _moment, "wall_ms?": NUMBER, "trace?": MAYBE_TEXT}
-EVENT: dict[str, Shape] = {"kind": _name, "time": _moment, "first?": _moment, "asked?": _moment, "loader?": MAYBE_TEXT}
+_PROFILE = {"cpu": [_OPERATOR], "gpu": [_KERNEL], "began?": _moment, "wall_ms?": NUMBER, "trace?": _MAYBE_TEXT}
+_EVENT: dict[str, _Shape] = {
+    "kind": _name,
+    "time": _moment,
+    "first?": _moment,
+    "asked?": _moment,
+    "loader?": _MAYBE_TEXT,
+}
 """The shape of every event."""
-EVENTS: dict[str, dict[str, Shape]] = {
+EVENTS: dict[str, dict[str, _Shape]] = {
     "switch": {"loader": _name, "source": str, "target": str, "epoch?": _count, "batch?": _count},
     "switch-asked": {"loader": _name, "target": str},
     "knobs": {"loader": _name, **{f"{key}?": _maybe_count for key in ("workers", "prefetch", "threads")}},
@@ -247,28 +253,28 @@ EVENTS: dict[str, dict[str, Shape]] = {
 }
 """The further shape of the events of a kind."""
 
-_HOST: dict[str, Shape] = {
-    "cpu_model?": MAYBE_TEXT,
-    "platform?": MAYBE_TEXT,
+_HOST: dict[str, _Shape] = {
+    "cpu_model?": _MAYBE_TEXT,
+    "platform?": _MAYBE_TEXT,
     "logical_cpus?": _count,
     "memory_total?": _amount,
-    "limits?": {"cpus?": _cpus, "cpu_quota?": _amount, "memory?": _amount, "source?": MAYBE_TEXT},
+    "limits?": {"cpus?": _cpus, "cpu_quota?": _amount, "memory?": _amount, "source?": _MAYBE_TEXT},
     "topology?": {"sockets?": [_cpus], "numa?": [_cpus]},
     "reasons?": _TEXTS,
 }
 _GPU = {
     "index": _count,
     "name": str,
-    "memory_total": MAYBE_NUMBER,
+    "memory_total": _MAYBE_NUMBER,
     "reasons?": _TEXTS,
-    "mig?": [{"index": _count, "name": str, "memory_total": MAYBE_NUMBER}],
+    "mig?": [{"index": _count, "name": str, "memory_total": _MAYBE_NUMBER}],
     "throttle?": [str],
 }
 _HELLO = {
     "interval": lambda value: isinstance(value, int | float) and INTERVAL_S[0] <= value <= INTERVAL_S[1],
     "cpus": _cpus,
     "gpus": [_GPU],
-    "gpu_reason": MAYBE_TEXT,
+    "gpu_reason": _MAYBE_TEXT,
     "host": _HOST,
 }
 
@@ -295,5 +301,5 @@ def layout(value: Any) -> list[tuple[str, str]]:
 
 def event(value: Any) -> dict[str, Any]:
     """An event, checked. Raises Misfit."""
-    found = fitted(value, EVENT)
+    found = fitted(value, _EVENT)
     return dict(fitted(found, EVENTS.get(found["kind"], {})))

@@ -25,16 +25,16 @@ from .recorder_status import RecorderStatus, stop_message
 from .session_file import OtherFile, SessionFile, Upkeep
 
 MAX_BYTES = 256 << 20
-COMMIT_S = 0.4  # how often the queue is written: what a kill of the sampler can cost
+_COMMIT_S = 0.4  # how often the queue is written: what a kill of the sampler can cost
 QUEUE_BYTES = 4 << 20  # of frames that may wait for the disk
-QUEUE_COMMANDS = 10_000
-BATCH_ROWS = 100  # rows in one row of the file at most: what is packed in a piece
-PACK_S = 5.0  # how often is checked whether there is enough to pack
+_QUEUE_COMMANDS = 10_000
+_BATCH_ROWS = 100  # rows in one row of the file at most: what is packed in a piece
+_PACK_S = 5.0  # how often is checked whether there is enough to pack
 PIECES, PAUSE_S = 4, 0.0002
 """Without a real-time priority, pieces packed between two pauses: a thread that sleeps often is run when it asks."""
-NOT_QUIET_S = 0.01  # how long packing waits while a frame is about to be taken
+_NOT_QUIET_S = 0.01  # how long packing waits while a frame is about to be taken
 LAST_S = 1.2  # how long the end may take; the kernel kills a sampler that takes two seconds
-LOADER_UNITS = dict.fromkeys(("wait", "step", *PHASES, "other"), "ms") | {"images": "images/s"}
+_LOADER_UNITS = dict.fromkeys(("wait", "step", *PHASES, "other"), "ms") | {"images": "images/s"}
 
 _writing: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 """When recording is turned off and on again, the old recorder still ends while the new one starts: the lock of a file
@@ -128,7 +128,7 @@ class Recorder:
         return not self._thread.is_alive()
 
     def _put(self, take: Callable[..., None], *what: Any) -> None:
-        if self._accepting and len(self._queue) < QUEUE_COMMANDS:
+        if self._accepting and len(self._queue) < _QUEUE_COMMANDS:
             self._queue.append((take, *what))
 
     # -- the recorder's thread --------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Recorder:
 
     def _write_on(self, file: SessionFile) -> None:
         due = time.monotonic()
-        pack_due = due + PACK_S
+        pack_due = due + _PACK_S
         packing: Iterator[None] | None = None
         pieces = 0
         while not self._closing.is_set():
@@ -191,17 +191,17 @@ class Recorder:
                 self.close("the sampler failed")  # or this thread would keep its process
             now = time.monotonic()
             if now >= due:
-                due = max(due + COMMIT_S, now)
+                due = max(due + _COMMIT_S, now)
                 self._write(file)
                 file.keep_log_short()
             if packing is None and now >= pack_due:
-                pack_due = now + PACK_S
+                pack_due = now + _PACK_S
                 packing = file.pack()
             pause, since_frame = due - now, now - self._framed
             # Packing goes on in small pieces, in the first half of the time between two frames: a thread that holds
             # the GIL when a frame is due, and is not run, delays the clock.
             if packing is not None and 0.5 * self._interval <= since_frame <= 2 * self._interval:
-                pause = NOT_QUIET_S
+                pause = _NOT_QUIET_S
             elif packing is not None:
                 if next(packing, self) is self:
                     packing = None
@@ -233,8 +233,8 @@ class Recorder:
                 take, *what = self._queue.popleft()
                 take(file, *what)
             for layout, rows in self._rows.items():
-                for start in range(0, len(rows), BATCH_ROWS):
-                    file.add_rows(layout, rows[start : start + BATCH_ROWS])
+                for start in range(0, len(rows), _BATCH_ROWS):
+                    file.add_rows(layout, rows[start : start + _BATCH_ROWS])
             for loader, (steps, dropped) in self._steps.items():
                 file.add_steps(loader, steps, dropped)
         self._rows.clear()
@@ -285,7 +285,7 @@ class Recorder:
             self._status.complain(str(what), f"Not recorded: {what!r:.80} from the kernel ({why}).")
 
     def _take_values(self, file: SessionFile, rows: list[Any]) -> None:
-        units = {name: LOADER_UNITS.get(name.rpartition("/")[2], "1") for _, values in rows for name in values}
+        units = {name: _LOADER_UNITS.get(name.rpartition("/")[2], "1") for _, values in rows for name in values}
         if not units:
             return
         layout, names = file.loader_layout(units)

@@ -14,10 +14,10 @@ from .formats import amount, is_known, plural
 from .sections import legend, stack
 from .subject import Subject
 
-SEVERITIES = ("critical", "warning", "note")
-MOST_EVIDENCE = 4  # pieces of evidence of one finding that are listed; how many more there are is said
-MOST_KEYS = 4  # segments that are named one by one where a rule says the same of several
-OPERATORS = (
+_SEVERITIES = ("critical", "warning", "note")
+_MOST_EVIDENCE = 4  # pieces of evidence of one finding that are listed; how many more there are is said
+_MOST_KEYS = 4  # segments that are named one by one where a rule says the same of several
+_OPERATORS = (
     ("cpu", "CPU operators", "self_ms", "count", "calls"),
     ("gpu", "GPU kernels", "ms", "launches", "launches"),
 )
@@ -59,7 +59,7 @@ def rules(subject: Subject) -> dict[str, Any] | None:
     )
     return {
         "note": note,
-        "fired": sorted(fired.values(), key=lambda findings: SEVERITIES.index(severity(findings))),
+        "fired": sorted(fired.values(), key=lambda findings: _SEVERITIES.index(severity(findings))),
         "quiet": list(quiet.values()),
         "abstained": len(abstained),
         "lacking": [pair for findings in abstained.values() for pair in _lacking(findings)],
@@ -69,8 +69,8 @@ def rules(subject: Subject) -> dict[str, Any] | None:
             if (lacking := _lacking(each for each in found if each.rule == rule and each.state == "abstained"))
         },
         "explained": RULES,
-        "most_evidence": MOST_EVIDENCE,
-        "most_keys": MOST_KEYS,
+        "most_evidence": _MOST_EVIDENCE,
+        "most_keys": _MOST_KEYS,
         "severity": severity,
         "advised": _advised,
         "seen": _seen,
@@ -103,7 +103,7 @@ def _grouped(found: Iterable[Finding], key: Callable[[Finding], str]) -> dict[st
 
 
 def severity(findings: Sequence[Finding]) -> str:
-    return min((finding.severity for finding in findings), key=SEVERITIES.index)
+    return min((finding.severity for finding in findings), key=_SEVERITIES.index)
 
 
 def _advised(findings: list[Finding]) -> list[str]:
@@ -117,7 +117,7 @@ def _advised(findings: list[Finding]) -> list[str]:
 
 def _seen(findings: list[Finding]) -> str:
     """The first evidence of each segment, each once."""
-    texts = [evidence.text for finding in findings[:MOST_KEYS] for evidence in finding.evidence[:1]]
+    texts = [evidence.text for finding in findings[:_MOST_KEYS] for evidence in finding.evidence[:1]]
     return "; ".join(dict.fromkeys(texts))
 
 
@@ -140,7 +140,7 @@ def operators(subject: Subject) -> dict[str, Any] | None:
     before = other or (same[-1] if same else None)
     shown = [profile for profile in (before, newest) if profile is not None]
     older = [profile for profile in found if profile not in shown]
-    return {"shown": shown, "older": older, "parts": OPERATORS, "by_share": _by_share}
+    return {"shown": shown, "older": older, "parts": _OPERATORS, "by_share": _by_share}
 
 
 def _by_share(shown: Sequence[Mapping[str, Any]], part: str) -> list[tuple[str, list[Mapping[str, Any] | None]]]:
@@ -162,7 +162,7 @@ def cost(subject: Subject) -> dict[str, Any] | None:
 
 # ---- What the templates show of the loaders: what was delivered, switched, set and left out, and by whom.
 
-HAPPENED = (
+_HAPPENED = (
     "switch", "knobs", "mark", "switch-failed", "switch-superseded", "switch-cancelled", "fault",
     "sampler-restarted",
     "job-switch", "job-epoch",
@@ -191,7 +191,7 @@ def loading(subject: Subject) -> dict[str, Any] | None:
         for epoch in (*state.get("epochs", ()), state)
     ]
     skipped = [(state["name"], skip) for state in loaders for skip in state.get("skips", ())]
-    happened = [event for event in snapshot.events if event["kind"] in HAPPENED]
+    happened = [event for event in snapshot.events if event["kind"] in _HAPPENED]
     if not loaders and not happened:
         return None
     names = {loader.id: loader.name for loader in snapshot.schema.loaders}

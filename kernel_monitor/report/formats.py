@@ -10,7 +10,7 @@ from typing import Any
 from ..analysis.changes import figure
 
 BEFORE = "$£¥"  # currencies of one sign that stand before the figure where it is written in English
-BYTES = ("B", "B/s")
+_BYTES = ("B", "B/s")
 
 
 def zone(unix: float) -> timezone:
@@ -57,7 +57,7 @@ def amount(value: float, unit: str) -> str:
     """A value with its unit: bytes and rates in kB, MB or GB, counts as they are."""
     if not is_known(value):
         return "-"
-    if unit in BYTES:
+    if unit in _BYTES:
         for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
             if abs(value) >= factor:
                 return f"{number(value / factor)} {prefix}{unit}"
@@ -67,7 +67,7 @@ def amount(value: float, unit: str) -> str:
 
 def spread(value: float, unit: str) -> str:
     """A figure whose unit stands with its name, but for bytes, which bring it with them."""
-    return amount(value, unit) if unit in BYTES else number(value, unit)
+    return amount(value, unit) if unit in _BYTES else number(value, unit)
 
 
 def size(count: float) -> str:

@@ -31,7 +31,7 @@ from .privacy import clean
 from .subject import Subject, statistic
 
 STYLE = Path(__file__).with_name("page.css")
-STATIC = Path(__file__).parents[1] / "static"  # what npm builds of `widgets/`
+_STATIC = Path(__file__).parents[1] / "static"  # what npm builds of `widgets/`
 TEMPLATES = Path(__file__).parent / "templates"
 Context = dict[str, Any]
 
@@ -77,12 +77,12 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     parts = [(key, name, made) for key, (name, _) in SECTIONS.items() if (made := section(subject, key)) is not None]
     session, bin_s = embed(snapshot, 1000 * where.utcoffset(None).total_seconds())
     bokeh = _read(chart_documents.path())
-    script = _read(STATIC / "report.js")
+    script = _read(_STATIC / "report.js")
     return fill(
         "page",
         policy=policy([bokeh, script]),
         version=str(snapshot.facts.get("versions", {}).get("kernel-monitor", "")),
-        style=_code(_read(STATIC / "report.css") + _read(STYLE)),
+        style=_code(_read(_STATIC / "report.css") + _read(STYLE)),
         summary=section(subject, "summary"),
         verdict=section(subject, "verdict"),
         sections=parts,

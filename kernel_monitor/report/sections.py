@@ -24,7 +24,7 @@ from .subject import Subject, statistic
 
 Figure = Callable[[str, str, str], str]
 
-STATISTICS: dict[str, Callable[[npt.NDArray[np.float64]], Any]] = {
+_STATISTICS: dict[str, Callable[[npt.NDArray[np.float64]], Any]] = {
     "mean": np.mean,
     "p50": np.median,
     "p95": lambda values: np.percentile(values, 95),
@@ -121,7 +121,7 @@ def _busy(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
     columns = [snapshot.schema.columns[name] for name in names if name in snapshot.schema.columns]
     table = snapshot.values[:, columns].astype(np.float64)
     means = table[np.isfinite(table).all(axis=1)].mean(axis=1) if columns else np.empty(0)
-    return [amount(float(STATISTICS[which](means)), "%") if len(means) else "-" for which in ("mean", "p95")]
+    return [amount(float(_STATISTICS[which](means)), "%") if len(means) else "-" for which in ("mean", "p95")]
 
 
 def gpus(subject: Subject) -> dict[str, Any] | None:
@@ -172,7 +172,7 @@ def _figure(snapshot: Snapshot) -> Figure:
 
     def figure(series: str, unit: str, statistic: str) -> str:
         values = _values(snapshot, series)
-        return amount(float(STATISTICS[statistic](values)), unit) if len(values) else "-"
+        return amount(float(_STATISTICS[statistic](values)), unit) if len(values) else "-"
 
     return figure
 
@@ -198,10 +198,10 @@ PARTS = {
 """The parts of a step in the order in which they are drawn; each has a colour of its name in `page.css`."""
 LETTER, NARROW = 6.4, 640
 """Pixels of a letter, and of the narrowest bar whose parts are named in it (narrower screens leave the names out)."""
-MOST_SHARES = 3  # bars whose shares stand with the colours; those of more are in a table
+_MOST_SHARES = 3  # bars whose shares stand with the colours; those of more are in a table
 HIGH, LEFT, RIGHT, BASE = 14.0, 44.0, 636.0, 168.0  # edges of the histogram's frame, in its own units
-TENTHS = 10
-MOST_FOLDED = 24
+_TENTHS = 10
+_MOST_FOLDED = 24
 """Segments whose percentiles are shown at most, the newest; the table of segments has the figures of all."""
 QUANTILES = ("min", "p50", "p90", "p95", "p99", "max")
 Sides = list[tuple[str, "Sequence[Statistic]"]]
@@ -226,7 +226,7 @@ def legend(bars: Sequence[Mapping[str, float]]) -> list[tuple[str, str, str]]:
     for part, name in PARTS.items():
         shares = [shares.get(part, 0.0) for shares in bars]
         if any(share > 0 for share in shares):
-            figures = " → ".join(percent(share) for share in shares) if len(shares) <= MOST_SHARES else ""
+            figures = " → ".join(percent(share) for share in shares) if len(shares) <= _MOST_SHARES else ""
             found.append((part, name, figures))
     return found
 
@@ -292,8 +292,8 @@ def outline(shares: Sequence[float], top: float) -> str:
 
 
 def _tenths(segment: Segment) -> list[float]:
-    each = max(len(segment.gpu_histogram) // TENTHS, 1)
-    return [sum(segment.gpu_histogram[k * each : (k + 1) * each]) for k in range(TENTHS)]
+    each = max(len(segment.gpu_histogram) // _TENTHS, 1)
+    return [sum(segment.gpu_histogram[k * each : (k + 1) * each]) for k in range(_TENTHS)]
 
 
 def percentiles(subject: Subject) -> dict[str, Any] | None:
@@ -311,7 +311,7 @@ def percentiles(subject: Subject) -> dict[str, Any] | None:
     return {
         "sides": sides,
         "label": label,
-        "folded": rest[-MOST_FOLDED:],
+        "folded": rest[-_MOST_FOLDED:],
         "segments": bool(pair or rest),
         "metrics": _by_metric,
         "quantiles": QUANTILES,

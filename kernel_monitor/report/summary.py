@@ -31,10 +31,10 @@ from .subject import Subject
 # it.
 
 AROUND_S = 15.0  # shown before the change, and after it
-FEWEST_COLUMNS = 4  # on each side, however long the bins of a recording are
+_FEWEST_COLUMNS = 4  # on each side, however long the bins of a recording are
 MOST_COLUMNS, MOST_ROWS = 200, {"CPU core": 16, "GPU": 8}
 MISSING = 255  # the colour of a value that is not there: transparent
-VIRIDIS = (
+_VIRIDIS = (
     "440154", "471669", "472a79", "433c84", "3c4d8a", "355d8c", "2e6c8e", "287a8e", "23898d", "1e978a", "20a585",
     "2eb27c", "45bf6f", "64cb5d", "88d547", "afdc2e", "d7e219", "fde724",
 )  # fmt: skip
@@ -50,7 +50,7 @@ def picture(snapshot: Snapshot, at: float, loader: str | None = None) -> dict[st
     """
     cells = {label: values for label, values in _rows(snapshot).items() if len(values)}
     interval = max([snapshot.schema.interval, *(_intervals(snapshot)[-1:])])
-    around = max(AROUND_S, FEWEST_COLUMNS * interval)
+    around = max(AROUND_S, _FEWEST_COLUMNS * interval)
     time = snapshot.time
     others = [first(event) for event in switches(snapshot.events) if event["loader"] == loader]
     earliest = max([at - around, *(other for other in others if other < at)])
@@ -133,7 +133,7 @@ def _cells(values: npt.NDArray[np.float64]) -> Cells:
 
 def palette() -> Cells:
     """uint8[255, 3]: the colours of 0 to 100 %."""
-    stops = np.array([list(bytes.fromhex(color)) for color in VIRIDIS], dtype=np.float64)
+    stops = np.array([list(bytes.fromhex(color)) for color in _VIRIDIS], dtype=np.float64)
     at = np.linspace(0, len(stops) - 1, MISSING)
     columns = [np.interp(at, np.arange(len(stops)), stops[:, channel]) for channel in range(3)]
     return np.round(np.column_stack(columns)).astype(np.uint8)
@@ -159,7 +159,7 @@ def png(cells: Cells) -> str:
 
 HELD_UP, CHANGED, BROUGHT = "What held the training up", "What was changed", "What it brought"
 SPEED, NEXT, MACHINE = "How fast it was", "What to do next", "What the machine did"
-LARGER_PARTS = {"copy-bound": ("copy", "copying to the device"), "residual-heavy": ("other", "in no measured phase")}
+_LARGER_PARTS = {"copy-bound": ("copy", "copying to the device"), "residual-heavy": ("other", "in no measured phase")}
 """By the kind of a verdict, the part of a step that it names, and how that is called."""
 SAID = ("images/s", "waiting for data", "samples", "counted over")  # rows whose figures the answers have
 MOST_LOADERS = 4  # that have a line beside the main one's answers; how many more there are is said
@@ -216,7 +216,7 @@ def _engines(change: Change, before: Segment, after: Segment) -> tuple[str, str]
 
 def _held_up(segment: Segment, found: Verdict | None) -> Answer:
     kind = "undetermined" if found is None else found.kind
-    part, called = LARGER_PARTS.get(kind, ("", ""))
+    part, called = _LARGER_PARTS.get(kind, ("", ""))
     share = found.shares.get(part, math.nan) if found is not None else math.nan
     if math.isfinite(share) and share > 0:
         text, spent = f"{percent(share)} % of each step was {called}", share * segment.step
@@ -252,7 +252,7 @@ def _changed(subject: Subject, change: Change, at: float) -> Answer:
     return Answer(CHANGED, f"{after.name}: {what}", (f"{place}{subject.clock(at)}",))
 
 
-def gain_text(change: Change, before: Segment, after: Segment) -> str:
+def _gain_text(change: Change, before: Segment, after: Segment) -> str:
     """`1.48 × faster: 298 → 440 images/s`."""
     words = factor(change.faster)
     return f"{words[:1].upper()}{words[1:]}: {figure(before.rate)} → {figure(after.rate)} images/s"
@@ -269,7 +269,7 @@ def _brought(change: Change, before: Segment, after: Segment) -> Answer:
         details.append(f"step {figure(before.step)} → {figure(after.step)} ms, {shares} of it waiting for data")
     sides = amount(before.samples, before.seconds), amount(after.samples, after.seconds, "")
     details.append(f"{sides[0]}, then {sides[1]}")
-    return Answer(BROUGHT, gain_text(change, before, after), (*details, *careful))
+    return Answer(BROUGHT, _gain_text(change, before, after), (*details, *careful))
 
 
 def _unchanged(subject: Subject) -> Iterator[Answer]:
@@ -328,7 +328,7 @@ def _other(subject: Subject, own: list[Segment]) -> tuple[str, bool]:
     said = headline(own, changes)
     if said is not None:
         before, after = subject.segments[said.before], subject.segments[said.after]
-        return f"{' → '.join(_engines(said, before, after))}. {gain_text(said, before, after)}", True
+        return f"{' → '.join(_engines(said, before, after))}. {_gain_text(said, before, after)}", True
     switched = [made for made in changes if made.switch is not None]
     if switched:
         before, after = subject.segments[switched[-1].before], subject.segments[switched[-1].after]

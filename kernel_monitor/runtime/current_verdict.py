@@ -20,9 +20,9 @@ from ..store import Store
 
 # ---- Warnings that stand with the live verdict: what a change did to the training, and epochs that delivered nothing.
 
-WARNINGS_PERIOD_S = 5.0  # between two looks at a change
+_WARNINGS_PERIOD_S = 5.0  # between two looks at a change
 SETTLED_S = 15.0  # the change-over, which belongs to neither side, is over by then
-EARLIER_S = 1.0  # rows before the minute that is compared, so that its first step is whole
+_EARLIER_S = 1.0  # rows before the minute that is compared, so that its first step is whole
 
 
 class LoopWarnings:
@@ -53,12 +53,12 @@ class LoopWarnings:
             return ()
         known, due, sentences = self._changes.get(loader, (-1, 0.0, ()))
         if known != newest["id"] or now >= due:
-            since = asked(newest) - LONGEST_S - EARLIER_S
+            since = asked(newest) - LONGEST_S - _EARLIER_S
             rows, steps = self._store.rows(self._store.seq_before(since)), self._store.steps.table(since)
             sentences = change_warnings(rows, steps, self._store.events(), states, loader)
             # A minute on each side is compared: after that nothing can change.
             over = now > first(newest) + LONGEST_S + SETTLED_S
-            self._changes[loader] = newest["id"], float("inf") if over else now + WARNINGS_PERIOD_S, sentences
+            self._changes[loader] = newest["id"], float("inf") if over else now + _WARNINGS_PERIOD_S, sentences
         return sentences
 
     def _of_epoch(self, states: Sequence[State]) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class LoopWarnings:
 
 BOUND_S = 10.0  # a loop must have been input-bound for this long before an engine is offered
 OVER_S = 30.0  # an offer is withdrawn when the loop has not been input-bound for this long
-GAP_S = 5.0  # time between two verdicts counts at most this much: what happened in a longer gap is unknown
+_GAP_S = 5.0  # time between two verdicts counts at most this much: what happened in a longer gap is unknown
 
 Key = tuple[str, Any]
 
@@ -121,7 +121,7 @@ class Offers:
             # Known again when it is made again: by its name, or by the length of its epochs.
             key = (state["name"], None) if state["name"] != loader else ("", state.get("batches"))
             self._judged = loader, now
-            passed = min(now - last[1], GAP_S) if last is not None and last[0] == loader else 0.0
+            passed = min(now - last[1], _GAP_S) if last is not None and last[0] == loader else 0.0
             bound = self._count(loader, verdict, passed)
             measured = [gain for gain in verdict["gains"] if gain["measured"] is not None]
             self._slower |= {(key, gain["action"]) for gain in measured if gain["measured"] <= 0}
@@ -242,8 +242,8 @@ def _message(loader: str, source: str, candidate: State) -> OfferState:
 # ---- The live verdict on the running loop, and the gain predicted for each requested switch.
 
 PERIOD_S = 2.0  # between two verdicts while a page is watching
-STALE = 0.02  # of the time since the newest change: so old may be what is known of switches
-LOOKED_AT_S = 75.0  # length of the past that is analysed, so that the cost does not grow with the session
+_STALE = 0.02  # of the time since the newest change: so old may be what is known of switches
+_LOOKED_AT_S = 75.0  # length of the past that is analysed, so that the cost does not grow with the session
 CHARTS = ("cpu", "gpu", "images", "wait", "processes")  # whose series a verdict needs
 
 State = Mapping[str, Any]
@@ -339,8 +339,8 @@ class CurrentVerdict:
     ) -> dict[str, Any] | None:
         """The verdict at `now`, without the event with the id `before` and later ones; `offer`: the switch to offer."""
         store = self._store
-        rows = store.rows(store.seq_before(now - LOOKED_AT_S), CHARTS)
-        steps = store.steps.table(now - LOOKED_AT_S)
+        rows = store.rows(store.seq_before(now - _LOOKED_AT_S), CHARTS)
+        steps = store.steps.table(now - _LOOKED_AT_S)
         events = [event for event in store.events() if before is None or event["id"] < before]
         if before is not None:
             kept = int(np.searchsorted(rows.time, now, side="right"))
@@ -412,7 +412,7 @@ class CurrentVerdict:
             return ()
         if ids != self._switched_of or not self._switched_at <= now < self._switched_due:
             self._switched, self._switched_of, self._switched_at = pairs(self._store.steps.table(), cuts), ids, now
-            self._switched_due = now + STALE * max(0.0, now - float(cuts[-1]["time"]))
+            self._switched_due = now + _STALE * max(0.0, now - float(cuts[-1]["time"]))
         return self._switched
 
     def _failed(self, error: Exception, states: Sequence[State]) -> VerdictState | None:

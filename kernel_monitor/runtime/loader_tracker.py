@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ..steps.watched_loader import EpochLog, Source
 
 KEPT_ENDED = 4  # ended loaders still shown: one made in a function ends with it, but its curves are the session's
-KEPT_EPOCHS = 100  # finished epochs whose counts are kept for the report, per loader
+_KEPT_EPOCHS = 100  # finished epochs whose counts are kept for the report, per loader
 MOST_STEPS_A_SECOND = 200  # per loader; of a faster one, evenly chosen steps are kept and the number of dropped ones
 
 
-class Stepped(NamedTuple):
+class _Stepped(NamedTuple):
     """The steps of one loader that ended since the last call, with their ends in session s, and how many more did."""
 
     loader: str
@@ -162,7 +162,7 @@ class LoaderTracker:
             values |= {name: value for name, value in part.items() if name in columns}
         return values
 
-    def steps(self, seconds: float) -> list[Stepped]:
+    def steps(self, seconds: float) -> list[_Stepped]:
         """The steps of each loader that ended since the last call, `seconds` ago."""
         found = []
         with self._reading:
@@ -177,7 +177,7 @@ class LoaderTracker:
                 self._totals.pop(key, None)
         return [stepped for stepped in found if stepped.rows or stepped.dropped]
 
-    def _in_session_time(self, key: str, steps: list[Step], ended: int, seconds: float) -> Stepped:
+    def _in_session_time(self, key: str, steps: list[Step], ended: int, seconds: float) -> _Stepped:
         """At most `MOST_STEPS_A_SECOND` of the steps, in session time; those outside the session are dropped."""
         rows, lost = [], ended - len(steps)
         for step in steps:
@@ -188,7 +188,7 @@ class LoaderTracker:
                 lost += 1
         most = max(1, round(MOST_STEPS_A_SECOND * seconds))
         chosen = rows if len(rows) <= most else [rows[k * len(rows) // most] for k in range(most)]
-        return Stepped(key, chosen, lost + len(rows) - len(chosen))
+        return _Stepped(key, chosen, lost + len(rows) - len(chosen))
 
     def _add_loader_event(self, event: dict[str, Any]) -> None:
         at = self._session_time(event["monotonic"])
@@ -201,7 +201,7 @@ class LoaderTracker:
 
 def _newest(known: Mapping[int, EpochCounts], newer: Sequence[EpochCounts]) -> dict[int, EpochCounts]:
     found = {**known, **{counts["epoch"]: counts for counts in newer}}
-    return dict(list(found.items())[-KEPT_EPOCHS:])
+    return dict(list(found.items())[-_KEPT_EPOCHS:])
 
 
 def _between(old: Totals | None, new: Totals, window: float) -> dict[str, float]:

@@ -32,7 +32,7 @@ MOST_CORES = 2048  # of all nodes together, that have rows; beyond, a node has i
 LEFT = "no loader and no rank uses it any more"
 UNFOLDED_CORES = 64  # of all nodes together, up to which their cores are shown without being asked for
 _ID = re.compile(r"[\w.-]{1,64}")
-REASON_LETTERS = 300
+_REASON_LETTERS = 300
 
 
 class NodeTracker:
@@ -162,7 +162,7 @@ class NodeTracker:
         return [replace(node, alive=False, reason=f"its load cannot be read: {cause}") for node in nodes]
 
     def _fail(self, source: NodeSource, error: Exception) -> None:
-        cause = line(f"{type(error).__name__}: {error}", REASON_LETTERS)
+        cause = line(f"{type(error).__name__}: {error}", _REASON_LETTERS)
         if self._failed.get(id(source)) != cause:
             self._complain(f"The load of other machines is not shown: {cause}")
         self._failed[id(source)] = cause
@@ -175,7 +175,7 @@ def _checked(node: Node) -> Node:
     cores = tuple(sorted({int(core) for core in node.cores}))
     if cores and cores[0] < 0:
         raise ValueError(f"{node.id} has a core {cores[0]}")
-    reason = None if node.alive or node.reason is None else line(str(node.reason), REASON_LETTERS)
+    reason = None if node.alive or node.reason is None else line(str(node.reason), _REASON_LETTERS)
     gpus = tuple(line(str(gpu)) for gpu in node.gpus[:MOST_GPUS])
     return Node(node.id, line(str(node.name)) or node.id, cores, bool(node.alive), reason, gpus)
 

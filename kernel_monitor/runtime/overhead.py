@@ -37,7 +37,7 @@ def thread_seconds() -> dict[str, float]:
     return found
 
 
-def process_seconds(pid: int | None) -> float | None:
+def _process_seconds(pid: int | None) -> float | None:
     """CPU seconds that a process has used; None if there is no such process."""
     if pid is None:
         return None
@@ -56,10 +56,10 @@ class Share:
 
     def begin(self, pid: int | None) -> None:
         """Count from now on."""
-        self._since = pid, time.monotonic(), process_seconds(pid) or 0.0
+        self._since = pid, time.monotonic(), _process_seconds(pid) or 0.0
 
     def now(self) -> float | None:
         """The share since `begin`; None if unknown."""
         pid, begun, before = self._since
-        used, lived = process_seconds(pid), time.monotonic() - begun
+        used, lived = _process_seconds(pid), time.monotonic() - begun
         return None if used is None or lived <= 0 else 100 * (used - before) / lived

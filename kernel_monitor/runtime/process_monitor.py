@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..store import Snapshot
     from ..widgets import Dashboard
 
-RECORDER_ANSWER_S = 3.0  # how long `configure` waits for the recorder's answer, which usually takes 50 ms
+_RECORDER_ANSWER_S = 3.0  # how long `configure` waits for the recorder's answer, which usually takes 50 ms
 MAX_LABEL = 200  # characters of a mark's label; charts show the first forty
 
 
@@ -177,7 +177,7 @@ class Monitor:
             if after != before or record is not None:
                 self.live_session.configure(before, after)
         if record is not None and self.running:
-            self.live_session.recorder.settle(RECORDER_ANSWER_S)
+            self.live_session.recorder.settle(_RECORDER_ANSWER_S)
         if after != before:
             self.publisher.notify("configured")
         return after.to_json()

@@ -26,10 +26,10 @@ from .current_verdict import CurrentVerdict
 from .session import Row, Session, version
 from .settings import Settings
 
-GLANCE_PERIOD_S = 1.0
-STRIP_PERIOD_S = 1.0
-STRIP_SHARE = 0.02  # of the time since the last switch, which may pass before the strip is computed again
-STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
+_GLANCE_PERIOD_S = 1.0
+_STRIP_PERIOD_S = 1.0
+_STRIP_SHARE = 0.02  # of the time since the last switch, which may pass before the strip is computed again
+_STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
 
 
 class Publisher:
@@ -124,7 +124,7 @@ class Publisher:
             self._frame(publish, row)
         if glances and row.sampled >= self._glance_due:
             # Due half an interval early, or rounding would delay each glance by a frame.
-            self._glance_due = row.sampled + GLANCE_PERIOD_S - min(0.5, self._settings().interval) / 2
+            self._glance_due = row.sampled + _GLANCE_PERIOD_S - min(0.5, self._settings().interval) / 2
             self.current.refresh(row.time, row.states)
             content: Glance = {"protocol": message_types.PROTOCOL, "session": self._session.id, **self.glance()}
             publish(message_types.GLANCE, content)
@@ -132,7 +132,7 @@ class Publisher:
     def glance(self) -> Figures:
         """The figures of a status bar, the kind of the current verdict, and the recording's state."""
         session, store = self._session, self._store
-        last = max(1, round(GLANCE_PERIOD_S / self._settings().interval))
+        last = max(1, round(_GLANCE_PERIOD_S / self._settings().interval))
         now = session.session_time(time.monotonic())
         loaders, main = [loader.id for loader in session.tracker.loaders()], self.current.main
         if main in {source.id for source in session.tracker.sources()}:
@@ -180,10 +180,10 @@ class Publisher:
         done = switches(events)
         # The longer the sides that are compared, the less a second more can change.
         since = row.time - first(done[-1]) if done else 0.0
-        self._strip_due = row.time + max(STRIP_PERIOD_S, STRIP_SHARE * since)
+        self._strip_due = row.time + max(_STRIP_PERIOD_S, _STRIP_SHARE * since)
         if done:
             steps = self._store.steps.table()
-            self.strip = switch_strip(self._store.rows(charts=STRIP_CHARTS), events, row.states, steps)
+            self.strip = switch_strip(self._store.rows(charts=_STRIP_CHARTS), events, row.states, steps)
 
 
 def machine_figures(rows: Rows, *, loaders: Sequence[str]) -> MachineFigures:

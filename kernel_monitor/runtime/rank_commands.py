@@ -24,11 +24,11 @@ from .rank_tracker import RankTracker
 # ---- One rank of a job run alone for some seconds, to compare: its command again, in a process of its own.
 
 START_S = 180.0  # for the first step: imports, the data set, the model
-END_S = 12.0  # for the end, after which its supervisor has killed it
+_END_S = 12.0  # for the end, after which its supervisor has killed it
 LOOK_S = 0.2
 
 
-class AloneRun:
+class _AloneRun:
     """Begins at once, on a thread of its own; `wait` returns when it has ended.
 
     Attributes:
@@ -43,7 +43,7 @@ class AloneRun:
         seconds: float,
         stepped: Callable[[int], bool],
         wanted: Callable[[], bool],
-        done: Callable[[AloneRun], object],
+        done: Callable[[_AloneRun], object],
     ) -> None:
         """`stepped` says whether the process of a number has sent steps, `wanted` whether the session still measures.
 
@@ -109,7 +109,7 @@ class AloneRun:
             with suppress(OSError):
                 stdin.close()
             try:
-                process.wait(END_S)
+                process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -165,7 +165,7 @@ class RankCommands:
         self, ranks: RankTracker, snapshot: Callable[[], Snapshot], opened: Callable[[str | os.PathLike[str]], Recorded]
     ) -> None:
         self._ranks, self._snapshot, self._opened = ranks, snapshot, opened
-        self._run: AloneRun | None = None
+        self._run: _AloneRun | None = None
         self._of = 0  # the number of its job
 
     def scaling(self, job: int | None = None, *, alone: str | os.PathLike[str] | Snapshot | None = None) -> Scaling:
@@ -196,7 +196,7 @@ class RankCommands:
         if server is None:
             raise refused(number, "the monitor does not run")
         self._ranks.notes.pop(number, None)
-        run = AloneRun(
+        run = _AloneRun(
             command,
             server.folder,
             seconds,
@@ -273,7 +273,7 @@ class RankCommands:
     def _measures(self, server: RankServer) -> Callable[[], bool]:
         return lambda: self._ranks.server is server
 
-    def _note(self, job: int, run: AloneRun) -> None:
+    def _note(self, job: int, run: _AloneRun) -> None:
         """Keep the result for the status and the pages; on the run's thread."""
         if run.stopped:
             return

@@ -105,7 +105,7 @@ def _command(pid: int) -> RankCommand | str:
 
 # ---- Looks for patterns in the single steps of the jobs' ranks, now and then, and notes each as an event.
 
-PATTERNS_S = 2.0  # between two looks
+_PATTERNS_S = 2.0  # between two looks
 FRESH = 16  # new steps between two looks at a job that both must have found it
 
 
@@ -127,7 +127,7 @@ class JobPeriods:
         """Look at the newest steps if it is due; `at`: session s."""
         if at < self._due:
             return
-        self._due = at + PATTERNS_S
+        self._due = at + _PATTERNS_S
         jobs: dict[int, dict[Rank, Sequence[Row]]] = defaultdict(dict)
         for rank, rows in recent().items():
             if rows:
@@ -156,11 +156,11 @@ class JobPeriods:
 LOOK_S = 0.5  # between two looks at who has joined
 SPARING = 10  # looks that take long are rarer: ranks that come and go without end must not hold the other rows up
 FEW = 32  # ranks that are judged at each look; more of them less often, as it takes longer
-PHASES_S = 0.25  # between two looks at which ranks are the slowest and the median one: frames come half as often
-SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
+_PHASES_S = 0.25  # between two looks at which ranks are the slowest and the median one: frames come half as often
+_SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
 HELD_S = 4.0  # how long it stays when nothing is found any more: a rank that is slow now and then is one that is slow
-BOUNDS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
-NOT_OFFERED = "the monitor does not run"
+_BOUNDS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+_NOT_OFFERED = "the monitor does not run"
 log = logging.getLogger(__name__)
 
 
@@ -178,7 +178,7 @@ class RankTracker:
 
     def __init__(self, store: Store, complain: Callable[[str], object], add_event: Callable[..., object]) -> None:
         self.ranks: tuple[Rank, ...] = ()
-        self.reason: str | None = NOT_OFFERED
+        self.reason: str | None = _NOT_OFFERED
         self.slow: dict[int, SlowRank] = {}
         self.periods = JobPeriods(add_event)
         self.commands = JobCommands()
@@ -221,7 +221,7 @@ class RankTracker:
     def end(self) -> None:
         """Offer it no more, until it begins again: the ranks that are alive then come back by themselves."""
         server, self._server = self._server, None
-        self.reason = NOT_OFFERED
+        self.reason = _NOT_OFFERED
         if server is not None:
             server.stop(keep=True)
 
@@ -230,7 +230,7 @@ class RankTracker:
         if self._server is not None:
             self._server.forget_in_child()
             self._kept.append(self._server)
-        self._server, self._files, self.reason = None, None, NOT_OFFERED
+        self._server, self._files, self.reason = None, None, _NOT_OFFERED
 
     def sentences(self) -> list[str]:
         """On the jobs now: their slow ranks, and patterns of their steps."""
@@ -371,7 +371,7 @@ class RankTracker:
                 self._seen[job] = end
             known = None if before is None else (before.rank.id, before.cause)
             same = slow is not None and known == (slow.rank.id, slow.cause)
-            if before is not None and (same or slow is None) and end - self._said[job] < SAID_S:
+            if before is not None and (same or slow is None) and end - self._said[job] < _SAID_S:
                 shown[job] = before  # numbers that change more often cannot be read
             elif slow is not None:
                 if not same:
@@ -406,18 +406,18 @@ class RankTracker:
                 found |= {f"rank/{rank.id}/{part}": known.get(f"{name}/{of}", math.nan) for part, of in parts}
         now = time.monotonic()
         if now >= self._phases_due:
-            self._phases_due = now + PHASES_S
+            self._phases_due = now + _PHASES_S
             self._phases = job_phases(self.ranks, found, self.slow)
         found |= self._phases
         return {name: value for name, value in found.items() if name in self._series}
 
 
 def coarse(bound: float | None, before: float | None) -> float | None:
-    """A bound (s) as one of `BOUNDS_MS` that is not below it; the one before while it is less than five times as wide.
+    """A bound (s) as one of `_BOUNDS_MS` that is not below it; the one before while it is less than five times as wide.
 
     Each change makes pages load their charts again, and what is known of a clock improves with every quick exchange.
     """
     if bound is None:
         return before
-    found = next((most for most in BOUNDS_MS if 1e3 * bound <= most), BOUNDS_MS[-1])
+    found = next((most for most in _BOUNDS_MS if 1e3 * bound <= most), _BOUNDS_MS[-1])
     return before if before is not None and found <= before < 5 * found else found

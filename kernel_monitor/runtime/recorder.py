@@ -43,7 +43,7 @@ class NodeRows(TypedDict):
     rows: list[tuple[float, str]]
 
 
-class RankRows(TypedDict):
+class _RankRows(TypedDict):
     """Rows of one rank that wait, as `NodeRows` has them, of `rank_series`."""
 
     steps: bool
@@ -147,7 +147,7 @@ class RecorderFeed:
         self._states: States | None = None
         self._nodes: Sequence[Node] = ()
         self._ranks: Sequence[Rank] = ()
-        self._rank_rows: dict[str, RankRows] = {}
+        self._rank_rows: dict[str, _RankRows] = {}
         self._epochs: Mapping[str, Any] | None = None
         self._workers: list[int] = []
         self._flushed = self._looked = clock()
@@ -221,11 +221,11 @@ class RecorderFeed:
                 names = _rank_names(rank.id, rank.steps, gpu)
                 self._add(rank.id, {"steps": rank.steps, "gpu": gpu, "job": None, "rows": []}, names, row_time, values)
             for job in jobs_of(ranks):
-                none: RankRows = {"steps": True, "gpu": False, "job": job, "rows": []}
+                none: _RankRows = {"steps": True, "gpu": False, "job": job, "rows": []}
                 self._add(f"job-{job}", none, [name for name, _ in job_series(job)], row_time, values)
 
     def _add(
-        self, key: str, fresh: RankRows, names: Sequence[str], row_time: float, values: Mapping[str, float]
+        self, key: str, fresh: _RankRows, names: Sequence[str], row_time: float, values: Mapping[str, float]
     ) -> None:
         cells = [values.get(name, math.nan) for name in names]
         if not all(map(math.isnan, cells)):

@@ -30,9 +30,9 @@ from .settings import Settings
 
 log = logging.getLogger(__name__)
 
-KEPT_NOTICES = 5
+_KEPT_NOTICES = 5
 # Versions that a reader of a report or a recording needs to reproduce it; nothing personal.
-REPORTED_PACKAGES = ("kernel-monitor", "torch", "torchvision", "nvidia-dali-cuda120", "bokeh", "ipykernel", "psutil")
+_REPORTED_PACKAGES = ("kernel-monitor", "torch", "torchvision", "nvidia-dali-cuda120", "bokeh", "ipykernel", "psutil")
 
 
 class Row(NamedTuple):
@@ -45,7 +45,7 @@ class Row(NamedTuple):
     states: list[LoaderState]
 
 
-class HostValues(Mapping[str, float]):
+class _HostValues(Mapping[str, float]):
     """A frame's values by the series' names; the host's columns are the store's first."""
 
     def __init__(self, columns: Mapping[str, int], values: Any) -> None:
@@ -234,7 +234,7 @@ class Session:
         return {
             "python": platform.python_version(),
             "platform": platform.system(),
-            "versions": {name: found for name in REPORTED_PACKAGES if (found := version(name)) is not None},
+            "versions": {name: found for name in _REPORTED_PACKAGES if (found := version(name)) is not None},
             "interval": settings.interval,
             "price": settings.price,
             "currency": settings.currency,
@@ -287,7 +287,7 @@ class Session:
         window = max(sampled - self._window_from, 1e-6)
         self._window_from = sampled
         loaders, nodes = tracker.values(window), self.nodes.values()
-        ranks = self.ranks.values(HostValues(self._store.schema.columns, values), nodes)
+        ranks = self.ranks.values(_HostValues(self._store.schema.columns, values), nodes)
         seq = self._store.append(at, values, loaders | nodes | ranks)
         for chart, measured in (("phases", tracker.phased), ("nodes", self.nodes.nodes), ("ranks", self.ranks.ranks)):
             if measured and chart not in self._measured:
@@ -326,7 +326,7 @@ class Session:
 
     def remember(self, message: str) -> None:
         """Keep a message for the status; only the newest ones are kept."""
-        self.notices = [*(kept for kept in self.notices if kept != message), message][-KEPT_NOTICES:]
+        self.notices = [*(kept for kept in self.notices if kept != message), message][-_KEPT_NOTICES:]
 
 
 def _price_of(settings: Settings) -> dict[str, Any]:

@@ -20,7 +20,7 @@ FEWEST_ROWS = 10  # rows of the charts' history at least, however long the inter
 
 ID = re.compile(r"[\w.-]{1,64}")  # of a node
 # A number with a currency before or after it; a comma is a decimal comma if it cannot separate thousands.
-PRICE = re.compile(
+_PRICE = re.compile(
     r"(?P<before>[^\d\s.,+-]{0,8})\s*(?P<number>[+-]?(?:\d+(?:\.\d*|,\d\d?)?|\.\d+))\s*"
     r"(?P<after>[^\d\s.,+/-]{0,8})(?:\s*(?:/|per)\s*(?:h|hr|hour))?"
 )
@@ -178,7 +178,7 @@ def _price(wanted: Any, currency: str) -> dict[str, Any]:
         if there["currency"] != here["currency"]:
             raise SessionError(f"One price is in {here['currency']}, one in {there['currency']}; give both in one.")
         return {**here, "node_price": there["price"]}
-    found = PRICE.fullmatch(wanted.strip()) if isinstance(wanted, str) else None
+    found = _PRICE.fullmatch(wanted.strip()) if isinstance(wanted, str) else None
     if found is not None and not (found["before"] and found["after"]):
         number = float(found["number"].replace(",", "."))
         currency = found["before"] or found["after"] or currency

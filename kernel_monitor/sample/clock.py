@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
-SLEPT_S = 0.05  # a difference of the clocks that grows by less is the two readings' distance, not a sleep
+_SLEPT_S = 0.05  # a difference of the clocks that grows by less is the two readings' distance, not a sleep
 
 
 def boottime() -> float:
@@ -44,7 +44,7 @@ class SessionClock:
         """Seconds since the session began in which the machine slept."""
         moment = self.monotonic()
         slept = self.asleep() - moment - self._difference
-        if slept - self._sleeps[-1][1] > SLEPT_S:
+        if slept - self._sleeps[-1][1] > _SLEPT_S:
             # It slept since the last reading.
             self._sleeps.append((self._looked, slept))
         self._looked = moment

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .host.cpu import Cpu
 
 
-FACTS_S = 1.0  # how often the facts of the hello are compared with those that were sent
+_FACTS_S = 1.0  # how often the facts of the hello are compared with those that were sent
 
 
 @dataclass(eq=False)
@@ -96,10 +96,10 @@ class FrameBuilder:
         self.series = series
 
     def news(self, now: float) -> bool:
-        """Return whether the facts differ from those of the last hello; compared once in `FACTS_S`."""
+        """Return whether the facts differ from those of the last hello; compared once in `_FACTS_S`."""
         if now < self._facts_due:
             return False
-        self._facts_due = now + FACTS_S
+        self._facts_due = now + _FACTS_S
         return self._current_facts() != self._sent_facts
 
     def hello(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class FrameBuilder:
 
 # ---- The probes that are read on a thread of their own; frames carry the newest values.
 
-BEFORE_S = 0.1  # how long before a frame the groups are read whose period is shorter than the frames' interval
+_BEFORE_S = 0.1  # how long before a frame the groups are read whose period is shorter than the frames' interval
 
 
 @dataclass(eq=False)
@@ -221,5 +221,5 @@ class Background:
         first = self.zero
         if self.interval > period:
             period = self.interval
-            first += max(0.25 * period, 0.5 * period - BEFORE_S)
+            first += max(0.25 * period, 0.5 * period - _BEFORE_S)
         return first + math.ceil((now - first) / period + 0.5 - 1e-9) * period

@@ -38,8 +38,8 @@ RECORDED = (
     "facts",
     "goodbye",
 )
-CHECK_S = 1.0  # how often the sampler checks that its parent still runs
-QUIET_S = 0.002  # commands that arrive this short before a deadline are read after it
+_CHECK_S = 1.0  # how often the sampler checks that its parent still runs
+_QUIET_S = 0.002  # commands that arrive this short before a deadline are read after it
 
 
 class Notices:
@@ -190,19 +190,19 @@ class Loop:
         while True:
             now = time.monotonic()
             if now >= self._check_due:
-                self._check_due = now + CHECK_S
+                self._check_due = now + _CHECK_S
                 self.gpus.set_processes(self.tree.pids)
                 if self.parent is not None and not is_alive(*self.parent):
                     return "the parent has ended"
             self._check_clock()
-            if deadline - now > QUIET_S:
+            if deadline - now > _QUIET_S:
                 self._obey(self.source.lines())
                 self._send_notices()
                 now = time.monotonic()
             left = deadline - now
             if left <= 0 or self._other_grid:
                 return ""
-            if not self.source.wait(min(left, CHECK_S)):
+            if not self.source.wait(min(left, _CHECK_S)):
                 self._obey(self.source.lines())
                 return "the pipe has ended"
 

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 BACKLOG = 1 << 20
 """Bytes that may wait for a reader that does not read: one that was stopped for a day must not fill the memory."""
-FREQUENT = (
+_FREQUENT = (
     "values",
     "node-values",
     "steps",
 )  # beyond the backlog, the oldest lines of these to the sampler are dropped first
-FULL_S = 0.05  # how long the thread waits before it tries a full pipe again
+_FULL_S = 0.05  # how long the thread waits before it tries a full pipe again
 JOIN_S = 1.0  # how long `close` waits for the thread, which may be blocked in a write (Windows)
 
 
@@ -56,7 +56,7 @@ class Outbox:
 
     def put(self, message: dict[str, Any]) -> bool:
         """Take a message (JSON, or NaN); False if it is closed, or the message alone is larger than the backlog."""
-        line = _Line(json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n", message.get("do") in FREQUENT)
+        line = _Line(json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n", message.get("do") in _FREQUENT)
         if self._closed or len(line.data) > BACKLOG:
             return False
         self._arrived.put(line)
@@ -87,7 +87,7 @@ class Outbox:
         full = False
         while not self._closed:
             try:
-                line = self._arrived.get(timeout=FULL_S if full else None)
+                line = self._arrived.get(timeout=_FULL_S if full else None)
                 while True:
                     if line is not None:
                         self._keep(line)

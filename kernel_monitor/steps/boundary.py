@@ -86,7 +86,7 @@ if hasattr(os, "register_at_fork"):
 # ---- Run something on the main thread from another one, between two of its Python instructions.
 
 RETRY_S = 0.05
-RETRIES = 100  # CPython keeps 32 such calls, of everybody in the process; a full queue is tried again for a while
+_RETRIES = 100  # CPython keeps 32 such calls, of everybody in the process; a full queue is tried again for a while
 
 _waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
@@ -103,7 +103,7 @@ def run_on_main_thread(work: Callable[[], None]) -> bool:
     entry = (os.getpid(), work)
     _waiting.append(entry)
     is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
-    for _ in range(RETRIES):
+    for _ in range(_RETRIES):
         if ctypes.pythonapi.Py_AddPendingCall(is_true, ctypes.py_object(_CALLS)) == 0:
             return True
         time.sleep(RETRY_S)

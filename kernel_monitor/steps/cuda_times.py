@@ -13,7 +13,7 @@ from typing import Any
 
 CUDA = "cuda"
 MOST_MARKS = 256  # of one step; with more it is timed on the host. (A validation inside a training step has thousands.)
-MOST_FREE = 1024  # events kept for reuse, per device
+_MOST_FREE = 1024  # events kept for reuse, per device
 LOST: list[str] = []  # why times of the GPU are not measured any more, for people; one sentence at most
 
 
@@ -43,7 +43,7 @@ class Stamp:
         self._free = free
 
     def __del__(self) -> None:
-        if len(self._free) < MOST_FREE:
+        if len(self._free) < _MOST_FREE:
             self._free.append(self.event)
 
 

@@ -15,19 +15,19 @@ from typing import NamedTuple
 from .cuda_times import Trail
 
 COPY, FORWARD, BACKWARD, OPTIMIZER, OUTSIDE = range(5)
-"""Places in `ThreadPhases.spent`; `OUTSIDE` is what must not count into any step: the profiler's own work."""
+"""Places in `_ThreadPhases.spent`; `OUTSIDE` is what must not count into any step: the profiler's own work."""
 KINDS = 5
 
 
 class Mark(NamedTuple):
     """A thread's phases when a batch came: `spent` until then, and which generation of watches it was."""
 
-    phases: ThreadPhases
+    phases: _ThreadPhases
     spent: tuple[float, ...]
     generation: int
 
 
-class ThreadPhases:
+class _ThreadPhases:
     """One thread's phases."""
 
     __slots__ = ("_open", "_since", "on_device", "spent", "trails", "used")
@@ -132,14 +132,14 @@ class Watched:
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.phases = ThreadPhases()
+        self.phases = _ThreadPhases()
 
 
 watched = Watched()
 _local = _Local()
 
 
-def thread_phases() -> ThreadPhases:
+def thread_phases() -> _ThreadPhases:
     return _local.phases
 
 

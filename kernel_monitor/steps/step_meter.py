@@ -20,7 +20,7 @@ WARM_UP_STEPS = 3
 """The first steps of a source, which are warm-up; so is the first of each iteration, whose batch was not prefetched."""
 PENDING = 64  # steps that may wait for the GPU's times; with more, the oldest is kept with the host's times
 LATE_S = 1.0  # how long after the end of an iteration its last steps wait for the GPU's times
-FORGOTTEN_S = 60.0  # the same for an iteration that was left without being ended
+_FORGOTTEN_S = 60.0  # the same for an iteration that was left without being ended
 
 _SEEN_BITS = (1, 2, 4, 8)
 
@@ -86,7 +86,7 @@ class Meter:
         """
         if not self._settling.acquire(blocking=False):
             return  # the loop's thread and a reader at once
-        late = time.monotonic() - (LATE_S if self.idle else FORGOTTEN_S)
+        late = time.monotonic() - (LATE_S if self.idle else _FORGOTTEN_S)
         try:
             while self._pending:
                 step, trail, seen = self._pending[0]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # ---- What steps in this process without being switchable: watched iterables and loops under `monitor.step()`.
 
 EPOCHS_KEPT = 4  # epochs of a source whose counts are kept
-EMPTY_KEPT = (
+_EMPTY_KEPT = (
     50  # of those that delivered nothing: of an iterator at its end they pass between two readings of the counts
 )
 
@@ -67,7 +67,7 @@ class EpochLog:
     def begin(self, planned: int | None) -> Epoch:
         """A new epoch, of so many samples if that is known."""
         delivered = [one for one in self._epochs if one.batches][1 - EPOCHS_KEPT :]
-        empty = [one for one in self._epochs if not one.batches][-EMPTY_KEPT:]
+        empty = [one for one in self._epochs if not one.batches][-_EMPTY_KEPT:]
         epoch = Epoch(self._epochs[-1].number + 1 if self._epochs else 0, planned)
         self._epochs = [*sorted((*delivered, *empty), key=lambda one: one.number), epoch]
         return epoch
@@ -187,7 +187,7 @@ def watch_loader(iterable: Any, *, name: str | None = None) -> Any:
     if isinstance(iterable, WatchedLoader) or isinstance(getattr(iterable, "meter", None), Meter):
         return iterable
     if isinstance(iterable, Iterator):
-        return WatchedIterator(iterable, name)
+        return _WatchedIterator(iterable, name)
     if not isinstance(iterable, Iterable) and not hasattr(type(iterable), "__getitem__"):
         raise MonitorError(
             f"watch_loader() takes something to iterate over, which {type(iterable).__name__} is not. "
@@ -234,7 +234,7 @@ class SizedLoader(WatchedLoader):
         return len(self._kernel_monitor_iterable)
 
 
-class WatchedIterator(WatchedLoader):
+class _WatchedIterator(WatchedLoader):
     """The iterator of something that can be iterated once, or starts anew when `iter` is called after its end."""
 
     _kernel_monitor_steps: _Iteration

@@ -27,7 +27,7 @@ Kind = Literal["live", "recorded", "report"]
 
 
 @dataclass(frozen=True)
-class ChartInfo:
+class _ChartInfo:
     """One chart."""
 
     id: str  # its name in settings and commands
@@ -38,15 +38,15 @@ class ChartInfo:
     group: tuple[str, ...] = ()  # the keys of `host["reasons"]` that say why its series are missing
 
 
-CHARTS: tuple[ChartInfo, ...] = (
-    ChartInfo("cpu", "CPU", ("cpu/*/busy",), default=True, group=("cpu",)),
-    ChartInfo(
+CHARTS: tuple[_ChartInfo, ...] = (
+    _ChartInfo("cpu", "CPU", ("cpu/*/busy",), default=True, group=("cpu",)),
+    _ChartInfo(
         "gpu",
         "GPU",
         ("gpu/*/utilisation", "gpu/*/memory", "gpu/*/power", "gpu/*/mig/*/memory", "gpu/*/mig/*/sm_active"),
         default=True,
     ),
-    ChartInfo(
+    _ChartInfo(
         "nodes",
         "CPU machines",
         (
@@ -55,37 +55,37 @@ CHARTS: tuple[ChartInfo, ...] = (
         ),
         once=True,
     ),
-    ChartInfo(
+    _ChartInfo(
         "ranks",
         "Ranks",
         ("rank/*/step", "rank/*/wait_percent", "rank/*/cpu", "rank/*/gpu", "job/*/slowest/*", "job/*/median/*"),
         once=True,
     ),
-    ChartInfo("images", "Images per second", ("loader/*/images",), default=True),
-    ChartInfo("wait", "Time per training step", ("loader/*/wait", "loader/*/step"), default=True),
-    ChartInfo("phases", "Phases of a step", tuple(f"loader/*/{part}" for part, _ in PHASE_SERIES), once=True),
-    ChartInfo("processes", "Processes", ("process/*/cpu", "process/*/memory"), group=("process",)),
-    ChartInfo(
+    _ChartInfo("images", "Images per second", ("loader/*/images",), default=True),
+    _ChartInfo("wait", "Time per training step", ("loader/*/wait", "loader/*/step"), default=True),
+    _ChartInfo("phases", "Phases of a step", tuple(f"loader/*/{part}" for part, _ in PHASE_SERIES), once=True),
+    _ChartInfo("processes", "Processes", ("process/*/cpu", "process/*/memory"), group=("process",)),
+    _ChartInfo(
         "memory",
         "Memory",
         ("memory/percent", "memory/used", "swap/used", "container/memory", "container/memory_percent", "node/*/memory"),
         group=("memory",),
     ),
-    ChartInfo(
+    _ChartInfo(
         "io",
         "Disk and network",
         ("disk/busy", "disk/read", "disk/write", "network/received", "network/sent"),
         group=("disk", "network"),
     ),
-    ChartInfo("pressure", "Pressure", ("pressure/*", "container/throttled"), group=("pressure",)),
-    ChartInfo("gpu-engines", "GPU engines", ("gpu/*/encoder", "gpu/*/decoder", "gpu/*/jpeg", "gpu/*/ofa")),
-    ChartInfo(
+    _ChartInfo("pressure", "Pressure", ("pressure/*", "container/throttled"), group=("pressure",)),
+    _ChartInfo("gpu-engines", "GPU engines", ("gpu/*/encoder", "gpu/*/decoder", "gpu/*/jpeg", "gpu/*/ofa")),
+    _ChartInfo(
         "gpu-counters",
         "GPU counters",
         ("gpu/*/sm_active", "gpu/*/sm_occupancy", "gpu/*/tensor_active", "gpu/*/dram_active"),
     ),
-    ChartInfo("gpu-clocks", "GPU clocks and temperature", ("gpu/*/clock_sm", "gpu/*/temperature", "gpu/*/throttled")),
-    ChartInfo(
+    _ChartInfo("gpu-clocks", "GPU clocks and temperature", ("gpu/*/clock_sm", "gpu/*/temperature", "gpu/*/throttled")),
+    _ChartInfo(
         "gpu-bus",
         "PCIe and NVLink",
         ("gpu/*/pcie_received", "gpu/*/pcie_sent", "gpu/*/nvlink_received", "gpu/*/nvlink_sent"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..protocol.states import SchemaState
 
-LOADER_SERIES = (("images", "images/s"), ("wait", "ms"), ("step", "ms"))
+_LOADER_SERIES = (("images", "images/s"), ("wait", "ms"), ("step", "ms"))
 """The series of every loader: the last part of the name, and the unit."""
 PHASE_SERIES = tuple((part, "ms") for part in ("copy", "forward", "backward", "optimizer", "other"))
 """The further series of a loader whose steps' phases were measured."""
@@ -101,8 +101,8 @@ class Schema:
             capacity=int(data["capacity"]),
             series=series_from_json(data["series"]),
             loaders=loaders_from_json(data["loaders"]),
-            nodes=nodes_from_json(data.get("nodes", ())),  # snapshots of older versions have none
-            ranks=ranks_from_json(data.get("ranks", ())),
+            nodes=_nodes_from_json(data.get("nodes", ())),  # snapshots of older versions have none
+            ranks=_ranks_from_json(data.get("ranks", ())),
             charts=tuple(data["charts"]),
             **machine_from_json(data),
         )
@@ -154,7 +154,7 @@ def loaders_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[LoaderInfo,
     )
 
 
-def nodes_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
+def _nodes_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
     """`[{"id", "name", "cores", "alive"?, "reason"?, "gpus"?, "folded"?}, …]` as nodes."""
     return tuple(
         Node(
@@ -170,7 +170,7 @@ def nodes_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
     )
 
 
-def ranks_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Rank, ...]:
+def _ranks_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Rank, ...]:
     """`[{"id", "job", "number", "world"?, "host"?, "steps"?, "alive"?, "reason"?, "node"?, "gpu"?}, …]` as ranks."""
     return tuple(Rank(**entry) for entry in entries)
 
@@ -180,7 +180,7 @@ def loader_series(loaders: tuple[LoaderInfo, ...]) -> tuple[Series, ...]:
     return tuple(
         Series(name=f"loader/{loader.id}/{part}", unit=unit)
         for loader in loaders
-        for part, unit in (*LOADER_SERIES, *(PHASE_SERIES if loader.phased else ()))
+        for part, unit in (*_LOADER_SERIES, *(PHASE_SERIES if loader.phased else ()))
     )
 
 

@@ -36,7 +36,7 @@ FOLDER = "KERNEL_MONITOR_CACHE"  # environment variable with the cache folder, i
 KEPT = 64  # documents kept on disk
 HELD = 8  # documents kept in memory
 LOOK_S = 0.02
-WARMING_S = 10.0  # how long to wait for the process that makes documents in advance: on two busy cores it takes 6 s
+_WARMING_S = 10.0  # how long to wait for the process that makes documents in advance: on two busy cores it takes 6 s
 
 Make = Callable[[Schema, Kind], dict[str, Any]]  # makes a document: `views.document`
 
@@ -124,7 +124,7 @@ class Documents:
 
     def _found(self, key: str) -> bytes | None:
         """The document from disk; waits for the process that makes documents in advance."""
-        path, warming, until = self.folder / key, self._warming, time.monotonic() + WARMING_S
+        path, warming, until = self.folder / key, self._warming, time.monotonic() + _WARMING_S
         while warming is not None and warming.returncode is None and time.monotonic() < until and not path.exists():
             time.sleep(LOOK_S)
         return _read(path)

@@ -26,7 +26,7 @@ from .training import MEAN, STD, device, folder, model, supervised
 
 EPOCHS = 2
 MODEL = "resnet18"
-MOST_BATCHES = 40  # of the first epoch: enough to show it
+_MOST_BATCHES = 40  # of the first epoch: enough to show it
 NAME = "never reset"
 
 
@@ -39,7 +39,7 @@ def reenact(grid: Grid, data: Path) -> dict[str, Any]:
     row = grid.rows[0]
     images = folder(data)
     size = row.batch
-    count = min(len(images) // size, MOST_BATCHES) * size
+    count = min(len(images) // size, _MOST_BATCHES) * size
     iterator, kind = _iterator(images, count, size, row.resize, row.crop)
     where = device()
     network = model(MODEL, len(images.classes)).to(where)

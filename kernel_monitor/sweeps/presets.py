@@ -111,7 +111,7 @@ class Published:
     images: str = ""
 
 
-SAGEMAKER = Published(
+_SAGEMAKER = Published(
     title="DALI on SageMaker, as published",
     machine="8 vCPU and one V100; imagenette2 in full size, batch 32",
     unit="s per epoch",
@@ -149,7 +149,7 @@ SAGEMAKER = Published(
     ),
     images="imagenette2 (9,469 images in its training part)",
 )
-CASE_STUDY = Published(
+_CASE_STUDY = Published(
     title="ResNet50 with DALI, a case study, as published",
     machine="MXNet; DGX-2: 16 GPUs × 256, AWS P3: 8 × 192, TITAN RTX: 1 × 128",
     unit="images/s",
@@ -167,7 +167,7 @@ CASE_STUDY = Published(
         "Not comparable: images/s. They are of other GPUs, another framework and mixed precision.",
     ),
 )
-PUBLISHED = {"sagemaker-dali": SAGEMAKER, "resnet50-case-study": CASE_STUDY}
+PUBLISHED = {"sagemaker-dali": _SAGEMAKER, "resnet50-case-study": _CASE_STUDY}
 
 
 PRESETS = {
@@ -181,14 +181,14 @@ PREFETCH = (2, 4)
 SIZES = {False: (256, 224), True: (73, 64)}
 """Pixels of resize and crop, by whether the sweep is short: the same share of the image."""
 BATCH = {"sagemaker-dali": 32, "resnet50-case-study": 128, "workers": 32}
-SHORT_BATCH = 8
+_SHORT_BATCH = 8
 SECONDS, PASSES = {False: 20.0, True: 4.0}, {False: 2, True: 4}
 """Of a window at least, and how often a cell is measured: without a GPU, training and loading share the cores, and the
 steps vary more."""
 QUICK_SECONDS, QUICK_PASSES = {False: 3.0, True: 2.0}, 2
-QUICK_LOADS = (LOADS[0], LOADS[-1])
+_QUICK_LOADS = (LOADS[0], LOADS[-1])
 """Of the quick form, in which a table takes two or three minutes: less exact, and its page says so."""
-MOST_WORKERS = 16
+_MOST_WORKERS = 16
 
 
 @dataclass(frozen=True)
@@ -228,11 +228,11 @@ def preset(name: str, choice: Choice, *, cores: int, gpu: bool, images: int, dat
     if any(load < 0 for load in choice.loads or ()):
         raise MonitorError("--loads are 0 or more: how often flips and rotation are repeated.")
     dali = "dali-gpu" if gpu else "dali-cpu"
-    batch = choice.batch or (SHORT_BATCH if choice.short else BATCH[name])
+    batch = choice.batch or (_SHORT_BATCH if choice.short else BATCH[name])
     passes, seconds = choice.times()
     return Grid(
         preset=name,
-        rows=_rows(name, choice, dali, batch, choice.workers or max(1, min(cores, MOST_WORKERS)), cores),
+        rows=_rows(name, choice, dali, batch, choice.workers or max(1, min(cores, _MOST_WORKERS)), cores),
         passes=passes,
         seconds=seconds,
         epochs=choice.epochs,
@@ -275,7 +275,7 @@ def _rows(name: str, choice: Choice, dali: str, batch: int, workers: int, cores:
     return tuple(
         Row(f"{model} · load {load}", engines, model, "repeated", load, batch, resize, crop, _knobs(workers, 2))
         for model in choice.models or MODELS
-        for load in choice.loads or (QUICK_LOADS if choice.quick else LOADS)
+        for load in choice.loads or (_QUICK_LOADS if choice.quick else LOADS)
     )
 
 
@@ -292,4 +292,4 @@ def _knobs(workers: int, prefetch: int) -> dict[str, int]:
 def _counts(cores: int) -> list[int]:
     """From one worker to twice the cores, in powers of two of the cores."""
     wanted = {1, cores // 4, cores // 2, cores, 2 * cores}
-    return sorted(count for count in wanted if 1 <= count <= 4 * MOST_WORKERS)
+    return sorted(count for count in wanted if 1 <= count <= 4 * _MOST_WORKERS)

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 WIDTH = 24  # letters of the bar
-EVERY_S = 0.5
-LINES_S = 15.0  # between two lines where none can be written over
+_EVERY_S = 0.5
+_LINES_S = 15.0  # between two lines where none can be written over
 
 
 class Progress:
@@ -52,13 +52,13 @@ class Progress:
         now = time.monotonic()
         if not self._shown or now < self._due:
             return
-        self._due = now + EVERY_S
+        self._due = now + _EVERY_S
         line = self.line()
         if self._live:
             self._longest = max(self._longest, len(line))
             self._write(sys.stdout if self._notebook else sys.stderr, "\r" + line.ljust(self._longest))
         if now >= self._line_due:
-            self._line_due = now + LINES_S
+            self._line_due = now + _LINES_S
             if not self._live:
                 self._write(sys.stderr, line + "\n")
             if self._terminal is not None:

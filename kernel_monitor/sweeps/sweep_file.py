@@ -104,7 +104,7 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 # ---- Machine and versions of a sweep, as they stand in its file and on its page: no name of a host or a user.
 
-PACKAGES = ("torch", "torchvision", "pillow", "nvidia-dali-cuda120")
+_PACKAGES = ("torch", "torchvision", "pillow", "nvidia-dali-cuda120")
 
 
 def machine_facts() -> dict[str, Any]:
@@ -114,7 +114,7 @@ def machine_facts() -> dict[str, Any]:
     found = host.facts()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     versions = {"kernel-monitor": __version__, "Python": platform.python_version()}
-    for name in PACKAGES:
+    for name in _PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

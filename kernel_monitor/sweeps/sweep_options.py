@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import MonitorError
 from .presets import PRESETS
 
-WORST = 0.10  # how far the ratio of a cell may be from that of another run, a share
+_WORST = 0.10  # how far the ratio of a cell may be from that of another run, a share
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +55,7 @@ def command(options: argparse.Namespace) -> int:
     if options.compare is not None:
         text, worst = compared(*options.compare)
         sys.stdout.write(f"{text}\nThe largest difference is {100 * worst:.1f} %.\n")
-        return int(not worst <= WORST)
+        return int(not worst <= _WORST)
     if options.preset is None:
         raise MonitorError(f"Which sweep? There are: {', '.join(PRESETS)} (see kernel-monitor sweep --help).")
     names = ("data", "output", "short", "full", "seconds", "epochs", "passes", "models", "loads", "engines", "batch",

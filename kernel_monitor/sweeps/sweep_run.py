@@ -16,7 +16,7 @@ from .sweep_file import SweepFile
 from .table_cells import expected, of_windows
 from .training import Timed, Training, TrainingLoop
 
-CALIBRATION_S = 60.0  # longest that the measurement of another engine on some files is waited for
+_CALIBRATION_S = 60.0  # longest that the measurement of another engine on some files is waited for
 Prepare = Callable[[Row], Training]
 
 
@@ -97,7 +97,7 @@ class SweepRun:
     def _calibrate(self, training: Training) -> None:
         """Measure the other engine on some files while nothing else runs, for the prediction."""
         training.loader.calibrate()
-        until = time.monotonic() + CALIBRATION_S
+        until = time.monotonic() + _CALIBRATION_S
         while any(one["state"] == "running" for one in training.loader.state()["calibration"].values()):
             if time.monotonic() > until:
                 return  # the prediction then says that it is still being measured

@@ -62,7 +62,7 @@ def sentence(found: Sequence[Sequence[Cell]]) -> str:
     return f"{'; '.join(words)}." if words else "No engine is faster or slower than the first beyond the noise."
 
 
-def said_of_signs(found: Sequence[Sequence[Cell]]) -> str | None:
+def _said_of_signs(found: Sequence[Sequence[Cell]]) -> str | None:
     """In how many cells the predicted sign was right, and in how many there was a change at all."""
     right, judged = signs(found)
     if not judged:
@@ -116,7 +116,7 @@ def closing(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> list
     lines = [sentence(found)]
     if (exact := exactness(content, found)) is not None:
         lines.append(exact)
-    if (said := said_of_signs(found)) is not None:
+    if (said := _said_of_signs(found)) is not None:
         lines.append(said)
     empty = content.get("empty_epoch")
     if empty and empty.get("problem"):
@@ -150,8 +150,8 @@ def predicted(cell: Cell) -> str:
 # ---- The page of a sweep: one HTML file without a script, which asks nothing of the network.
 
 HERE = Path(__file__).parent
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-OWN_TITLE = "A sweep of your own loop"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_OWN_TITLE = "A sweep of your own loop"
 
 
 def write_page(folder: Path, content: dict[str, Any], price: float | None, currency: str) -> Path:
@@ -166,15 +166,15 @@ def render(content: dict[str, Any], price: float | None = None, currency: str = 
     found = cells(content, price)
     templates = environment().overlay(loader=FileSystemLoader([HERE / "templates", TEMPLATES]))
     return templates.get_template("sweep.html").render(
-        policy=POLICY,
+        policy=_POLICY,
         style=Markup(STYLE.read_text("utf-8") + (HERE / "sweep.css").read_text("utf-8")),  # noqa: S704 - our own
-        title=PRESETS.get(grid["preset"], OWN_TITLE),
+        title=PRESETS.get(grid["preset"], _OWN_TITLE),
         grid=grid,
         began=moment(content["began"], zone(content["began"])),
         machine=content["machine"],
         versions=content["versions"],
         sentence=sentence(found),
-        signs=said_of_signs(found),
+        signs=_said_of_signs(found),
         exact=exactness(content, found),
         failed=failed(found),
         rows=found,

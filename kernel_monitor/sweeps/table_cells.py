@@ -302,7 +302,7 @@ def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: A
         "epochs": timed.epochs,
         "rate": (counted.samples + counted.replaced) / timed.seconds,
     }
-    segment = segment_of(analysis, timed.label, loader)
+    segment = _segment_of(analysis, timed.label, loader)
     if segment is None:
         return found
     verdict = next((one for one in analysis.verdicts if one.segment == segment.key), None)
@@ -350,7 +350,7 @@ def rules_of(analysis: Analysis, key: str | None, *, about: str = "") -> list[di
     ]
 
 
-def segment_of(analysis: Analysis, label: str, loader: str) -> Segment | None:
+def _segment_of(analysis: Analysis, label: str, loader: str) -> Segment | None:
     """The segment of a loader that the mark of this label began."""
     return next((one for one in reversed(analysis.segments) if (one.label, one.loader) == (label, loader)), None)
 
@@ -373,7 +373,7 @@ def expected(label: str, snapshot: Snapshot, state: Mapping[str, Any], engines: 
     """
     analysis = analyse(snapshot)
     loader = str(state["id"])
-    segment = segment_of(analysis, label, loader)
+    segment = _segment_of(analysis, label, loader)
     if segment is None:
         return {}
     frames = Frames(snapshot)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-ANGLE = 5  # degrees, either way
+_ANGLE = 5  # degrees, either way
 ENDLESS = 10_000_000  # samples of an epoch that no window comes to the end of
 SEED = 0
 RATE, MOMENTUM = 0.01, 0.9  # of SGD
@@ -80,7 +80,7 @@ def chain(row: Row) -> Any:
         for one in (
             transforms.RandomHorizontalFlip(),
             transforms.RandomVerticalFlip(),
-            transforms.RandomRotation(ANGLE),
+            transforms.RandomRotation(_ANGLE),
         )
     ]
     return transforms.Compose([*augmented, transforms.Resize(row.resize), transforms.CenterCrop(row.crop), *last])
@@ -126,14 +126,14 @@ def prepare(row: Row, grid: Grid, data: Path) -> Training:
         loader.set(threads=row.knobs["threads"], prefetch=row.knobs["prefetch"])
     threads = 0 if where.type == "cuda" else torch.get_num_threads()
     if threads:
-        torch.set_num_threads(training_threads(usable_cores()))
+        torch.set_num_threads(_training_threads(usable_cores()))
     torch.manual_seed(SEED)
     network = model(str(row.model), len(images.classes)).to(where)
     optimizer = torch.optim.SGD(network.parameters(), RATE, MOMENTUM)
     return Training(loader, supervised(network, optimizer, where), monitor.watch(network, optimizer), threads=threads)
 
 
-def training_threads(cores: int) -> int:
+def _training_threads(cores: int) -> int:
     """Threads of torch's operators where a preset trains on the CPU: half of the cores.
 
     With a thread on every core, operators wait for threads whose core a worker has: steps then vary fivefold.
@@ -173,10 +173,10 @@ def supervised(network: nn.Module, optimizer: torch.optim.Optimizer, where: torc
 # ---- The loop of one row: it trains, switches engines, and measures windows of what is delivered.
 
 CHANGE_S = 180.0  # longest that another engine may take to deliver its first batch
-MOST_WARM_UP = 64  # batches that are left out at most before a window
+_MOST_WARM_UP = 64  # batches that are left out at most before a window
 
 
-class CellFailed(MonitorError):
+class _CellFailed(MonitorError):
     """An engine of a row cannot be measured; the message is the cause. The other cells go on."""
 
 
@@ -233,7 +233,7 @@ class TrainingLoop:
         """Go on with an engine, and train until what was loaded in advance is used up.
 
         Raises:
-            CellFailed: it cannot run here, did not start, or delivered nothing in `CHANGE_S`.
+            _CellFailed: it cannot run here, did not start, or delivered nothing in `CHANGE_S`.
         """
         loader, name = self.loader, backend_of(engine)
         found = loader.backends.get(name)
@@ -241,7 +241,7 @@ class TrainingLoop:
             reason = (
                 f"there is no such engine; there are {', '.join(loader.backends)}" if found is None else found.reason
             )
-            raise CellFailed(f"{name}: {reason}")
+            raise _CellFailed(f"{name}: {reason}")
         until = time.monotonic() + CHANGE_S
         if loader.switch_state.active != name:
             loader.switch(name)
@@ -249,9 +249,9 @@ class TrainingLoop:
         while loader.backend != name or loader.switch_state.wanted is not None:
             clicks = loader.clicks
             if clicks and clicks[-1].target == name and clicks[-1].outcome == "failed":
-                raise CellFailed(f"{name} did not start: {clicks[-1].message}")
+                raise _CellFailed(f"{name} did not start: {clicks[-1].message}")
             if time.monotonic() > until:
-                raise CellFailed(f"{name} delivered nothing within {CHANGE_S:g} s of the switch.")
+                raise _CellFailed(f"{name} delivered nothing within {CHANGE_S:g} s of the switch.")
             self._hand_over()
         self._failed = False
         for _ in range(self.warm_up(name)):
@@ -262,13 +262,13 @@ class TrainingLoop:
         """Return how many batches of an engine were, or may have been, loaded before its speed shows."""
         knobs = self.loader.knobs
         ahead = knobs.workers * knobs.prefetch if name in ("torchvision", "ray") else knobs.prefetch
-        return min(max(IN_FLIGHT, ahead) + 1, MOST_WARM_UP)
+        return min(max(IN_FLIGHT, ahead) + 1, _MOST_WARM_UP)
 
     def measure(self, engine: str, label: str, seconds: float, steps: int) -> Timed:
         """A window of at least so many seconds and steps, marked with `label` in the recording.
 
         Raises:
-            CellFailed: another engine delivered in it.
+            _CellFailed: another engine delivered in it.
         """
         self._finish_device()
         before, ended, done = self._counted(), self._ended, 0
@@ -295,7 +295,7 @@ class TrainingLoop:
                 self._work(batch)
                 done += 1
             if not done:
-                raise CellFailed(f"epoch {number + 1} of {backend_of(engine)} delivered no batch.")
+                raise _CellFailed(f"epoch {number + 1} of {backend_of(engine)} delivered no batch.")
             self._enter_ended()
         return self._timed(engine, label, began, done, before, epochs)
 
@@ -307,7 +307,7 @@ class TrainingLoop:
 
     def _check(self, name: str) -> None:
         if self.loader.backend != name:
-            raise CellFailed(f"{name} could not go on: {self.loader.switch_state.status}")
+            raise _CellFailed(f"{name} could not go on: {self.loader.switch_state.status}")
 
     def _hand_over(self) -> None:
         batch = self._next()
@@ -326,7 +326,7 @@ class TrainingLoop:
             except StopIteration:
                 self._batches = None
                 self._enter_ended()
-        raise CellFailed("an epoch delivered no batch.")
+        raise _CellFailed("an epoch delivered no batch.")
 
     def _work(self, batch: Any) -> None:
         self._training.step(batch)

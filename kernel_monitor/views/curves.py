@@ -19,11 +19,11 @@ from .style import FONT, LEFT, RIGHT, Page, add_marks, heading, hover, new_figur
 SECONDS = 2.0  # seconds of a mean: a frame's window holds one batch or none
 HEIGHT = 96
 LOW = 72  # pixels of a chart in a group of charts
-CURVE_COLORS = (
+_CURVE_COLORS = (
     "#2f7fe0", "#e0791f", "#1f9e77", "#b45fc8", "#c9a000", "#d1495b", "#4fb3d9", "#8d6e63",
 )  # fmt: skip
 """Distinct in hue and lightness for the common kinds of colour blindness, and on white as on black."""
-FORMATS = {"B": "0.[0] d", "B/s": "0.[0] d", "ms": "0,0.0", "batches/s": "0,0.0"}
+_FORMATS = {"B": "0.[0] d", "B/s": "0.[0] d", "ms": "0,0.0", "batches/s": "0,0.0"}
 """How Bokeh writes a value of the unit, where that is not as a whole number; `d` has it write bytes in kB, MB, GB."""
 Entry = tuple[str, str, str]
 """Of a legend: words, colour, and stroke as CSS names it."""
@@ -108,7 +108,7 @@ def curves(
     p.add_tools(
         hover(
             drawn,
-            [(lines[0].label or "mean", f"@y0{{{FORMATS.get(unit, '0,0')}}} {'' if unit == 'B' else unit}")],
+            [(lines[0].label or "mean", f"@y0{{{_FORMATS.get(unit, '0,0')}}} {'' if unit == 'B' else unit}")],
             {"kind": "hover-lines", "values": readings},
             # Of many lines only the nearest is named.
             mode="vline" if len(lines) <= 4 else "mouse",
@@ -144,7 +144,7 @@ def key(name: str, entries: Sequence[Entry]) -> Pane:
 
 def curve_color(k: int) -> str:
     """The k-th colour; they repeat."""
-    return CURVE_COLORS[k % len(CURVE_COLORS)]
+    return _CURVE_COLORS[k % len(_CURVE_COLORS)]
 
 
 def _source(name: str, tag: dict[str, Any], columns: dict[str, str]) -> ColumnDataSource:
@@ -155,11 +155,11 @@ def _source(name: str, tag: dict[str, Any], columns: dict[str, str]) -> ColumnDa
 
 PHASES = ("copy", "forward", "backward", "optimizer", "other", "wait")
 """In the order of their colours, which are those of the chart `phases`."""
-Panel = tuple[str, str, Sequence[tuple[str, str]]]
+_Panel = tuple[str, str, Sequence[tuple[str, str]]]
 """Its name, its title, and from the lowest up the series of each part and what it is called."""
 
 
-def stacks(page: Page, name: str, title: str, panels: Sequence[Panel], rank: str = "rank") -> list[UIElement]:
+def stacks(page: Page, name: str, title: str, panels: Sequence[_Panel], rank: str = "rank") -> list[UIElement]:
     """A heading, a legend, and a figure without data for each panel.
 
     The source of a panel is called `<name>-stack`. The page adds up the parts, and lets the areas end at the ground

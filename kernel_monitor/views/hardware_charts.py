@@ -30,16 +30,16 @@ class Metric:
 
 
 LOAD = (Metric("utilisation", "busy", "busy"), Metric("memory", "memory", "memory"), Metric("power", "power", "power"))
-THROTTLED = Metric("throttled", "throttled", "thrott.")
+_THROTTLED = Metric("throttled", "throttled", "thrott.")
 ENGINES = (
     Metric("encoder", "encoder", "encode"),
     Metric("decoder", "decoder", "decode"),
     Metric("jpeg", "JPEG engine", "JPEG"),
     Metric("ofa", "optical flow", "flow"),
 )
-NO_NVML = {"NVML Shared Library Not Found": "NVML not found"}
+_NO_NVML = {"NVML Shared Library Not Found": "NVML not found"}
 """What NVML says in more words than a line has room for."""
-COUNTERS = (
+_COUNTERS = (
     Metric("sm_active", "SM active", "SM"),
     Metric("sm_occupancy", "SM occupancy", "occup."),
     Metric("tensor_active", "tensor cores active", "tensor"),
@@ -59,7 +59,7 @@ def gpu(schema: Schema, page: Page) -> list[UIElement]:
         title = heading("gpu", "GPU, % of maximum", f"{times}{', '.join(names)}")
         return [title, _rows(schema, page, "gpu", LOAD, mig, keep=True)]
     if schema.gpu_reason:
-        return [heading("gpu", "", f"No NVIDIA GPU: {NO_NVML.get(schema.gpu_reason, schema.gpu_reason)}")]
+        return [heading("gpu", "", f"No NVIDIA GPU: {_NO_NVML.get(schema.gpu_reason, schema.gpu_reason)}")]
     return []
 
 
@@ -70,7 +70,7 @@ def gpu_engines(schema: Schema, page: Page) -> list[UIElement]:
 
 def gpu_counters(schema: Schema, page: Page) -> list[UIElement]:
     """GPM: the share of time and of slots in which the multiprocessors, tensor cores and memory really worked, in %."""
-    return _detail(schema, page, "gpu-counters", "GPU counters (GPM), %", COUNTERS)
+    return _detail(schema, page, "gpu-counters", "GPU counters (GPM), %", _COUNTERS)
 
 
 def gpu_clocks(schema: Schema, page: Page) -> list[UIElement]:
@@ -80,9 +80,9 @@ def gpu_clocks(schema: Schema, page: Page) -> list[UIElement]:
     parts = chart(page, "gpu-clocks", "SM clock, MHz", clocks, entries=entries, height=LOW)
     parts += chart(page, "gpu-heat", "GPU temperature, °C", heat, entries=[] if parts else entries, height=LOW)
     # The last GPU at the bottom.
-    throttled = [gpu for gpu in reversed(schema.gpus) if _series(gpu, THROTTLED) in schema.columns]
+    throttled = [gpu for gpu in reversed(schema.gpus) if _series(gpu, _THROTTLED) in schema.columns]
     if throttled:
-        rows = [_row(schema, gpu, THROTTLED, f"GPU {gpu.index}") for gpu in throttled]
+        rows = [_row(schema, gpu, _THROTTLED, f"GPU {gpu.index}") for gpu in throttled]
         parts.append(heading("gpu-throttled", "GPU throttled, % of the time", "power cap, heat or hardware slowdown"))
         parts.append(heatmap(page, "gpu-throttled", rows, pixels=14 if len(rows) <= 4 else 8, from_top=True))
     return parts or missing(schema, "gpu-clocks", "SM clock, MHz")

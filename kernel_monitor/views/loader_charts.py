@@ -19,7 +19,7 @@ from .style import NEUTRAL, Page, heading, missing
 
 # ---- The loaders: images per second, waits and steps, and the phases of the steps.
 
-PHASE_STROKES = {"copy": "dotted", "forward": "solid", "backward": "dashed", "optimizer": "solid", "other": "dotted"}
+_PHASE_STROKES = {"copy": "dotted", "forward": "solid", "backward": "dashed", "optimizer": "solid", "other": "dotted"}
 
 
 def images(schema: Schema, page: Page) -> list[UIElement]:
@@ -63,7 +63,7 @@ def phases(schema: Schema, page: Page) -> list[UIElement]:
     for loader in phased:
         name = "phases" if len(phased) == 1 else f"phases-{loader.id}"
         lines = [
-            Curve(f"loader/{loader.id}/{phase}", phase, "ms", curve_color(k), PHASE_STROKES[phase])
+            Curve(f"loader/{loader.id}/{phase}", phase, "ms", curve_color(k), _PHASE_STROKES[phase])
             for k, (phase, _) in enumerate(PHASE_SERIES)
         ]
         note = loader.name if len(schema.loaders) > 1 else None
@@ -79,12 +79,12 @@ def _label(schema: Schema, k: int, what: str) -> str:
 
 # ---- The ranks of trainings that this kernel started: a strip of ranks x time each for step time and data wait.
 
-STRIPS = (
+_STRIPS = (
     ("step", "step time, from 0 ms (dark) to the slow steps (yellow)", "ms"),
     ("wait_percent", "wait for data, % of the step", "%"),
     ("gpu", "utilisation of each one's GPU, %", "%"),
 )
-NAMED = 16  # ranks in the key of the lines; the hover names all
+_NAMED = 16  # ranks in the key of the lines; the hover names all
 HERE = "this host"
 
 
@@ -98,7 +98,7 @@ def ranks(schema: Schema, page: Page) -> list[UIElement]:
     notes = [_ended(schema, several), _alignment(schema)]
     note = "; ".join(words for words in notes if words) or None
     parts: list[UIElement] = []
-    for part, title, unit in STRIPS:
+    for part, title, unit in _STRIPS:
         rows, levels = _rank_rows(schema, part, several)
         if rows:
             parts.append(heading(f"ranks-{part}", f"Ranks: {title}", note))
@@ -110,7 +110,7 @@ def ranks(schema: Schema, page: Page) -> list[UIElement]:
     curves = [Curve(f"rank/{rank.id}/cpu", _name(rank, several), "%", curve_color(k)) for k, rank in enumerate(known)]
     entries = [(_name(replace(rank, gpu=None), several), curve_color(k), "solid") for k, rank in enumerate(known)]
     title = "Ranks: CPU of each process, % of a core"
-    parts += chart(page, "ranks-cpu", title, curves, note=note, entries=entries[:NAMED], height=LOW)
+    parts += chart(page, "ranks-cpu", title, curves, note=note, entries=entries[:_NAMED], height=LOW)
     return parts or missing(schema, "ranks", "Ranks")
 
 
@@ -186,7 +186,7 @@ def _ended(schema: Schema, several: bool) -> str:
 
 # ---- The other machines that work for a loader: their cores, the batches that they deliver, and their network.
 
-LABELLED = 14  # pixels of a row that has room for its label
+_LABELLED = 14  # pixels of a row that has room for its label
 
 
 def nodes(schema: Schema, page: Page) -> list[UIElement]:
@@ -220,12 +220,12 @@ def nodes(schema: Schema, page: Page) -> list[UIElement]:
     parts: list[UIElement] = []
     if rows:
         # Each row of folded machines has its label, where they are few.
-        labelled = LABELLED if len(folded) == len(schema.nodes) and len(rows) <= 2 * NAMED else None
+        labelled = _LABELLED if len(folded) == len(schema.nodes) and len(rows) <= 2 * _NAMED else None
         pixels = 1 if len(rows) > MANY_ROWS else labelled
         parts += [heading("nodes", title, note), heatmap(page, "nodes", rows, levels=[groups], pixels=pixels)]
         note = None
     colors = [(node, curve_color(k)) for k, node in enumerate(schema.nodes)]
-    entries = [(node.name, color, "solid") for node, color in colors[:NAMED]]
+    entries = [(node.name, color, "solid") for node, color in colors[:_NAMED]]
     batches = [
         Curve(series, node.name, "batches/s", color)
         for node, color in colors

@@ -17,7 +17,7 @@ from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, requi
 
 Advised = Callable[[Decision], Sequence[Advice]]
 
-LARGER = Point("batch", "larger", "for")
+_LARGER = Point("batch", "larger", "for")
 WINDOW = {
     "window": Parameter(500, "samples that are looked at together"),
     "least": Parameter(100, "samples that the last, shorter window must have"),
@@ -29,7 +29,7 @@ SHARED = {
     "low": Parameter(0.1, "of all samples: at least this share must have such a GPU"),
     "least": Parameter(20, "samples that it takes"),
 }
-MENDED = (
+_MENDED = (
     "Changed: the share is of the samples with a GPU below its threshold, as is said, and not of all; those must be a "
     "tenth of all, or three samples would do; {cores}; a missing GPU is no error."
 )
@@ -128,7 +128,7 @@ def _headroom(decision: Decision) -> Sequence[Advice]:
         return (seen, advice.say(decision, unsettled))
     if not decision.wait > WAITS:
         text = "Larger batches, automatic mixed precision or fewer synchronisations fill it."
-        return (seen, advice.say(decision, text, LARGER))
+        return (seen, advice.say(decision, text, _LARGER))
     return (seen, advice.say(decision, "Automatic mixed precision or fewer synchronisations fill it."))
 
 
@@ -158,11 +158,11 @@ def batch_size(session: Session, check: Check, segment: Segment) -> Finding:
         evidence.append(check.evidence(words, 100 * waits, 100 * check["wait"], "%"))
     decision = session.decision(segment)
     words = "Neither CPU, GPU nor GPU memory is full: a larger batch gives each step more to do for the same overhead."
-    larger = advice.say(decision, words, LARGER) if decision.withheld is None else advice.over(decision)
+    larger = advice.say(decision, words, _LARGER) if decision.withheld is None else advice.over(decision)
     return check.finding(fires, (larger,), *evidence, samples=count, times=sum(free))
 
 
-def balance(session: Session, check: Check, segment: Segment) -> Finding:
+def _balance(session: Session, check: Check, segment: Segment) -> Finding:
     session.require_gpu()
     if len(session.frames.gpus) < 2:
         raise SignalMissing("a second GPU that this kernel uses")
@@ -201,7 +201,7 @@ RULES = (
         {"cpu": Parameter(90, "%: CPU above it, mean of the usable cores or of the quota, is busy"), **SHARED},
         "Fires when most of the samples in which the GPU had nothing to do had a busy CPU. Abstains without a GPU.",
         "SageMaker Debugger's CPUBottleneck (CPU > 90 %, GPU < 10 %, share > 50 %). "
-        + MENDED.format(cores="it is the mean of the usable cores, and not any single busy one"),
+        + _MENDED.format(cores="it is the mean of the usable cores, and not any single busy one"),
         of_segment=cpu,
     ),
     Rule(
@@ -215,7 +215,7 @@ RULES = (
         "cores as there are processes that load can wait for what they read, so the share is of so many. Abstains "
         "without a GPU.",
         "SageMaker Debugger's IOBottleneck (I/O wait > 50 %, GPU < 10 %, share > 50 %). "
-        + MENDED.format(cores="the idle cores of a large machine do not hide that all of its workers wait"),
+        + _MENDED.format(cores="the idle cores of a large machine do not hide that all of its workers wait"),
         of_segment=io,
     ),
     Rule(
@@ -256,7 +256,7 @@ RULES = (
         "Fires when the utilisation histograms (50 bins of 2 %) of two GPUs that this kernel uses lie further apart "
         "than that: half the sum of the absolute differences of the shares (total variation). Abstains with one GPU.",
         "SageMaker Debugger's LoadBalancing (0.2; 49 bins of width 2). Its distance is not documented; this one is.",
-        of_segment=balance,
+        of_segment=_balance,
         replayed=True,
     ),
 )

@@ -20,8 +20,8 @@ from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, p
 
 # ---- The rule on a loader that takes the cores that the training itself computes on: its steps, without their waits.
 
-GPU_IDLE = 10.0  # %, median utilisation: below it no GPU takes part in the steps
-OTHERS = 0.25  # cores: other programs that take so much more than before may be what slows the steps
+_GPU_IDLE = 10.0  # %, median utilisation: below it no GPU takes part in the steps
+_OTHERS = 0.25  # cores: other programs that take so much more than before may be what slows the steps
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _comparable(session: Session, before: Side, after: Side) -> None:
     on_device = [bool(side.steps["flags"][0] & ON_DEVICE) for side in (before, after)]
     # Where the loop queues work on a GPU, the host's times say nothing of how long that work takes.
     gpu = session.frames.mean("gpu", "utilisation") if session.frames.gpus else np.empty(0)
-    works = len(gpu) > 0 and any(not quantiles(gpu[side.rows]).p50 < GPU_IDLE for side in (before, after))
+    works = len(gpu) > 0 and any(not quantiles(gpu[side.rows]).p50 < _GPU_IDLE for side in (before, after))
     if on_device[0] != on_device[1] or (works and not all(on_device)):
         raise SignalMissing("the GPU's own times, which tell waiting from work: monitor.watch(model, optimizer)")
 
@@ -158,7 +158,7 @@ def _not_explained(session: Session, slower: float, low: float, before: Side, af
     taken = [_average(frames.cpu[side.rows]) / 100 * cores for side in (before, after)]
     ours = [_average(own[side.rows]) for side in (before, after)]
     more, more_ours = taken[1] - ours[1] - taken[0] + ours[0], ours[1] - ours[0]
-    if more > OTHERS and more > more_ours:
+    if more > _OTHERS and more > more_ours:
         raise SignalMissing(f"a machine to itself: other programs took {more:.1f} cores more than before the change")
 
 
@@ -273,7 +273,7 @@ def _range(low: float, high: float) -> str:
     return f"{faster(-high, -low)} by the spread of the steps"
 
 
-CONTENTION_RULES = (
+_CONTENTION_RULES = (
     Rule(
         "host-contention",
         "Loading takes the training's own cores",
@@ -320,7 +320,7 @@ def dataloader(session: Session, check: Check, segment: Segment) -> Finding:
     return check.finding(fires, _number(session, segment, many), evidence, samples=segment.steps)
 
 
-def too_many(session: Session, check: Check, segment: Segment) -> Finding:
+def _too_many(session: Session, check: Check, segment: Segment) -> Finding:
     many, word, cores = _loading(session, segment)
     load = finite(session.frames.load[session.rows(segment)])
     require("samples of CPU", len(load), check["least"])
@@ -405,7 +405,7 @@ def _loading(session: Session, segment: Segment) -> tuple[float, str, float]:
     return many, word, cores
 
 
-PROCESS_RULES = (
+_PROCESS_RULES = (
     Rule(
         "dataloader",
         "Workers do not fit the cores",
@@ -433,7 +433,7 @@ PROCESS_RULES = (
         "Fires when there are more workers than cores and the cores are full: the loop's thread then waits for its "
         "turn to feed the GPU. Abstains where the number of workers is not known.",
         "This project's, after a published run in which 0 or 1 workers gave a better used GPU than many.",
-        of_segment=too_many,
+        of_segment=_too_many,
     ),
     Rule(
         "saturated-core",
@@ -455,7 +455,7 @@ PROCESS_RULES = (
 
 # ---- Rules on memory that rises: of GPUs from one moment to the next, of the host's processes over the whole session.
 
-SETTLES = 0.2  # share of the time from the first step to the last: what is allocated before it is no creep
+_SETTLES = 0.2  # share of the time from the first step to the last: what is allocated before it is no creep
 FEWEST = 20  # readings that a line is fitted to
 ROLES = {"kernel": "The kernel", "workers": "The workers together (shared pages count in each)"}
 ADVICE = {
@@ -470,7 +470,7 @@ ADVICE = {
 }
 
 
-def memory_increase(session: Session, check: Check, segment: Segment) -> Finding:
+def _memory_increase(session: Session, check: Check, segment: Segment) -> Finding:
     session.require_gpu("memory")
     frames, rows = session.frames, session.rows(segment)
     width = max(1, round(check["window"]))
@@ -514,7 +514,7 @@ def creep(session: Session, check: Check) -> Finding:
     room = _room(session)
     evidence, rising, critical, samples = [], [], False, 0
     for role, name in ROLES.items():
-        rise = _rise(session.frames, role, start + SETTLES * (end - start), end)
+        rise = _rise(session.frames, role, start + _SETTLES * (end - start), end)
         if rise is None:
             continue
         samples = max(samples, rise.samples)
@@ -537,7 +537,7 @@ def creep(session: Session, check: Check) -> Finding:
 
 
 @dataclass(frozen=True)
-class Rise:
+class _Rise:
     """A straight line through resident memory."""
 
     slope: float  # B/s
@@ -546,7 +546,7 @@ class Rise:
     samples: int  # readings
 
 
-def _rise(frames: Frames, role: str, start: float, end: float) -> Rise | None:
+def _rise(frames: Frames, role: str, start: float, end: float) -> _Rise | None:
     values = frames.series(f"process/{role}/memory")
     rows = np.isfinite(values) & (frames.time > start) & (frames.time <= end) & frames.fresh("process")
     if rows.sum() < FEWEST:
@@ -556,7 +556,7 @@ def _rise(frames: Frames, role: str, start: float, end: float) -> Rise | None:
     residual = float(np.var(held - level - slope * (time - time[0])))
     whole = float(np.var(held))
     explained = 1 - residual / whole if whole > 0 else 0.0
-    return Rise(float(slope), explained, float(time[-1] - time[0]), len(held))
+    return _Rise(float(slope), explained, float(time[-1] - time[0]), len(held))
 
 
 def _room(session: Session) -> float:
@@ -575,7 +575,7 @@ def _room(session: Session) -> float:
     return min(found)
 
 
-MEMORY_RULES = (
+_MEMORY_RULES = (
     Rule(
         "gpu-memory-increase",
         "GPU memory rises",
@@ -587,7 +587,7 @@ MEMORY_RULES = (
         "a GPU.",
         "SageMaker Debugger's GPUMemoryIncrease (5 points, 10 samples). Changed: what the warm-up steps allocate is no "
         "increase.",
-        of_segment=memory_increase,
+        of_segment=_memory_increase,
         replayed=True,
     ),
     Rule(
@@ -609,4 +609,4 @@ MEMORY_RULES = (
 )
 
 
-RULES = (*CONTENTION_RULES, *PROCESS_RULES, *MEMORY_RULES)
+RULES = (*_CONTENTION_RULES, *_PROCESS_RULES, *_MEMORY_RULES)

@@ -138,7 +138,7 @@ def _counted(session: Session, check: Check, segment: Segment) -> Steps:
     return steps
 
 
-STEP_RULES = (
+_STEP_RULES = (
     Rule(
         "initialisation-time",
         "The first step came late",
@@ -184,7 +184,7 @@ STEP_RULES = (
 
 # ---- The rule on epochs that ended without delivering what an epoch delivers: their times must not be averaged.
 
-MOST_NAMED = 3  # numbers of epochs that are listed; of more the first and the last
+_MOST_NAMED = 3  # numbers of epochs that are listed; of more the first and the last
 ADVICE = (
     "Make the iterator anew for each epoch (iter(loader) in the loop), or call iterator.reset() at the end of each, as "
     "DALI's take with auto_reset=False; leave these epochs out of every average."
@@ -231,7 +231,7 @@ def _of_nothing(nothing: Sequence[EpochCount], own: Sequence[EpochCount]) -> Evi
 def _numbers(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"epoch {numbers[0]}"
-    if len(numbers) > MOST_NAMED:
+    if len(numbers) > _MOST_NAMED:
         return f"{len(numbers)} epochs ({numbers[0]} to {numbers[-1]})"
     return f"epochs {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
@@ -250,7 +250,7 @@ def _short(own: Sequence[EpochCount], share: float) -> Iterator[tuple[EpochCount
             before.append(epoch.passed)
 
 
-EPOCH_RULES = (
+_EPOCH_RULES = (
     Rule(
         "empty-epoch",
         "An epoch delivered nothing, or far too little",
@@ -266,4 +266,4 @@ EPOCH_RULES = (
 )
 
 
-RULES = (*STEP_RULES, *EPOCH_RULES)
+RULES = (*_STEP_RULES, *_EPOCH_RULES)

@@ -91,7 +91,7 @@ def periods(session: Session, check: Check) -> Finding:
     return check.finding(bool(evidence), advised, *evidence, samples=len(ranks), times=len(evidence) or 1)
 
 
-SLOW_RANK_RULES = (
+_SLOW_RANK_RULES = (
     Rule(
         "slow-rank",
         "One rank holds up the others",
@@ -125,7 +125,7 @@ SLOW_RANK_RULES = (
 
 # ---- Rules on what the ranks of a job bring: how evenly they share the work, and how much each adds.
 
-CHANCE = 1.25  # times the distance that two samples of one distribution have on average
+_CHANCE = 1.25  # times the distance that two samples of one distribution have on average
 
 
 def shares(session: Session, check: Check) -> Finding:
@@ -208,7 +208,7 @@ def _apart(series: Mapping[int, Floats], number: int, rows: npt.NDArray[np.bool_
     pooled = (own + others) / 2
     spread = 1 / seconds + 1 / (seconds * (len(series) - 1))
     chance = 0.5 * float(np.sqrt(2 / np.pi * pooled * (1 - pooled) * spread).sum())
-    return max(0.0, distance(tuple(own), tuple(others)) - CHANCE * chance)
+    return max(0.0, distance(tuple(own), tuple(others)) - _CHANCE * chance)
 
 
 def efficiency(session: Session, check: Check) -> Finding:
@@ -235,7 +235,7 @@ def efficiency(session: Session, check: Check) -> Finding:
     return check.finding(bool(low), advised, *evidence, samples=len(found), times=len(low) or 1)
 
 
-SHARE_RULES = (
+_SHARE_RULES = (
     Rule(
         "rank-shares",
         "The ranks share the work unevenly",
@@ -268,4 +268,4 @@ SHARE_RULES = (
 )
 
 
-RULES = (*SLOW_RANK_RULES, *SHARE_RULES)
+RULES = (*_SLOW_RANK_RULES, *_SHARE_RULES)

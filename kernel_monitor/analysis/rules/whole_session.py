@@ -13,7 +13,7 @@ from ..results import Evidence, Finding, Segment
 from ..segments import segments
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require
 
-SYSTEM = ("cpu", "iowait", "gpu", "gpu_memory", "memory", "received", "sent", "disk")
+_SYSTEM = ("cpu", "iowait", "gpu", "gpu_memory", "memory", "received", "sent", "disk")
 
 
 class Rank(NamedTuple):
@@ -84,7 +84,7 @@ def system(session: Session, check: Check) -> Finding:
         for found in segment.statistics:
             factor, unit = (1e6, "MB/s") if found.unit == "B/s" else (1.0, found.unit)
             p50, p95 = found.values.p50 / factor, found.values.p95 / factor
-            if found.metric in SYSTEM:
+            if found.metric in _SYSTEM:
                 spreads.append(f"{found.label} p50 {p50:,.1f}, p95 {p95:,.1f} {unit}")
         text = f"{segment.key}: " + ("; ".join(spreads) or "nothing was measured")
         evidence.append(Evidence(text, start=segment.start, end=segment.end))

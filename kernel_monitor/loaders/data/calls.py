@@ -228,7 +228,7 @@ def _replace(module: Any, name: str, *how: Any) -> Callable[..., Any] | None:
     return replaced
 
 
-def of_content(
+def _of_content(
     opener: Opener, args: tuple[Any, ...], named: dict[str, Any], content: bytes
 ) -> tuple[Opener, tuple[Any, ...]]:
     """The opener, no Pillow's, that makes of a file's content what this one makes of the file, and what to call it
@@ -290,7 +290,7 @@ original_open = Image.open
 # ---- What a data set opened: a file or its content, and what its code then made of it without a look at its pixels.
 
 
-class Header(NamedTuple):
+class _Header(NamedTuple):
     """The properties of an image that Pillow has opened and not decoded."""
 
     size: tuple[int, int]
@@ -326,7 +326,7 @@ class Opened:
         self._args = args
         self._named = named
         self._steps: tuple[Callable[[Any], Any], ...] = ()
-        self._header: Header | None = None
+        self._header: _Header | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what it was called with, which may be an open file."""
@@ -342,16 +342,16 @@ class Opened:
         made = self._copy()
         made.data = content
         if self._opener.kind != PIL:
-            made._opener, made._args = of_content(self._opener, self._args, self._named, content)
+            made._opener, made._args = _of_content(self._opener, self._args, self._named, content)
         return made
 
     @property
-    def header(self) -> Header:
+    def header(self) -> _Header:
         """The properties of the image in its file's header, read when first asked for."""
         if self._header is None:
             given: Any = self.path if self.data is None else io.BytesIO(self.data)
             with original_open(given) as image:
-                self._header = Header(image.size, image.mode, image.format, image.info, image.getexif())
+                self._header = _Header(image.size, image.mode, image.format, image.info, image.getexif())
         return self._header
 
     def then(self, step: Callable[[Any], Any], kind: str) -> Opened:
@@ -387,7 +387,7 @@ COPIES = (np.array, np.asarray, np.ascontiguousarray)
 _KNOWN: dict[str, types.ModuleType] = {}
 
 
-class LibraryView(types.ModuleType):
+class _LibraryView(types.ModuleType):
     """A module whose functions are others; all else is looked up where it is."""
 
     def __init__(self, module: types.ModuleType, functions: dict[str, Any]) -> None:
@@ -424,7 +424,7 @@ def replacement(function: Any) -> Any:
 
 def _numpy() -> types.ModuleType:
     if "numpy" not in _KNOWN:
-        _KNOWN["numpy"] = LibraryView(np, {function.__name__: asking(function) for function in COPIES})
+        _KNOWN["numpy"] = _LibraryView(np, {function.__name__: asking(function) for function in COPIES})
     return _KNOWN["numpy"]
 
 
@@ -435,7 +435,7 @@ def _opencv(cv2: Any) -> types.ModuleType:
         }
         for name in ("imread", "imdecode"):
             functions[name] = opening(Opener(getattr(cv2, name), ARRAY, _colours, _turns))
-        _KNOWN["cv2"] = LibraryView(cv2, functions)
+        _KNOWN["cv2"] = _LibraryView(cv2, functions)
     return _KNOWN["cv2"]
 
 

@@ -56,15 +56,15 @@ _PLAIN = (slice, type(...))
 _PACKAGE = __name__.rpartition(".")[0]
 
 
-class LazyTensor(torch.Tensor):
+class _LazyTensor(torch.Tensor):
     """The same for what torchvision's decoders give: whatever torch is to do with it is done with the real tensor."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return with_real(func, args, kwargs or {})
+        return _with_real(func, args, kwargs or {})
 
 
-class LazyArray:
+class _LazyArray:
     """The same for what OpenCV gives, and for an array of a lazy image.
 
     No `np.ndarray`, whose memory functions written in C would read; it says that it is one, and becomes one for all
@@ -110,14 +110,14 @@ class LazyArray:
         return np.array(decoded(self, "as an array"), dtype=dtype, copy=copy)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return with_real(func, args, kwargs)
+        return _with_real(func, args, kwargs)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **named: Any) -> Any:
-        return with_real(getattr(ufunc, method), args, named, name_of_function(ufunc))
+        return _with_real(getattr(ufunc, method), args, named, _name_of_function(ufunc))
 
 
 def _delegate(name: str) -> Callable[..., Any]:
-    return lambda self, *args: with_real(getattr(decoded(self, name), name), args, {}, name)
+    return lambda self, *args: _with_real(getattr(decoded(self, name), name), args, {}, name)
 
 
 for _name in (
@@ -129,31 +129,31 @@ for _name in (
         for operator in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "matmul")
     ),
 ):
-    setattr(LazyArray, f"__{_name}__", _delegate(f"__{_name}__"))
+    setattr(_LazyArray, f"__{_name}__", _delegate(f"__{_name}__"))
 
 
 def _reverse(array: Any) -> Any:
     return array[..., ::-1]
 
 
-def then(array: LazyArray, step: Callable[[Any], Any], *, reverses: bool = False) -> LazyArray:
+def then(array: _LazyArray, step: Callable[[Any], Any], *, reverses: bool = False) -> _LazyArray:
     """Return what a function makes of an array, which only moves or copies pixels; it may reverse the colours."""
     own = array.__dict__
     colours = own["_colours"]
     if reverses:
         colours = BGR if colours == RGB else RGB
-    return LazyArray(own["_call"], own["_opened"].then(step, ARRAY), colours)
+    return _LazyArray(own["_call"], own["_opened"].then(step, ARRAY), colours)
 
 
-def with_real(function: Any, args: Any, named: Any, what: str | None = None) -> Any:
+def _with_real(function: Any, args: Any, named: Any, what: str | None = None) -> Any:
     """Return what a function gives where real tensors and arrays stand in the place of lazy ones."""
-    what = name_of_function(function) if what is None else what
+    what = _name_of_function(function) if what is None else what
     return function(
         *(decoded(value, what) for value in args), **{name: decoded(value, what) for name, value in named.items()}
     )
 
 
-def name_of_function(function: Any) -> str:
+def _name_of_function(function: Any) -> str:
     """Return how people write it.
 
     `cv2.resize`, `numpy.mean`, `.float` of a tensor; its bare name where that is not known.
@@ -170,7 +170,7 @@ def decoded(value: Any, what: str | None = None) -> Any:
     """The real tensor or array in the place of a lazy one, in lists and tuples too; `what` was done with it."""
     if type(value) in (list, tuple):
         return type(value)(decoded(inner, what) for inner in value)
-    if type(value) not in (LazyTensor, LazyArray):
+    if type(value) not in (_LazyTensor, _LazyArray):
         return value
     own: dict[str, Any] = value.__dict__
     call: Call = own["_call"]
@@ -289,11 +289,11 @@ def _to_rgb(image: Any) -> Any:
 def answered(call: Call, original: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Return what a function of a library gives in a dry run that may have been given a lazy image."""
     image = args[0] if args else None
-    if type(image) in LAZY and call.reason is None:
+    if type(image) in _LAZY and call.reason is None:
         made_of = _made_of(call, original, image, args[1:], named)
         if made_of is not None:
             return made_of
-    return with_real(original, args, named)
+    return _with_real(original, args, named)
 
 
 def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple[Any, ...], named: Any) -> Any:
@@ -304,21 +304,21 @@ def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple
     name = original.__name__
     step = functools.partial(_first, original, others, named)
     if original in COPIES and not others and named.keys() <= _COPYING and named.get("dtype") in (None, np.uint8):
-        if type(image) is LazyArray:
+        if type(image) is _LazyArray:
             return then(image, step)
         if type(image) is LazyImage:
             check_colours(image, call)
             if call.reason is None:
-                return LazyArray(call, opened_of(image).then(_to_rgb, PIL).then(step, ARRAY), RGB)
-    elif type(image) is LazyArray and name == "fromarray" and not others and not named:
+                return _LazyArray(call, opened_of(image).then(_to_rgb, PIL).then(step, ARRAY), RGB)
+    elif type(image) is _LazyArray and name == "fromarray" and not others and not named:
         check_colours(image, call)
         if call.reason is None:
             return made(call, opened_of(image).then(step, PIL), RGB)
-    elif type(image) is LazyArray and name == "cvtColor":
+    elif type(image) is _LazyArray and name == "cvtColor":
         if (*others, *named.values()) == _EXCHANGE and named.keys() <= {"code"}:
             return then(image, step, reverses=True)
         call.fail(
-            NOT_RGB, f"{name_of_function(original)}(…, {', '.join(map(str, (*others, *named.values())))}) comes first"
+            NOT_RGB, f"{_name_of_function(original)}(…, {', '.join(map(str, (*others, *named.values())))}) comes first"
         )
     return None
 
@@ -341,16 +341,16 @@ def check_colours(image: Any, call: Call) -> None:
         call.fail(NOT_RGB, f"it stays {own['_opened'].header.mode}, as its file has it")
 
 
-LAZY = (LazyImage, LazyTensor, LazyArray)
+_LAZY = (LazyImage, _LazyTensor, _LazyArray)
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 def made(call: Call, opened: Opened, colours: str) -> Any:
     """A lazy image of this dry run."""
     if opened.kind == ARRAY:
-        return LazyArray(call, opened, colours)
+        return _LazyArray(call, opened, colours)
     is_tensor = opened.kind == TENSOR
-    image: Any = torch.Tensor._make_subclass(LazyTensor, _NOTHING) if is_tensor else object.__new__(LazyImage)
+    image: Any = torch.Tensor._make_subclass(_LazyTensor, _NOTHING) if is_tensor else object.__new__(LazyImage)
     object.__getattribute__(image, "__dict__").update(_call=call, _opened=opened, _colours=colours)
     return image
 
@@ -372,7 +372,7 @@ def opened_of(image: Any) -> Opened:
     return found
 
 
-def lazy_image(call: Call, opener: Opener, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def _lazy_image(call: Call, opener: Opener, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Return what an opener returns in a dry run; None where it was called in a way that cannot be followed.
 
     Raises:
@@ -415,7 +415,7 @@ def _content(file: Any) -> tuple[str | None, bytes | None]:
 
 def first_image(sample: Any) -> tuple[Any, list[Place]]:
     """An image in a sample that was not decoded, and its places."""
-    image = next((value for value in values(sample) if type(value) in LAZY), None)
+    image = next((value for value in values(sample) if type(value) in _LAZY), None)
     return image, [] if image is None else list(places(sample, image))
 
 
@@ -448,7 +448,7 @@ class DryCall(Call):
         self.opened_any, self.path = True, path
         if self.reason is None:
             try:
-                image = lazy_image(self, opener, args, named)
+                image = _lazy_image(self, opener, args, named)
             except OSError:
                 self.fail(UNOPENED)  # its own error comes from the opener itself
             else:
@@ -466,7 +466,7 @@ class DryCall(Call):
         if self.placed is not None and any(value is self.placed for value in given):
             self.fail(again)
             raise Deviation
-        images = [value for value in given if type(value) in LAZY]
+        images = [value for value in given if type(value) in _LAZY]
         if images and image_of(point, args, named) is None:
             self.fail(JOINT)
         if images and self.placed is not None:

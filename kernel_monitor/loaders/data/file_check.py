@@ -40,17 +40,17 @@ _ANIMATION = (b"acTL", b"fcTL", b"fdAT")
 _TEXT = 1000  # bytes of compressed texts; more (zlib: 1032 to 1) may inflate beyond the 1 MB that Pillow reads
 
 
-class NotForDali(Exception):
+class _NotForDali(Exception):
     """Why an image is not handed to DALI."""
 
 
 def _checked(height: int, width: int) -> tuple[int, int]:
     """Refuse an image without pixels, or with more than Pillow decodes without a word."""
     if height <= 0 or width <= 0:
-        raise NotForDali("the image has no pixels")
+        raise _NotForDali("the image has no pixels")
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and height * width > limit:
-        raise NotForDali("the image is larger than Pillow's limit for decompression bombs")
+        raise _NotForDali("the image is larger than Pillow's limit for decompression bombs")
     return height, width
 
 
@@ -65,9 +65,9 @@ def _jpeg(data: bytes) -> tuple[int, int]:
         if at + 4 > len(data):
             if data[at : at + 2] == b"\xff\xd9" and scanned:
                 break
-            raise NotForDali("the JPEG is cut off")
+            raise _NotForDali("the JPEG is cut off")
         if data[at] != 0xFF:
-            raise NotForDali("the JPEG header is damaged")
+            raise _NotForDali("the JPEG header is damaged")
         marker = data[at + 1]
         if marker == _EOI and scanned:
             break
@@ -79,30 +79,30 @@ def _jpeg(data: bytes) -> tuple[int, int]:
             continue
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         if end > len(data):
-            raise NotForDali("the JPEG is cut off")
+            raise _NotForDali("the JPEG is cut off")
         if marker in _OTHER_FRAMES:
-            raise NotForDali("a JPEG of an uncommon kind (lossless, hierarchical or arithmetic)")
+            raise _NotForDali("a JPEG of an uncommon kind (lossless, hierarchical or arithmetic)")
         if end < at + 4 or marker in (0x00, 0xD8, _EOI) or (scanned and marker not in _BETWEEN_SCANS | {_SOS}):
-            raise NotForDali("the JPEG header is damaged")
+            raise _NotForDali("the JPEG header is damaged")
         if marker in _SEQUENTIAL or marker == _PROGRESSIVE:
             if frame:
-                raise NotForDali("the JPEG header is damaged")
+                raise _NotForDali("the JPEG header is damaged")
             frame, sequential = data[at + 4 : end], marker != _PROGRESSIVE
             size = _frame(frame)
         elif marker == _DQT:
             tables |= _tables(data[at + 4 : end])
         elif marker == _SOS:
             if not frame:
-                raise NotForDali("the JPEG has no frame header")
+                raise _NotForDali("the JPEG has no frame header")
             if not tables.issuperset(frame[8::3]):
-                raise NotForDali("the JPEG lacks a quantisation table")
+                raise _NotForDali("the JPEG lacks a quantisation table")
             components = _scan(data[at + 4 : end], frame)
             if sequential and any(component in scanned for component in components):
-                raise NotForDali("the JPEG has a scan twice")
+                raise _NotForDali("the JPEG has a scan twice")
             scanned += components
             found = _AFTER_SCAN.search(data, end)
             if found is None:
-                raise NotForDali("the JPEG is cut off")
+                raise _NotForDali("the JPEG is cut off")
             end = found.start()
         at = end
     return size
@@ -114,7 +114,7 @@ def _tables(body: bytes) -> set[int]:
     while body:
         length = 129 if body[0] >> 4 else 65
         if len(body) < length:
-            raise NotForDali("the JPEG quantisation tables are damaged")
+            raise _NotForDali("the JPEG quantisation tables are damaged")
         found.add(body[0] & 15)
         body = body[length:]
     return found
@@ -123,12 +123,12 @@ def _tables(body: bytes) -> set[int]:
 def _frame(body: bytes) -> tuple[int, int]:
     """Read a frame header (B.2.2): precision, size, and each component's sampling factors."""
     if len(body) < 6 or len(body) != 6 + 3 * body[5]:
-        raise NotForDali("the JPEG frame header is damaged")
+        raise _NotForDali("the JPEG frame header is damaged")
     precision, height, width, components = struct.unpack_from(">BHHB", body)
     if precision != 8 or components not in (1, 3):
-        raise NotForDali(f"a JPEG with {components} components of {precision} bits")
+        raise _NotForDali(f"a JPEG with {components} components of {precision} bits")
     if any(not 1 <= factors >> 4 <= 4 or not 1 <= factors & 15 <= 4 for factors in body[7::3]):
-        raise NotForDali("the JPEG frame header is damaged")
+        raise _NotForDali("the JPEG frame header is damaged")
     return _checked(height, width)
 
 
@@ -136,7 +136,7 @@ def _scan(body: bytes, frame: bytes) -> list[int]:
     """Read a scan header (B.2.3): which of the frame's components it holds."""
     components = list(body[1:-3:2])
     if not 1 <= body[0] <= 4 or len(body) != 4 + 2 * body[0] or not set(components) <= set(frame[6::3]):
-        raise NotForDali("a JPEG scan header is damaged")
+        raise _NotForDali("a JPEG scan header is damaged")
     return components
 
 
@@ -151,61 +151,61 @@ def _png(data: bytes) -> tuple[int, int]:
         length = int.from_bytes(data[at : at + 4], "big")
         kind, end = data[at + 4 : at + 8], at + 12 + length
         if end > len(data):
-            raise NotForDali("the PNG is cut off")
+            raise _NotForDali("the PNG is cut off")
         if zlib.crc32(view[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
-            raise NotForDali("a checksum of the PNG is wrong")
+            raise _NotForDali("a checksum of the PNG is wrong")
         if (kind == b"IHDR") != (size is None):
-            raise NotForDali("the PNG header is damaged")
+            raise _NotForDali("the PNG header is damaged")
         if kind == b"IHDR":
             size, colours = _png_header(data[at + 8 : end - 4])
         elif kind in _ANIMATION:
-            raise NotForDali("an animated PNG")
+            raise _NotForDali("an animated PNG")
         elif kind == b"PLTE":
             if length % 3 or not 0 < length <= 768 or kinds & {b"PLTE", b"tRNS", b"IDAT"}:
-                raise NotForDali("the PNG palette is damaged")
+                raise _NotForDali("the PNG palette is damaged")
         elif kind == b"IDAT":
             if (colours == 3 and b"PLTE" not in kinds) or (b"IDAT" in kinds and before != b"IDAT"):
-                raise NotForDali("the PNG's chunks are out of order")
+                raise _NotForDali("the PNG's chunks are out of order")
         elif kind == b"zTXt" or (kind == b"iTXt" and data[data.find(0, at + 8, end) + 1]):
             text += length
         elif kind != b"IEND" and not kind[0] & 0x20:
-            raise NotForDali("a PNG with a critical chunk of a kind of its own")
+            raise _NotForDali("a PNG with a critical chunk of a kind of its own")
         kinds.add(kind)
         before, at = kind, end
     if size is None or b"IDAT" not in kinds or at != len(data):
-        raise NotForDali("the PNG has no pixels or has data after its end")
+        raise _NotForDali("the PNG has no pixels or has data after its end")
     if text > _TEXT:
-        raise NotForDali("a PNG with long compressed texts")
+        raise _NotForDali("a PNG with long compressed texts")
     return size
 
 
 def _png_header(body: bytes) -> tuple[tuple[int, int], int]:
     """Read the size and the colour type."""
     if len(body) != 13:
-        raise NotForDali("the PNG header is damaged")
+        raise _NotForDali("the PNG header is damaged")
     width, height, depth, colours, compression, filtering, interlace = struct.unpack(">II5B", body)
     if depth == 16:
-        raise NotForDali("a PNG of 16 bits")
+        raise _NotForDali("a PNG of 16 bits")
     if depth not in _DEPTHS.get(colours, ()) or compression or filtering:
-        raise NotForDali("the PNG header is damaged")
+        raise _NotForDali("the PNG header is damaged")
     if interlace:
-        raise NotForDali("an interlaced PNG")
+        raise _NotForDali("an interlaced PNG")
     return _checked(height, width), colours
 
 
 def _bmp(data: bytes) -> tuple[int, int]:
     """Read the headers, and check that the pixels are there."""
     if len(data) < 54:
-        raise NotForDali("the BMP is cut off")
+        raise _NotForDali("the BMP is cut off")
     offset, header, width, height, planes, bits, compression, colours = struct.unpack_from("<10xIIiiHHI12xI", data)
     if header != 40 or planes != 1 or compression or bits not in (8, 24):
-        raise NotForDali("a BMP of an uncommon kind")
+        raise _NotForDali("a BMP of an uncommon kind")
     table = 0 if bits == 24 else 4 * (colours or 256)
     if colours > 256 or offset != 54 + table:
-        raise NotForDali("the BMP header is damaged")
+        raise _NotForDali("the BMP header is damaged")
     size = _checked(height, width)
     if len(data) != offset + (width * bits + 31) // 32 * 4 * height:
-        raise NotForDali("the BMP is cut off or has data after its end")
+        raise _NotForDali("the BMP is cut off or has data after its end")
     return size
 
 
@@ -217,11 +217,11 @@ def _webp(data: bytes) -> tuple[int, int]:
     """
     kind, length = data[12:16], int.from_bytes(data[16:20], "little")
     if data[8:12] != b"WEBP":
-        raise NotForDali(UNKNOWN)
+        raise _NotForDali(UNKNOWN)
     if kind not in (b"VP8 ", b"VP8L"):
-        raise NotForDali("a WebP of the extended kind")
+        raise _NotForDali("a WebP of the extended kind")
     if int.from_bytes(data[4:8], "little") + 8 != len(data) or 20 + length + length % 2 != len(data):
-        raise NotForDali("the WebP is cut off or has data after its end")
+        raise _NotForDali("the WebP is cut off or has data after its end")
     return _webp_frame(kind, data[20 : min(20 + length, 30)])
 
 
@@ -229,24 +229,24 @@ def _webp_frame(kind: bytes, body: bytes) -> tuple[int, int]:
     """Read the size from a lossy (RFC 6386, 9.1) or lossless (RFC 9649, 3.4) frame header."""
     if kind == b"VP8 ":
         if len(body) < 10 or body[0] & 1 or body[3:6] != b"\x9d\x01\x2a":
-            raise NotForDali("the WebP header is damaged")
+            raise _NotForDali("the WebP header is damaged")
         width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", body, 6))
         return _checked(height, width)
     if len(body) < 5 or body[0] != 0x2F or body[4] >> 5:
-        raise NotForDali("the WebP header is damaged")
+        raise _NotForDali("the WebP header is damaged")
     bits = int.from_bytes(body[1:5], "little")
     return _checked((bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1)
 
 
-WALKS = {SOI: _jpeg, PNG: _png, b"BM": _bmp, b"RIFF": _webp}
-"""By a file's first bytes, what walks it whole and returns its (height, width), pixels, or raises `NotForDali`."""
+_WALKS = {SOI: _jpeg, PNG: _png, b"BM": _bmp, b"RIFF": _webp}
+"""By a file's first bytes, what walks it whole and returns its (height, width), pixels, or raises `_NotForDali`."""
 
 
 HEAD = 65536  # bytes of the first read
 LONGEST = 64 << 20  # bytes; files are read whole, by several threads at once
 PATIENCE = 0.003  # s; a batch whose files take longer to look at is on slow storage and is shared out to threads
-THREADS = 16
-FAR = 1000  # files; a data set's own numbers may be any, and a table is not made for them
+_THREADS = 16
+_FAR = 1000  # files; a data set's own numbers may be any, and a table is not made for them
 
 ORIENTATION = 0x0112  # tag of EXIF
 _IRREGULAR = "not a regular file"
@@ -264,10 +264,10 @@ class Facts(NamedTuple):
 def look_bytes(data: bytes) -> Facts:
     """Return the facts of an encoded image in memory; nothing is remembered."""
     try:
-        for magic, walk in WALKS.items():
+        for magic, walk in _WALKS.items():
             if data.startswith(magic):
                 return Facts(*walk(data), None, turned(data))
-    except NotForDali as refusal:
+    except _NotForDali as refusal:
         return Facts(0, 0, str(refusal))
     return Facts(0, 0, UNKNOWN)
 
@@ -291,7 +291,7 @@ def _look_file(path: str) -> Facts:
         if status.st_size > LONGEST:
             return Facts(0, 0, "a file of more than 64 MB")
         data = file.read(min(status.st_size, HEAD))
-        if status.st_size > HEAD and data.startswith(tuple(WALKS)):  # else these bytes are enough to refuse it
+        if status.st_size > HEAD and data.startswith(tuple(_WALKS)):  # else these bytes are enough to refuse it
             data += file.read(status.st_size - HEAD)
         return look_bytes(data)
 
@@ -356,7 +356,7 @@ class FileTable:
             for number, path in files:
                 self._place(number, path)  # it grows now, not under the threads' feet
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(THREADS, "kernel-monitor-files")
+                self._pool = ThreadPoolExecutor(_THREADS, "kernel-monitor-files")
             rest = files[len(found) :]
             looked: Iterable[Facts]
             try:
@@ -374,7 +374,7 @@ class FileTable:
 
     def _place(self, number: int, path: str) -> int:
         """Return where a file is kept. Without a number (-1), or with one far beyond the others, it shares a place."""
-        if 0 <= number <= 2 * len(self._seen) + FAR:
+        if 0 <= number <= 2 * len(self._seen) + _FAR:
             self._grow(number + 1)
             return number
         self._grow(1)

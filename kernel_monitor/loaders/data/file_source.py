@@ -27,8 +27,8 @@ from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, 
 from .own_dataset import PATIENCE_S, OwnDataset, Reading, spread, unexamined
 from .sent_files import SentRow
 
-ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
-ASKED_OWN = 32  # where a dry run tells: as many as a calibration takes
+_ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
+_ASKED_OWN = 32  # where a dry run tells: as many as a calibration takes
 
 log = logging.getLogger(__name__)
 
@@ -260,11 +260,11 @@ class FileSource:
         trial = copy.copy(self)
         trial.dataset, trial._offsets = snapshot(self.dataset), {}
         trial._owns = [own.over(part) for own, part in zip(self._owns, _unknown_parts(trial.dataset), strict=True)]
-        keys = range(min(ASKED_OWN if self._owns else ASKED, len(self))) if self._keys is None else self._keys
+        keys = range(min(_ASKED_OWN if self._owns else _ASKED, len(self))) if self._keys is None else self._keys
         until = time.monotonic() + PATIENCE_S
         with _unraised():  # plain torch would not call it now; the loop meets an error when it gets there
             for number, key in enumerate(keys):
-                if number < ASKED or time.monotonic() < until:
+                if number < _ASKED or time.monotonic() < until:
                     located = trial.read(trial.locate(key))
                     self._first.append(located._replace(part=self.part(key)))
         self.encoded = any(located.data is not None for located in self._first)
@@ -429,7 +429,7 @@ def _keys_of_parts(view: Any, keys: Sequence[Any] | None) -> dict[int, list[Any]
     """Return what each data set at the bottom is asked for, by its id, where a Subset or the sampler says so."""
     getitem = getattr(type(view), "__getitem__", None)
     if getitem is Subset.__getitem__:
-        places = spread(range(len(view.indices)), ASKED_OWN) if keys is None else keys
+        places = spread(range(len(view.indices)), _ASKED_OWN) if keys is None else keys
         return _keys_of_parts(view.dataset, [view.indices[place] for place in places])
     if getitem is not ConcatDataset.__getitem__:
         return {} if keys is None else {id(view): list(keys)}

@@ -27,7 +27,7 @@ MOST = 2 << 30  # bytes of a data set that a fingerprint is taken of
 BLOCK = 1 << 20  # bytes; a larger piece is known by its length, its start and its end
 LARGE = 64 << 20  # bytes of an array; of a larger one SAMPLES pieces of SAMPLE bytes are read
 SAMPLES, SAMPLE = 256, 4096
-LARGE_LIST = 256 << 20  # bytes
+_LARGE_LIST = 256 << 20  # bytes
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ def _list(value: Any) -> Any:
     hashed, read = hashlib.blake2b(digest_size=16), 0
     for start in range(0, len(value), LONG):
         part = value[start : start + LONG]
-        if read < LARGE_LIST:
+        if read < _LARGE_LIST:
             try:
                 data = marshal.dumps(part, 2)  # version 2 writes values only, not which of them are the same object
             except ValueError:

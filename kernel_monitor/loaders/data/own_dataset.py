@@ -47,16 +47,16 @@ from .view import View
 from .watch import AttributeWatch, keeps_images
 
 SEED = 0x5EED
-PROVEN = 16  # samples that are computed both ways, spread over the data set
+_PROVEN = 16  # samples that are computed both ways, spread over the data set
 PATIENCE_S = 2.0  # after which fewer samples are enough, but never fewer than AGAIN
 AGAIN = 2  # samples, where the data set looks as it did when it was proven
-FORMS = 32  # structures of samples that are proven
-NO_COPY = "cannot be tried on a copy of it, because of its __del__ or __slots__"
+_FORMS = 32  # structures of samples that are proven
+_NO_COPY = "cannot be tried on a copy of it, because of its __del__ or __slots__"
 NOT_THE_SAME = "is not the same twice"
-DIFFERS = "gives another sample when its image is opened and transformed for it"
+_DIFFERS = "gives another sample when its image is opened and transformed for it"
 # A function of the user's may be the transform.
-OPAQUE = (PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)
-FINAL = (KEEPS, NOT_THE_SAME, DIFFERS)  # one such sample is enough
+_OPAQUE = (PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)
+_FINAL = (KEEPS, NOT_THE_SAME, _DIFFERS)  # one such sample is enough
 LEAST_READ = 64  # samples, before it is judged how many could not be read
 DEVIATING = 0.1  # share of the samples above which a data set is not read by dry runs
 
@@ -80,7 +80,7 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Learnt:
+class _Learnt:
     """The facts learnt about a data set; can be sent to workers.
 
     Attributes:
@@ -111,7 +111,7 @@ class OwnDataset:
     def __init__(self, dataset: Any, *, functions: bool = False, apart: bool = False) -> None:
         calls.install()
         self.dataset = dataset
-        self.learnt: Learnt | None = None
+        self.learnt: _Learnt | None = None
         self.refusal: str | None = "was not called yet"
         self.path: str | None = None
         self._functions = functions
@@ -208,7 +208,7 @@ class OwnDataset:
 
     def _extended(self, key: Any, found: Reading) -> Reading | str:
         """A sample of a structure that was not seen before, if it is the same both ways."""
-        if len(self._forms) >= FORMS:
+        if len(self._forms) >= _FORMS:
             return "gives samples of ever new structures"
         reason = self._compared(key, None)
         return reason or found  # not read again: what it draws would no longer be the plan's
@@ -273,10 +273,10 @@ class OwnDataset:
                 return
             self._try(AGAIN, keys, functions=earlier._functions)
         if self.learnt is None:
-            self._try(PROVEN, keys, functions=False)
-        if plainly(self.refusal) in OPAQUE:
+            self._try(_PROVEN, keys, functions=False)
+        if plainly(self.refusal) in _OPAQUE:
             first = self.refusal
-            self._try(PROVEN, keys, functions=True)
+            self._try(_PROVEN, keys, functions=True)
             self.refusal = first if self.learnt is None else None
         self._functions = self.learnt is not None and self.learnt.functions
         self.look(apart=self._apart)
@@ -284,7 +284,7 @@ class OwnDataset:
     def _try(self, samples: int, keys: Sequence[Any] | None, *, functions: bool) -> None:
         copy = copied(self.dataset)
         if copy is self.dataset:
-            self.refusal = NO_COPY
+            self.refusal = _NO_COPY
             return
         trial = OwnDataset(copy, functions=functions)
         if trial._view.failure is not None:
@@ -318,7 +318,7 @@ class OwnDataset:
             except Exception as error:  # the loop meets it again, if it gets there
                 log.debug("a sample cannot be examined", exc_info=True)
                 reason = f"raises {type(error).__name__} where it is asked for {shown_key(key)}"
-            if watch.reason is not None or reason in FINAL:
+            if watch.reason is not None or reason in _FINAL:
                 return watch.reason or reason
             if reason is not None:
                 reasons[reason] += 1
@@ -349,7 +349,7 @@ class OwnDataset:
             place = next((k for k, point in enumerate(self._view.points) if point is reading.point), None)
             if place is None and reading.point is not None:
                 return NEW_TRANSFORM
-            self.learnt = Learnt(reading.opened.kind, place, self._functions)
+            self.learnt = _Learnt(reading.opened.kind, place, self._functions)
         if reading.opened.kind != self.learnt.kind:
             return "opens some images by another function"
         if injected is None:
@@ -360,7 +360,7 @@ class OwnDataset:
         ours = reading.filled(injected.run(as_opened(reading.opened), 0))
         if not equal(ours, theirs):
             again = self._seeded(seed, injected, key)
-            return DIFFERS if equal(again, theirs) else NOT_THE_SAME
+            return _DIFFERS if equal(again, theirs) else NOT_THE_SAME
         self._forms.add(seen)
         return None
 

@@ -28,7 +28,7 @@ from . import calls
 from .calls import REPLACED, TransformPoint
 
 LONGEST = 100  # elements: longer containers hold samples, no transforms
-DEEPEST = 6  # objects inside each other
+_DEEPEST = 6  # objects inside each other
 _INSTALLED = ("site-packages", "dist-packages")
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class View:
         self._read: list[tuple[Callable[[], Any], Any]] = []  # how to look up what was replaced, and what was there
         try:
             self._home = type(dataset).__module__.partition(".")[0]
-            self.dataset = self._replaced(dataset, DEEPEST)
+            self.dataset = self._replaced(dataset, _DEEPEST)
         except Exception as error:  # whatever the classes of what it holds raise
             log.info("%s cannot be examined", type(dataset).__name__, exc_info=True)
             self.failure = cause(error)
@@ -98,7 +98,7 @@ class View:
             made = REPLACED[value]
         elif kind is types.BuiltinFunctionType:
             made = calls.replacement(value)
-        elif is_transform(value) or (self._functions and depth < DEEPEST and self._callable(value)):
+        elif _is_transform(value) or (self._functions and depth < _DEEPEST and self._callable(value)):
             made = TransformPoint(value)
             self.points.append(made)
         elif kind is types.FunctionType:
@@ -159,7 +159,7 @@ class View:
         if not others and all(a is b for a, b in zip(cells, function.__closure__ or (), strict=True)):
             return function
         made = types.FunctionType(
-            function.__code__, Overlay(outer, others), function.__name__, function.__defaults__, tuple(cells) or None
+            function.__code__, _Overlay(outer, others), function.__name__, function.__defaults__, tuple(cells) or None
         )
         made.__kwdefaults__ = function.__kwdefaults__
         return made
@@ -219,7 +219,7 @@ class View:
             return member if made is member.__func__ else kind(made)
         if issubclass(kind, property) and type(member.fget) is types.FunctionType:
             return property(_of_property(self._function(member.fget, depth)), member.fset, member.fdel)
-        if is_transform(member) or kind in (dict, OrderedDict, list, tuple):
+        if _is_transform(member) or kind in (dict, OrderedDict, list, tuple):
             return self._replaced(member, depth - 1)
         return member
 
@@ -249,7 +249,7 @@ class View:
         self._read.append((look, was))
 
 
-def is_transform(value: Any) -> bool:
+def _is_transform(value: Any) -> bool:
     """Return whether a value is a transform, for all that is known without calling it."""
     kind = type(value)
     if issubclass(kind, type) or not callable(value):
@@ -263,7 +263,7 @@ def is_transform(value: Any) -> bool:
     )
 
 
-class Overlay(dict[str, Any]):
+class _Overlay(dict[str, Any]):
     """A function's globals with some names changed; all others are looked up where they are."""
 
     def __init__(self, outer: dict[str, Any], changed: dict[str, Any]) -> None:
@@ -300,7 +300,7 @@ def _of_property(getter: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def look(instance: Any) -> Any:
         value = getter(instance)
-        return TransformPoint(value) if is_transform(value) else value
+        return TransformPoint(value) if _is_transform(value) else value
 
     return look
 

@@ -28,10 +28,10 @@ from .synthetic import NAME as SYNTHETIC
 from .torch_engine import CAN_OFFER, NAME, InlineEngine, WorkersEngine
 from .worker_start import why_not_sent
 
-DALI_BATCH = 64  # samples, if the wrapped loader has no batch size; the pipeline grows
+_DALI_BATCH = 64  # samples, if the wrapped loader has no batch size; the pipeline grows
 
 
-UNSEEDED = "What the data set draws is not seeded (seeded=False), so that DALI could not give the same samples."
+_UNSEEDED = "What the data set draws is not seeded (seeded=False), so that DALI could not give the same samples."
 
 
 class Backend(NamedTuple):
@@ -77,7 +77,7 @@ def _dali(name: str, setting: Setting) -> Engine:
     in_workers = device is None and rest_in_workers(setting)
     engine = DaliEngine(
         (Packing if in_workers else Batches)(name, keyed, wrapped, work, device),
-        batch_size=wrapped.batch_size or DALI_BATCH,
+        batch_size=wrapped.batch_size or _DALI_BATCH,
         threads=setting.threads,
         depth=setting.prefetch or DALI_DEPTH,
     )
@@ -94,7 +94,7 @@ def _no_dali(setting: Setting) -> str | None:
     if not found:
         return "DALI is not installed; pip install 'kernel-monitor[dali]'."
     if not setting.keyed.source.seeded:
-        return UNSEEDED
+        return _UNSEEDED
     if setting.own is not None:  # it opens and transforms the files by itself
         return None
     return setting.keyed.source.obstacle or setting.refusal

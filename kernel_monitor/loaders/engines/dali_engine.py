@@ -22,10 +22,10 @@ from .engine import Delivery, EngineFailed, Pull
 
 DEPTH = 4  # batches in flight, by default
 FAILURES = 3  # errors of DALI in a row that no bad file explains, before the engine gives up
-WARM_UP_SEARCH = 64  # files looked at to find some to warm up with
+_WARM_UP_SEARCH = 64  # files looked at to find some to warm up with
 WARM_UP = 2  # files to warm up with: two sizes show whether a pipeline of the user's own makes them one
-WARM_UPS = 3  # attempts, with other files each
-ENDS = "Python ends"
+_WARM_UPS = 3  # attempts, with other files each
+_ENDS = "Python ends"
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class DaliEngine:
         worker_start.note_dali()
         with process_end.using() as may:
             if not may:
-                raise EngineFailed(ENDS)
+                raise EngineFailed(_ENDS)
             self._pipeline = self._build()
         self.broken = False
 
@@ -153,8 +153,8 @@ class DaliEngine:
         raise unavailable from failure
 
     def _first_files(self) -> list[tuple[int, Located]]:
-        good = (one for one in enumerate(self._source.first(WARM_UP_SEARCH)) if self._trial([one]).good)
-        return list(islice(good, WARM_UP * WARM_UPS))
+        good = (one for one in enumerate(self._source.first(_WARM_UP_SEARCH)) if self._trial([one]).good)
+        return list(islice(good, WARM_UP * _WARM_UPS))
 
     def _trial(self, some: list[tuple[int, Located]]) -> Issued:
         indices = [index for index, _ in some]
@@ -180,7 +180,7 @@ class DaliEngine:
         """Build the pipeline anew, issue again what was under way, compute the oldest batch without DALI."""
         error, self._error = self._error, None
         if process_end.ending():
-            raise EngineFailed(ENDS) from error
+            raise EngineFailed(_ENDS) from error
         reason = f"DALI failed: {'' if error is None else explained(error)}"
         self._failures += 1
         if self._failures > FAILURES:

@@ -84,7 +84,7 @@ class Translated:
         return arrays(self._program, rows.keys, rows.heights, rows.widths)
 
 
-def preload() -> None:
+def _preload() -> None:
     """Map DALI's libraries (600 MB) without the GIL, which an import would hold while the training loop waits.
 
     What cannot be mapped here is left to the import, which reports the error.
@@ -104,7 +104,7 @@ def pipeline(*, batch_size: int, threads: int, device: int | None) -> Any:
 
     `batch_size` is the most that a run is fed, `device` a CUDA device's number, None for the CPU.
     """
-    preload()
+    _preload()
     from nvidia.dali.pipeline import Pipeline
 
     process_end.notice()  # again: DALI's own function was registered by this import

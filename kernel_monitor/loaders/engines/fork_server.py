@@ -32,11 +32,11 @@ from typing import Any, ClassVar
 from ...errors import MonitorError
 from ...os_process import FORK_SERVER
 
-MOST_FDS = 64  # descriptors that one worker is given; a DataLoader's need about ten
+_MOST_FDS = 64  # descriptors that one worker is given; a DataLoader's need about ten
 PATIENCE_S = 30.0  # in which the server has forked a worker; else the loop goes on without
 POLL_S = 1.0  # after which the server looks whether its parent has gone, where the kernel does not tell it
 
-_server: ForkServer | None = None
+_server: _ForkServer | None = None
 _lock = threading.Lock()
 _received_fds: list[int] = []  # in a worker: those that came with its process object
 _inherited: dict[int, Any] = {}  # in the server and its workers: what cannot be pickled, by its number
@@ -50,7 +50,7 @@ class NoWorkers(MonitorError):
         return cls("the process from which workers are forked has ended")
 
 
-class ForkServer:
+class _ForkServer:
     """This process's half: makes the server and asks it for workers.
 
     Args:
@@ -135,7 +135,7 @@ class ForkServer:
             os.waitpid(self.pid, 0)
 
 
-def server() -> ForkServer | None:
+def server() -> _ForkServer | None:
     """The server of this process; None where none was made, or where it has ended."""
     found = _server
     return found if found is not None and found.runs else None
@@ -146,7 +146,7 @@ def start(inherited: Iterable[Any]) -> None:
     global _server  # noqa: PLW0603 - one for each process
     with _lock:
         if _server is None or not _server.runs:
-            _server = ForkServer(inherited)
+            _server = _ForkServer(inherited)
             atexit.register(_server.close)
 
 
@@ -261,7 +261,7 @@ def _accept(requests: socket.socket, parent: int, handlers: dict[int, Any]) -> N
             _reap(statuses)
         if requests.fileno() not in ready:
             continue
-        message, fds, _, _ = socket.recv_fds(requests, 1, MOST_FDS)
+        message, fds, _, _ = socket.recv_fds(requests, 1, _MOST_FDS)
         if not message:
             return
         data, status, tracker, *rest = fds

@@ -26,8 +26,8 @@ from .fork_server import NoWorkers, WorkerContext
 NAME = "torchvision"
 PREFETCH = 2  # batches per worker, torch's own default
 CAN_OFFER = hasattr(_MultiProcessingDataLoaderIter, "_try_put_index")  # see `WorkersEngine.offer`
-MOST_SEED = (1 << 63) - 1
-DYING = 1.0  # s in which a worker whose connection broke is seen to have ended
+_MOST_SEED = (1 << 63) - 1
+_DYING = 1.0  # s in which a worker whose connection broke is seen to have ended
 
 _starts = itertools.count(1)  # of workers in the middle of an epoch, in this process
 
@@ -268,7 +268,7 @@ class WorkersEngine:
             return self.generator or torch.Generator()
         # What the workers draw depends on it. Further ones in the same epoch must not draw the same again.
         generator, self.generator = self.generator, None
-        return generator or torch.Generator().manual_seed((torch.initial_seed() + next(_starts)) & MOST_SEED)
+        return generator or torch.Generator().manual_seed((torch.initial_seed() + next(_starts)) & _MOST_SEED)
 
     def _alive(self) -> bool:
         """Return whether all workers live: a notebook's interrupt reaches them too, and ends them."""
@@ -292,12 +292,12 @@ class WorkersEngine:
         except (ConnectionError, EOFError, FileNotFoundError) as error:
             # A worker was killed while it handed over its memory: torch reports it only if it is dead already.
             workers = {worker.sentinel: worker for worker in self._processes}
-            dead = [workers[ended] for ended in wait(list(workers), timeout=DYING)]
+            dead = [workers[ended] for ended in wait(list(workers), timeout=_DYING)]
             if not dead:
                 mark_plain(error)
                 raise
             for worker in dead:
-                worker.join(DYING)  # else torch's own handler finds it later, and raises a second time
+                worker.join(_DYING)  # else torch's own handler finds it later, and raises a second time
             pids = ", ".join(str(worker.pid) for worker in dead)
             ended_early = RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
             mark_plain(ended_early)

@@ -38,27 +38,27 @@ from . import fork_server
 
 # ---- Finds out what cannot be pickled, without the time and memory that a million samples take.
 
-TRIED = 100  # elements of a list that are pickled to see whether all can be
+_TRIED = 100  # elements of a list that are pickled to see whether all can be
 
 
-class Shortened:
+class _Shortened:
     """For picklers: of long lists the beginning is pickled, of tensors and arrays nothing."""
 
     def persistent_id(self, value: Any) -> Any:
-        if type(value) is list and len(value) > TRIED:
-            return pickled(type(self), value[:TRIED])
+        if type(value) is list and len(value) > _TRIED:
+            return pickled(type(self), value[:_TRIED])
         # ForkingPickler would move a tensor's memory to where other processes have it, too.
         numbers = isinstance(value, torch.Tensor) or (type(value) is np.ndarray and not value.dtype.hasobject)
         return "numbers" if numbers else None
 
 
-class Trial(Shortened, ForkingPickler):
+class Trial(_Shortened, ForkingPickler):
     """Raises for what multiprocessing cannot send, or should not."""
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, torch.Generator):
             raise pickle.PicklingError("torch sends its state in shared memory that is gone before it arrives")
-        if is_mapped(value):
+        if _is_mapped(value):
             raise pickle.PicklingError("NumPy would send the whole file")
         return super().persistent_id(value)
 
@@ -70,7 +70,7 @@ def pickled(pickler: Any, value: Any) -> bytes:
     return sink.getvalue()
 
 
-def is_mapped(value: Any) -> bool:
+def _is_mapped(value: Any) -> bool:
     """Return whether a value is a whole file that NumPy maps into memory, which another process can map as well."""
     # Of a part of it NumPy does not say where in the file it begins. What is written in mode "c" is in no file.
     if type(value) is not np.memmap or value.filename is None or value.mode not in ("r", "r+", "w+"):
@@ -91,7 +91,7 @@ _here: tuple[str, dict[int, int], list[Any]] = ("", {}, [])
 """In a worker: the key of what it was sent, and the numbers of its classes and functions by their ids, and these."""
 
 
-class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+class _ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """Pickles classes and functions that a new process could not import by value, all else as multiprocessing does.
 
     Args:
@@ -119,7 +119,7 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
         for generator, module, name in _OF_PROCESS:
             if value is generator:
                 return getattr, (module, name)
-        if not self._remote and is_mapped(value):
+        if not self._remote and _is_mapped(value):
             order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
             mode = "r+" if value.mode == "w+" else value.mode  # w+ would make the file anew
             return np.memmap, (value.filename, value.dtype, mode, value.offset, value.shape, order)
@@ -147,7 +147,7 @@ class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
         return module.__name__ != "__main__" and getattr(module, "__spec__", None) is not None
 
 
-class ValueTrial(Shortened, ValuePickler):
+class ValueTrial(_Shortened, _ValuePickler):
     """Raises for what cannot be sent by value."""
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -165,7 +165,7 @@ class ValueTrial(Shortened, ValuePickler):
         return super().persistent_id(value)
 
 
-class _Finder(Shortened, ValuePickler):
+class _Finder(_Shortened, _ValuePickler):
     """Collects what cannot be pickled, instead of raising for it."""
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -173,8 +173,8 @@ class _Finder(Shortened, ValuePickler):
         self.found: dict[int, Any] = {}
 
     def persistent_id(self, value: Any) -> Any:
-        if type(value) in (list, dict) and len(value) > TRIED:
-            first = itertools.islice(value.values() if type(value) is dict else value, TRIED)
+        if type(value) in (list, dict) and len(value) > _TRIED:
+            first = itertools.islice(value.values() if type(value) is dict else value, _TRIED)
             self.found |= {id(inner): inner for inner in unpicklable(list(first))}
             return "the beginning"
         return super().persistent_id(value)
@@ -201,7 +201,7 @@ def unpicklable(values: Any) -> list[Any]:
     return list(finder.found.values())
 
 
-class _RemoteTrial(Shortened, ValuePickler):
+class _RemoteTrial(_Shortened, _ValuePickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, remote=True)
 
@@ -213,7 +213,7 @@ def for_other_machines(value: Any) -> bytes:
         Exception: the user's objects cannot be pickled.
     """
     file = io.BytesIO()
-    ValuePickler(file, remote=True).dump(value)
+    _ValuePickler(file, remote=True).dump(value)
     return file.getvalue()
 
 
@@ -234,7 +234,7 @@ class WorkerPayload:
         self._key = f"{os.getpid()}-{next(_numbers)}"
         self._known: dict[int, int] = {}  # numbers of classes and functions, by id
         self.objects: list[Any] = []  # by number
-        self._pickler: ValuePickler | None = None
+        self._pickler: _ValuePickler | None = None
         _sent[self._key] = self
 
     def __reduce__(self) -> Any:
@@ -242,7 +242,7 @@ class WorkerPayload:
         file = io.BytesIO()
         # Kept, because it holds what was made to be sent, such as the tensor with a generator's state, whose shared
         # memory would be gone before the worker has it.
-        self._pickler = pickler = ValuePickler(file, self._number)
+        self._pickler = pickler = _ValuePickler(file, self._number)
         pickler.dump((self._parts, pickler.by_value))  # the second is complete once the first is written
         data = file.getvalue()
         file.seek(0)
@@ -267,22 +267,22 @@ class Part:
         return operator.getitem, (self._sent, self._number)
 
 
-class Returning:
+class _Returning:
     """A collate function in a worker whose result comes back with the classes that it was sent for."""
 
     def __init__(self, collate: Callable[[Fetched], Fetched]) -> None:
         self._collate = collate
 
-    def __call__(self, fetched: Fetched) -> Returned:
+    def __call__(self, fetched: Fetched) -> _Returned:
         computed = self._collate(fetched)
         try:
-            return Returned(computed)
+            return _Returned(computed)
         except Exception:  # noqa: BLE001 - raised in the user's loop; torch's queue would print it, and the loop wait
             failure = ExceptionWrapper(where="while a worker's batch was sent back")
-            return Returned(computed._replace(content=None, failure=failure))
+            return _Returned(computed._replace(content=None, failure=failure))
 
 
-class Returned:
+class _Returned:
     """A worker's result; unpickled, it is the result itself."""
 
     def __init__(self, fetched: Fetched) -> None:
@@ -302,7 +302,7 @@ class _ReturnPickler(ForkingPickler):
 
 def parts(keyed: Any, collate: Callable[[Fetched], Fetched], init: Callable[[int], None]) -> tuple[Any, Any, Any]:
     """The three things that a DataLoader sends to its workers, in a form in which they can be sent by value."""
-    sent = WorkerPayload(keyed, Returning(collate), init)
+    sent = WorkerPayload(keyed, _Returning(collate), init)
     return Part(sent, 0), Part(sent, 1), Part(sent, 2)
 
 

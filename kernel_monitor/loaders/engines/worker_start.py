@@ -42,7 +42,7 @@ def before_dali() -> None:
         return
     from .worker_pickle import unpicklable
 
-    sent = [what_is_sent(keyed, wrapped) for keyed, wrapped in _living()]
+    sent = [_what_is_sent(keyed, wrapped) for keyed, wrapped in _living()]
     try:
         with forking:
             fork_server.start(unpicklable(sent))
@@ -87,25 +87,25 @@ def _living() -> list[tuple[KeyedDataset, DataLoader[Any]]]:
     return [(keyed, wrapped) for keyed, wrapped in found if wrapped is not None]
 
 
-def what_is_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> tuple[Any, ...]:
+def _what_is_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> tuple[Any, ...]:
     """Return what a worker of a loader is given."""
     return keyed, wrapped.collate_fn, wrapped.worker_init_fn
 
 
-class Way(NamedTuple):
+class _Way(NamedTuple):
     """How a data set is sent to workers that are forked from the server."""
 
     obstacle: str | None  # why it cannot be; None if it can
     by_value: bool = False  # whether it has to be, see `by_value`; else as multiprocessing sends it
 
 
-def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
+def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> _Way:
     """Return how workers get the data set as it is now. Of its long lists only the beginning is pickled."""
-    sent = what_is_sent(keyed, wrapped)
+    sent = _what_is_sent(keyed, wrapped)
     if _goes_plainly(sent):
-        return Way(None)
+        return _Way(None)
     if importlib.util.find_spec("cloudpickle") is None:  # of the extra `torch`
-        return Way(
+        return _Way(
             f"{NO_WORKERS}, as cloudpickle is missing, which sends the data set to them; pip install cloudpickle"
         )
     from .worker_pickle import ValueTrial
@@ -115,13 +115,13 @@ def way(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> Way:
         trial.dump(sent)
     except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return Way(f"{NO_WORKERS}, as the data set cannot be sent to them: {cause}")
+        return _Way(f"{NO_WORKERS}, as the data set cannot be sent to them: {cause}")
     if trial.copied > MOST_COPIED:
-        return Way(
+        return _Way(
             f"{NO_WORKERS}, as each would get a copy of {trial.copied / 1e9:.1f} GB of NumPy arrays; a torch.Tensor or "
             "a np.memmap is shared with them"
         )
-    return Way(None, by_value=True)
+    return _Way(None, by_value=True)
 
 
 def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:

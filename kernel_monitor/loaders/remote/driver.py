@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from .pool import Pool
 
 LOOKS = 1.0  # s between two looks at the nodes
-TELLS = 1.0  # s between two reports on the nodes
-REACHED_WITHIN = 10.0  # s for the first answer of the cluster's head
+_TELLS = 1.0  # s between two reports on the nodes
+_REACHED_WITHIN = 10.0  # s for the first answer of the cluster's head
 ENDS_WITHIN = 5.0  # s for taking leave of the cluster
 
 
@@ -154,7 +154,7 @@ def _reach(address: str) -> None:
     if not host:  # `auto`
         return
     try:
-        socket.create_connection((host, int(port)), timeout=REACHED_WITHIN).close()
+        socket.create_connection((host, int(port)), timeout=_REACHED_WITHIN).close()
     except OSError as error:
         raise ConnectionError(f"nothing answers there ({error.strerror or error}).") from error
 

@@ -29,9 +29,9 @@ from .packing import unpack
 ENDS_WITHIN = 10.0  # s, for the process after its pipe was closed; then it is killed
 STARTS_WITHIN = 300.0  # s, until the first worker answers: on a slow disk torch alone takes a minute to import
 
-LOG_PREFIX = re.compile(r"^\[[^\]]*\] \S+: ")  # of Ray's own lines: time, process, file
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-LOG_BYTES = 1 << 16  # that are searched for the last words
+_LOG_PREFIX = re.compile(r"^\[[^\]]*\] \S+: ")  # of Ray's own lines: time, process, file
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_LOG_BYTES = 1 << 16  # that are searched for the last words
 
 
 class Answer(NamedTuple):
@@ -224,13 +224,13 @@ class DriverProcess:
         """The last line that it printed."""
         try:
             size = os.fstat(self._log.fileno()).st_size
-            text = os.pread(self._log.fileno(), LOG_BYTES, max(0, size - LOG_BYTES)).decode(errors="replace")
+            text = os.pread(self._log.fileno(), _LOG_BYTES, max(0, size - _LOG_BYTES)).decode(errors="replace")
         except (OSError, ValueError):
             return "closed"
         # Indented lines are of other processes' logs, which Ray quotes.
-        lines = [line for line in COLOURS.sub("", text).splitlines() if line.strip() and not line.startswith(" ")]
+        lines = [line for line in _COLOURS.sub("", text).splitlines() if line.strip() and not line.startswith(" ")]
         if lines:
-            return LOG_PREFIX.sub("", lines[-1].strip())
+            return _LOG_PREFIX.sub("", lines[-1].strip())
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         code = self._process.returncode

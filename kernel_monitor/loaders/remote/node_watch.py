@@ -26,7 +26,7 @@ class Load(NamedTuple):
     reading: dict[str, float]  # as `sample.node_sampler.NodeSampler.read` gives it
 
 
-class NodeReader:
+class _NodeReader:
     """A Ray actor, which takes no core."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
@@ -50,7 +50,7 @@ class NodeWatch:
         self._place = place
         # By value, as the workers.
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-        self._actor = ray.remote(NodeReader)
+        self._actor = ray.remote(_NodeReader)
         self._readers: dict[str, Any] = {}
         self._asked: dict[Any, str] = {}  # by the reference of a call under way: the node
         self._not_before: dict[str, float] = {}
@@ -97,12 +97,12 @@ class NodeWatch:
 # ---- Notices that the cluster is gone while batches are awaited. A thread in the driver process.
 
 LOOKS = 0.4  # s between two looks
-ANSWERS_WITHIN = 0.8  # s, for a connection
+_ANSWERS_WITHIN = 0.8  # s, for a connection
 MISSED = 3  # looks, one after the other, in which no batch came and one of the two could not be reached
 HEAD = "the cluster's head"
 HERE = "Ray on this machine"
 
-Address = tuple[str, int]
+_Address = tuple[str, int]
 
 
 class ClusterWatch(threading.Thread):
@@ -124,7 +124,7 @@ class ClusterWatch(threading.Thread):
             answered = self._dispatch.answered
         self._gone(f"{silent} does not answer; switch to ray again once it does")
 
-    def _reached(self, address: Address, answered: int) -> bool:
+    def _reached(self, address: _Address, answered: int) -> bool:
         """Return whether something listens there.
 
         Not asked where no batch is awaited, or some came since the last look.
@@ -132,13 +132,13 @@ class ClusterWatch(threading.Thread):
         if not self._dispatch.awaited or self._dispatch.answered != answered:
             return True
         try:
-            socket.create_connection(address, timeout=ANSWERS_WITHIN).close()
+            socket.create_connection(address, timeout=_ANSWERS_WITHIN).close()
         except OSError:
             return False
         return True
 
 
-def _addresses(ray: Any) -> dict[str, Address]:
+def _addresses(ray: Any) -> dict[str, _Address]:
     """The addresses of the head, and of the process that connects this machine with the cluster."""
     context = ray.get_runtime_context()
     host, _, port = context.gcs_address.rpartition(":")

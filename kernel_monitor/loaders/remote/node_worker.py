@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-COMPARED = ("torch", "torchvision", "numpy", "pillow")
+_COMPARED = ("torch", "torchvision", "numpy", "pillow")
 """What the pixels of a batch depend on."""
 
 
@@ -36,7 +36,7 @@ class Place:
 def versions() -> dict[str, str]:
     """The versions that must be the same on a node; of torch without the part for the GPU's maker."""
     found = {"Python": platform.python_version().rpartition(".")[0]}
-    for name in COMPARED:
+    for name in _COMPARED:
         try:
             found[name] = importlib.metadata.version(name).partition("+")[0]
         except importlib.metadata.PackageNotFoundError:
@@ -161,8 +161,8 @@ def _shared_memory() -> int | None:
 # ---- Whether a node sees the data set's files, and their contents for one that does not.
 
 PROBES = 4  # files of the data set that a node is asked for
-PROBED = 1 << 20  # bytes of each that are compared
-IRREGULAR = "not a regular file"
+_PROBED = 1 << 20  # bytes of each that are compared
+_IRREGULAR = "not a regular file"
 
 
 class Probe(NamedTuple):
@@ -170,7 +170,7 @@ class Probe(NamedTuple):
 
     path: str  # from the root
     size: int  # bytes
-    digest: bytes  # of its first `PROBED` bytes
+    digest: bytes  # of its first `_PROBED` bytes
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,8 @@ def _probe(path: str) -> Probe:
     with open(path, "rb", opener=_at_once) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(IRREGULAR)
-        return Probe(path, status.st_size, hashlib.blake2b(file.read(PROBED), digest_size=16).digest())
+            raise OSError(_IRREGULAR)
+        return Probe(path, status.st_size, hashlib.blake2b(file.read(_PROBED), digest_size=16).digest())
 
 
 def read_files(paths: Sequence[str]) -> list[Any]:
@@ -228,7 +228,7 @@ def _content(path: str) -> Any:
     try:
         with open(path, "rb", opener=_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return None, IRREGULAR
+                return None, _IRREGULAR
             return np.frombuffer(file.read(), np.uint8)
     except OSError as error:
         return error.errno, error.strerror or type(error).__name__

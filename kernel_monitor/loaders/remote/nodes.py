@@ -12,7 +12,7 @@ import psutil
 from ...protocol.states import RemoteLimits
 
 NAME = "ray"  # of the engine
-SENT = "the files are sent to it with each batch"
+_SENT = "the files are sent to it with each batch"
 
 
 class RayNode(NamedTuple):
@@ -44,7 +44,7 @@ def sentence(nodes: Sequence[RayNode]) -> str:
         if node.reason is not None:
             parts.append(f"node {number} is left out: {node.reason}")
             continue
-        notes = [SENT if node.is_sent_files else None, node.note]
+        notes = [_SENT if node.is_sent_files else None, node.note]
         parts += [f"node {number}: {note}" for note in notes if note is not None]
     gone = sum(not node.alive for node in nodes)
     if gone:

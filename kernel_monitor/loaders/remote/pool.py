@@ -20,11 +20,11 @@ from .nodes import RayNode, last_line
 STARTS_WITHIN = 60.0  # s until a worker that has not begun is given up: other jobs have the cores of its node
 LOOKS_AGAIN = 30.0  # s at most, until a node whose workers did not start is tried again
 TRIES = 3  # of a node, one after the other without success, where it is not that they were killed; then it is left out
-GIVES_UP = 60.0  # s without any worker, after which slots are no longer kept waiting
-SMALL = 1 << 30  # bytes of /dev/shm below which Ray may keep batches on the disk
+_GIVES_UP = 60.0  # s without any worker, after which slots are no longer kept waiting
+_SMALL = 1 << 30  # bytes of /dev/shm below which Ray may keep batches on the disk
 
 
-class WorkerLost(Exception):
+class _WorkerLost(Exception):
     """The worker that was to answer is gone."""
 
 
@@ -33,7 +33,7 @@ class NoWorkers(Exception):
 
 
 @dataclass(eq=False)
-class Remote:
+class _Remote:
     """One worker as the driver sees it."""
 
     handle: Any
@@ -71,7 +71,7 @@ class Pool:
         self.wanted = workers
         self.prefetch = prefetch  # slots under way for each
         self.nodes: dict[str, Node] = {}
-        self.workers: list[Remote] = []
+        self.workers: list[_Remote] = []
         self.version = 0  # of the data set
         self.sent_bytes = 0.0  # of the files that go with a batch, moving mean
         self._ray = ray
@@ -93,7 +93,7 @@ class Pool:
     # ---- what there is
 
     @property
-    def ready(self) -> list[Remote]:
+    def ready(self) -> list[_Remote]:
         """The workers that take slots."""
         return [worker for worker in self.workers if worker.ready and not worker.leaving]
 
@@ -102,8 +102,8 @@ class Pool:
         """Why there will be no worker; None while there is one, or may be one."""
         if self.ready:
             return None
-        if self._without_since is not None and time.monotonic() - self._without_since > GIVES_UP:
-            return f"No worker was there for {GIVES_UP:.0f} s: {self._last_failure or 'none starts'}"
+        if self._without_since is not None and time.monotonic() - self._without_since > _GIVES_UP:
+            return f"No worker was there for {_GIVES_UP:.0f} s: {self._last_failure or 'none starts'}"
         if any(not worker.leaving for worker in self.workers):
             return None
         usable = [node for node in self._candidates() if node.reason is None]
@@ -203,13 +203,13 @@ class Pool:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
         )
         handle = options.remote(self._blob, self.version, number, max(1, self.wanted), self._place)
-        worker = Remote(handle, node.id, number)
+        worker = _Remote(handle, node.id, number)
         self.workers.append(worker)
         task = asyncio.create_task(self._greet(worker, node))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _greet(self, worker: Remote, node: Node) -> None:
+    async def _greet(self, worker: _Remote, node: Node) -> None:
         try:
             found = await asyncio.wait_for(self._asked(worker.handle.hello.remote()), STARTS_WITHIN)
         except TimeoutError:
@@ -223,7 +223,7 @@ class Pool:
                 return
             node.is_sent_files = self._sending.always or not found["sees_files"]
             size = found["shared_memory"]
-            if size is not None and size < min(SMALL, node.store):
+            if size is not None and size < min(_SMALL, node.store):
                 node.note = (
                     f"its /dev/shm has {size / 2**20:,.0f} MB, so that Ray keeps batches on the disk, which is slow; "
                     "give its container more (--shm-size=4g)"
@@ -240,7 +240,7 @@ class Pool:
             return None
         return f"it does not see the data set's files; {self._sending.refusal}"
 
-    def _not_started(self, worker: Remote, node: Node, why: str, *, lasting: bool) -> None:
+    def _not_started(self, worker: _Remote, node: Node, why: str, *, lasting: bool) -> None:
         """`lasting`: it is not that somebody has killed it."""
         if worker not in self.workers:  # lost meanwhile
             return
@@ -251,8 +251,8 @@ class Pool:
             node.reason = why
         self.lose(worker, why)
 
-    def lose(self, worker: Remote, why: str) -> None:
-        """A worker is gone, or is to go at once: who waits for it gets `WorkerLost`."""
+    def lose(self, worker: _Remote, why: str) -> None:
+        """A worker is gone, or is to go at once: who waits for it gets `_WorkerLost`."""
         if worker not in self.workers:
             return
         self.workers.remove(worker)
@@ -262,12 +262,12 @@ class Pool:
         calls, worker.calls = worker.calls, {}
         for call in calls:
             if not call.done():
-                call.set_exception(WorkerLost(why))
+                call.set_exception(_WorkerLost(why))
         self._changed()
 
     # ---- slots
 
-    def can_take(self, worker: Remote, work: Work) -> bool:
+    def can_take(self, worker: _Remote, work: Work) -> bool:
         """Return whether a worker sees the files of a slot, or gets their contents."""
         return work.rows is not None or not self.nodes[worker.node].is_sent_files
 
@@ -276,10 +276,10 @@ class Pool:
         staying = [worker for worker in self.workers if not worker.leaving]
         return bool(self.ready) and not any(self.can_take(worker, work) for worker in staying)
 
-    def issue(self, worker: Remote, work: Work) -> asyncio.Future[Any]:
+    def issue(self, worker: _Remote, work: Work) -> asyncio.Future[Any]:
         """Let a worker compute a slot. The future gives what `NodeWorker.compute` returned.
 
-        Its exceptions: `WorkerLost`, or what the call itself raised.
+        Its exceptions: `_WorkerLost`, or what the call itself raised.
         """
         if self.nodes[worker.node].is_sent_files:
             answered = self._asked_with_files(worker, work)
@@ -289,7 +289,7 @@ class Pool:
         answered.add_done_callback(lambda call: self._answered(worker, call))
         return answered
 
-    def _answered(self, worker: Remote, call: asyncio.Future[Any]) -> None:
+    def _answered(self, worker: _Remote, call: asyncio.Future[Any]) -> None:
         worker.calls.pop(call, None)
         if call.cancelled():
             return
@@ -303,17 +303,17 @@ class Pool:
 
     def is_loss(self, error: BaseException) -> bool:
         """Return whether a call failed because of its worker or its node, not by itself."""
-        return isinstance(error, WorkerLost) or self._is_loss(error)
+        return isinstance(error, _WorkerLost) or self._is_loss(error)
 
     def _is_loss(self, error: BaseException) -> bool:
         exceptions = self._ray.exceptions
         return isinstance(error, exceptions.RayError) and not isinstance(error, exceptions.RayTaskError)
 
-    def _end_if_done(self, worker: Remote) -> None:
+    def _end_if_done(self, worker: _Remote) -> None:
         if worker.leaving and not worker.calls:
             self.lose(worker, "fewer workers are wanted")
 
-    def _asked_with_files(self, worker: Remote, work: Work) -> asyncio.Future[Any]:
+    def _asked_with_files(self, worker: _Remote, work: Work) -> asyncio.Future[Any]:
         async def ask() -> Any:
             contents = await asyncio.to_thread(read_files, work.paths)
             size = float(sum(one.nbytes for one in contents if not isinstance(one, tuple)))
@@ -355,17 +355,17 @@ def _settle(waiting: asyncio.Future[Any], answer: Any) -> None:
 # counts.
 
 MOST = 64  # slots under way
-DEATHS = 3  # of workers while they had the same slot: it is the slot that kills them
-MEASURED = 64  # answers whose times are kept
+_DEATHS = 3  # of workers while they had the same slot: it is the slot that kills them
+_MEASURED = 64  # answers whose times are kept
 ENOUGH = 8  # of them, before a slow one can be told
-FIRST_PATIENCE = 60.0  # s, before so many are known
-LEAST_PATIENCE = 1.0  # s, so that a pause of a busy machine doubles no work
+_FIRST_PATIENCE = 60.0  # s, before so many are known
+_LEAST_PATIENCE = 1.0  # s, so that a pause of a busy machine doubles no work
 SLOW = 4.0  # times the usual time
-STORE_SHARE = 0.5  # of the smallest object store, for batches that have not been fetched
+_STORE_SHARE = 0.5  # of the smallest object store, for batches that have not been fetched
 
 UNSEEN = "The nodes that see the data set's files are gone"
 
-Issued = tuple[Remote, asyncio.Future[Any]]
+Issued = tuple[_Remote, asyncio.Future[Any]]
 Send = Callable[[int, int, str, list[Any]], None]
 
 
@@ -379,7 +379,7 @@ class Dispatch:
         self._run = 0
         self._waiting: list[tuple[int, int, Work, asyncio.Future[Issued]]] = []  # a heap, by number
         self._order = 0
-        self._times: deque[float] = deque(maxlen=MEASURED)  # s from the issue to the answer
+        self._times: deque[float] = deque(maxlen=_MEASURED)  # s from the issue to the answer
         self._bytes = 0.0  # of a batch, moving mean
         self._tasks: set[asyncio.Task[None]] = set()
         self.again = 0  # slots that were issued more than once
@@ -424,8 +424,8 @@ class Dispatch:
     def patience(self) -> float:
         """s after which a slot is given to another worker too."""
         if len(self._times) < ENOUGH:
-            return FIRST_PATIENCE
-        return max(LEAST_PATIENCE, SLOW * statistics.quantiles(self._times, n=10)[-1])
+            return _FIRST_PATIENCE
+        return max(_LEAST_PATIENCE, SLOW * statistics.quantiles(self._times, n=10)[-1])
 
     def _limit(self) -> int:
         """Slots under way, by number and by what they take of an object store."""
@@ -433,9 +433,9 @@ class Dispatch:
         if not each:
             return MOST
         smallest = min((node.store for node in self.pool.nodes.values() if node.alive and node.store), default=0)
-        return min(MOST, max(1, int(STORE_SHARE * smallest / each))) if smallest else MOST
+        return min(MOST, max(1, int(_STORE_SHARE * smallest / each))) if smallest else MOST
 
-    def _free(self, work: Work, but: tuple[Remote, ...] = ()) -> Remote | None:
+    def _free(self, work: Work, but: tuple[_Remote, ...] = ()) -> _Remote | None:
         """The worker with the fewest slots, if it has room."""
         ready = self.pool.ready
         if sum(len(worker.calls) for worker in self.pool.workers) >= self._limit() and not but:
@@ -454,7 +454,7 @@ class Dispatch:
 
     async def _answer(self, run: int, number: int, work: Work) -> None:
         pool = self.pool
-        calls: dict[asyncio.Future[Any], tuple[Remote, float]] = {}
+        calls: dict[asyncio.Future[Any], tuple[_Remote, float]] = {}
         deaths, patience = 0, 0.0
         try:
             while run == self._run:
@@ -481,8 +481,8 @@ class Dispatch:
                         raise error
                     deaths += 1
                     self.again += 1
-                    if deaths == DEATHS:
-                        raise NoWorkers(f"{DEATHS} workers ended while they computed batch {number}")
+                    if deaths == _DEATHS:
+                        raise NoWorkers(f"{_DEATHS} workers ended while they computed batch {number}")
         except asyncio.CancelledError:
             return
         except Exception as error:  # noqa: BLE001 - reported to the kernel, where the engine fails

@@ -103,7 +103,7 @@ class Guard:
 log = logging.getLogger(__name__)
 
 
-class EpochLoader(Protocol):
+class _EpochLoader(Protocol):
     """The parts of a `SwitchableLoader` that an iteration uses."""
 
     turn: threading.RLock
@@ -122,7 +122,7 @@ class EpochLoader(Protocol):
 class EpochIterator:
     """The iterator of a loader. Its batches are the plan's, in order, once each, whichever engine computes them."""
 
-    def __init__(self, loader: EpochLoader, cursor: Cursor) -> None:
+    def __init__(self, loader: _EpochLoader, cursor: Cursor) -> None:
         self._loader = loader  # keeps the engines alive during the iteration
         self._state = loader.switch_state
         self._pool = loader.pool

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..engines.engine import Knobs
     from ..plan import EpochRecord
 
-CLICKS_KEPT = 1000
+_CLICKS_KEPT = 1000
 
 
 class Switch(NamedTuple):
@@ -59,14 +59,14 @@ class SwitchState:
         self.status = backend  # the sentence of the page's status region
         self.lasting = ""  # a sentence that is shown beside it, see `last`
         self.record: EpochRecord | None = None  # of the iteration that began last
-        self.faults: deque[str] = deque(maxlen=CLICKS_KEPT)  # sentences, of the outermost guard
+        self.faults: deque[str] = deque(maxlen=_CLICKS_KEPT)  # sentences, of the outermost guard
         self._loader = loader  # its id
         self._files = files  # paths of some of the data set's files, whose folders no message is to name
         self._lock = threading.Lock()
         self._ready: str | None = None  # active, but its first batch has not been delivered
         self._failed = False  # the status shows a failure, which the fallback's first batch must not replace
         self._history: list[Switch] = []
-        self._clicks: deque[Click] = deque(maxlen=CLICKS_KEPT)  # at most the last one is pending
+        self._clicks: deque[Click] = deque(maxlen=_CLICKS_KEPT)  # at most the last one is pending
         self._asked: dict[str, float] = {}  # backend → when it was asked for last, s (monotonic)
         self._batches = 0  # delivered so far
         self._when_ready = (0, 0)  # batches delivered and in flight when the last requested engine became ready

@@ -79,7 +79,7 @@ APPLY = (v1.RandomApply, v2.RandomApply)
 CHOICE = (v1.RandomChoice, v2.RandomChoice)
 ORDER = (v1.RandomOrder, v2.RandomOrder)
 _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Image.Resampling
-FLOAT_ROUNDINGS = 2  # each adds about 0.25 of 255 to what torchvision, which does not round floats, gives
+_FLOAT_ROUNDINGS = 2  # each adds about 0.25 of 255 to what torchvision, which does not round floats, gives
 _CHANGING = (
     inspect.CO_VARARGS
     | inspect.CO_VARKEYWORDS
@@ -285,7 +285,7 @@ class Chain:
             raise Refused("it comes after Normalize")
         if not self.whole:
             self._roundings += 1
-            if self._roundings > FLOAT_ROUNDINGS:
+            if self._roundings > _FLOAT_ROUNDINGS:
                 raise Refused("too many transforms compute on floating-point pixels; put them before ToTensor")
 
     def certain(self, what: str = "type") -> None:

@@ -18,13 +18,13 @@ import numpy as np
 from .operation import Fed, Gates, Graph, Parameters, Step, between, coins, float32, opened, where_open
 from .params import Floats, Ints, UInt64s, uniforms
 
-PILLOW = np.array([0.299, 0.587, 0.114])
+_PILLOW = np.array([0.299, 0.587, 0.114])
 TORCH = np.array([0.2989, 0.587, 0.114])  # they make 0.9999: cut off, a gray pixel gets darker by one
 _BRIGHTNESS, _CONTRAST, _SATURATION = 0, 1, 2
 _NO_BLUR = 1e-2  # pixels: a window whose neighbours weigh exp(-5000), which is 0
 _DRAWS = 8  # four places in the order, four factors
 
-Range = tuple[float, float] | None
+_Range = tuple[float, float] | None
 
 
 def _matrix(graph: Graph, name: str, image: Any, constant: Any, dtype: str = "UINT8") -> Any:
@@ -42,7 +42,7 @@ class Gray(Step):
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
         applied = opened(self.gates, keys)
-        matrices = np.where(applied[:, None, None], TORCH if self.cut else PILLOW, np.eye(3))
+        matrices = np.where(applied[:, None, None], TORCH if self.cut else _PILLOW, np.eye(3))
         constants = np.repeat(np.where(applied, -0.5 * self.cut, 0.0)[:, None], 3, axis=1)
         return {f"matrix{k}": float32(matrices), f"constant{k}": float32(constants)}, sizes
 
@@ -96,9 +96,9 @@ class Jitter(Step):
     `cut`: gray, too, is cut off to an integer, as torch does and Pillow does not.
     """
 
-    brightness: Range
-    contrast: Range
-    saturation: Range
+    brightness: _Range
+    contrast: _Range
+    saturation: _Range
     cut: bool
     gates: Gates
 
@@ -108,7 +108,7 @@ class Jitter(Step):
 
     @property
     def _weights(self) -> Floats:
-        return TORCH if self.cut else PILLOW
+        return TORCH if self.cut else _PILLOW
 
     def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
         ranges = (self.brightness, self.contrast, self.saturation, None)
@@ -149,7 +149,7 @@ class Jitter(Step):
         return image
 
 
-def jitter(numbers: Floats, ranges: tuple[Range, Range, Range, Range]) -> list[Any]:
+def jitter(numbers: Floats, ranges: tuple[_Range, _Range, _Range, _Range]) -> list[Any]:
     """Return ColorJitter's (order, brightness, contrast, saturation, hue) for n samples.
 
     The order is a permutation of 0 to 3, brightness to hue; a factor is None where its range is. The `numbers` are

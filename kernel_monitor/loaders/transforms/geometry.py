@@ -316,7 +316,7 @@ class Mirror(Step):
 
 
 @dataclass(frozen=True)
-class Ranges:
+class _Ranges:
     """The ranges of RandomAffine: degrees, shares of width and height, factors, degrees (two or four numbers)."""
 
     degrees: tuple[float, ...]
@@ -348,7 +348,7 @@ class Ranges:
 class Warp(Step):
     """RandomRotation (if `rotation`) or RandomAffine; `center` is (x, y) in pixels, None for the image's own."""
 
-    ranges: Ranges
+    ranges: _Ranges
     rotation: bool
     center: tuple[float, float] | None
     fill: int
@@ -416,7 +416,7 @@ class RotationInjection(AffineInjection):
         return {"angle": self.drawn}
 
 
-def ranges_of(transform: Any) -> Ranges:
+def ranges_of(transform: Any) -> _Ranges:
     """Return what RandomAffine draws from, or RandomRotation, which has degrees only."""
     others = (getattr(transform, name, None) for name in ("translate", "scale", "shear"))
-    return Ranges(tuple(transform.degrees), *(None if values is None else tuple(values) for values in others))
+    return _Ranges(tuple(transform.degrees), *(None if values is None else tuple(values) for values in others))

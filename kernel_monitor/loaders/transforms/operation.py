@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from .params import ERASE_DRAWS, Floats, Ints, UInt64s, erase_box, stream_seeds, uniforms
 
-Bools = npt.NDArray[np.bool_]
+_Bools = npt.NDArray[np.bool_]
 Fed = dict[str, npt.NDArray[np.int32] | npt.NDArray[np.float32]]
 
 
@@ -79,17 +79,17 @@ class Gate:
     low: float
     high: float
 
-    def open(self, keys: UInt64s) -> Bools:
+    def open(self, keys: UInt64s) -> _Bools:
         """bool[n], for which samples the transform is applied."""
         number = uniforms(keys, self.operation, 1)[:, 0]
-        applied: Bools = (self.low <= number) & (number < self.high)
+        applied: _Bools = (self.low <= number) & (number < self.high)
         return applied
 
 
 Gates = tuple[Gate, ...]
 
 
-def opened(gates: Gates, keys: UInt64s) -> Bools:
+def opened(gates: Gates, keys: UInt64s) -> _Bools:
     """bool[n], where every gate is open."""
     applied = np.ones(len(keys), dtype=np.bool_)
     for gate in gates:

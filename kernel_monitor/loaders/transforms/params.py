@@ -70,8 +70,8 @@ def stream_seeds(keys: UInt64s, operation: int) -> list[int]:
 
 # ---- The arithmetic of torchvision's transforms on sizes and boxes, one sample at a time and for whole batches.
 
-ATTEMPTS = 10
-CROP_DRAWS = ERASE_DRAWS = 4 * ATTEMPTS  # area, aspect, top, left for each attempt
+_ATTEMPTS = 10
+CROP_DRAWS = ERASE_DRAWS = 4 * _ATTEMPTS  # area, aspect, top, left for each attempt
 
 
 def crop_box(

@@ -11,14 +11,14 @@ from typing import Any
 from ..probe import NAN
 from .nvml import RATES_WINDOW_S, RETRY_S, Answer, Change, Device, Part, Query, QueryTable, call_first, name_and_memory
 
-RATES_PERIOD_S = 1 / 6  # the shortest period over which NVML takes its rates: read more often, they repeat
+_RATES_PERIOD_S = 1 / 6  # the shortest period over which NVML takes its rates: read more often, they repeat
 STALE_S = 2.0  # without a new sample in the driver's buffer for this long, the rates are shown
 LONGEST_STEP_S = 0.5  # samples are read at least this often, however far apart they come
-ANOTHER_CLOCK_S = 60.0  # a sample further from the wall clock has a stamp of another clock
-POWER_PERIOD_S = 0.2  # NVML documents the power of Ampere and later GPUs as the mean of 1 s
-PCIE_WINDOW_S = 0.02  # NVML's own: `nvmlDeviceGetPcieThroughput` blocks while it counts bytes for 20 ms
-ALL_LINKS = 0xFFFF_FFFF  # the scope of a field value that is summed over all NVLinks
-LINGER_S = 60.0  # a throttle reason stays listed for this long, so that the hello does not change every second
+_ANOTHER_CLOCK_S = 60.0  # a sample further from the wall clock has a stamp of another clock
+_POWER_PERIOD_S = 0.2  # NVML documents the power of Ampere and later GPUs as the mean of 1 s
+_PCIE_WINDOW_S = 0.02  # NVML's own: `nvmlDeviceGetPcieThroughput` blocks while it counts bytes for 20 ms
+_ALL_LINKS = 0xFFFF_FFFF  # the scope of a field value that is summed over all NVLinks
+_LINGER_S = 60.0  # a throttle reason stays listed for this long, so that the hello does not change every second
 
 HARMFUL = {
     0x04: "power cap",
@@ -30,7 +30,7 @@ HARMFUL = {
 """Clock event reasons (nvml.h: nvmlClocksEventReason…) by which a GPU is slower than it could be. Not among them: an
 idle GPU, clocks that a person set, a display's or another GPU's clock."""
 
-THROTTLE = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+_THROTTLE = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 """Named so since pynvml 12.535; the older name is announced to go with CUDA 14."""
 
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
@@ -114,7 +114,7 @@ class Utilisation(Query):
         self._seen = newest
         self._sampled = sum(value for _, value in new) / len(new)
         age = time.time() - newest / 1e6
-        self._sampled_at = now - max(0.0, age) if abs(age) < ANOTHER_CLOCK_S else now
+        self._sampled_at = now - max(0.0, age) if abs(age) < _ANOTHER_CLOCK_S else now
         self._have_samples = True
         # The next sample comes no sooner than these were apart.
         self._samples_due = self._sampled_at + min(self.window / len(new), LONGEST_STEP_S)
@@ -123,14 +123,14 @@ class Utilisation(Query):
         nvml = self.device.nvml
         try:
             self._rates = nvml.nvmlDeviceGetUtilizationRates(self.device.handle)
-            self._rates_due = now + RATES_PERIOD_S
+            self._rates_due = now + _RATES_PERIOD_S
         except nvml.NVMLError as error:
             self._rates = None
             self._refused = self.device.refused(error) + (" (MIG is on)" if self.device.mig else "")
             self._rates_due = now + RETRY_S
 
 
-class Throttle(Query):
+class _Throttle(Query):
     """Whether a harmful reason lowers the clocks now; the reasons go to the hello by `Device.throttle`."""
 
     def __init__(self, device: Device) -> None:
@@ -138,23 +138,23 @@ class Throttle(Query):
         self._last_seen: dict[int, float] = {}
 
     def ask(self, now: float) -> Sequence[Answer]:
-        active = int(call_first(self.device.nvml, THROTTLE, self.device.handle))
+        active = int(call_first(self.device.nvml, _THROTTLE, self.device.handle))
         self._last_seen |= {bit: now for bit in HARMFUL if active & bit}
         self.device.throttle = tuple(
-            words for bit, words in HARMFUL.items() if now - self._last_seen.get(bit, float("-inf")) < LINGER_S
+            words for bit, words in HARMFUL.items() if now - self._last_seen.get(bit, float("-inf")) < _LINGER_S
         )
         return (100.0 if any(active & bit for bit in HARMFUL) else 0.0,)
 
 
-class NvLink(Query):
+class _NvLink(Query):
     """Growth of the counters of payload (KiB) of all links together, by the counters' own stamps."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device, "gpu-bus", (("nvlink_received", "B/s"), ("nvlink_sent", "B/s")))
         nvml: Any = device.nvml
         self._fields = [
-            (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
-            (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
+            (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
+            (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
         ]
         self._last = [(NAN, NAN), (NAN, NAN)]  # stamp in s and count of each
 
@@ -178,7 +178,7 @@ class NvLink(Query):
         return (count - counted) * 1024.0 / elapsed
 
 
-def memory_of(handle: Any, gauge: Gauge) -> Sequence[Answer]:
+def _memory_of(handle: Any, gauge: Gauge) -> Sequence[Answer]:
     """(% of all, bytes) in use by a GPU or a MIG instance."""
     memory = gauge.device.nvml.nvmlDeviceGetMemoryInfo(handle)
     return 100.0 * memory.used / memory.total, float(memory.used)
@@ -186,9 +186,9 @@ def memory_of(handle: Any, gauge: Gauge) -> Sequence[Answer]:
 
 def load_queries(device: Device) -> list[Query]:
     """Utilisation, memory and power, which are read with every frame, or nearly so."""
-    memory = Gauge(device, "gpu", (("memory", "%"), ("memory_used", "B")), partial(memory_of, device.handle))
+    memory = Gauge(device, "gpu", (("memory", "%"), ("memory_used", "B")), partial(_memory_of, device.handle))
     power = Gauge(device, "gpu", (("power", "%"), ("power_draw", "W")), _power)
-    memory.period, power.period = 0.0, POWER_PERIOD_S
+    memory.period, power.period = 0.0, _POWER_PERIOD_S
     return [Utilisation(device), memory, power]
 
 
@@ -203,7 +203,7 @@ def slow_queries(device: Device) -> list[Query]:
         Gauge(device, "gpu-slow", (("temperature", "°C"),), _temperature),
         *(Gauge(device, "gpu-slow", ((part, "MHz"),), partial(_clock, kind)) for part, kind in clocks.items()),
         Gauge(device, "gpu-slow", (("power_limit", "W"),), lambda gauge: (_power_limit(gauge.device),)),
-        Throttle(device),
+        _Throttle(device),
         Gauge(device, "gpu-slow", fields, _fields),
     ]
 
@@ -218,7 +218,7 @@ def node_queries(device: Device) -> list[Query]:
 def bus_queries(device: Device) -> list[Query]:
     """Traffic over PCIe and NVLink as the GPU counts it; the first query gives the group's age and window."""
     parts = (("pcie_received", "B/s"), ("pcie_sent", "B/s"))
-    return [Gauge(device, "gpu-bus", parts, _pcie), NvLink(device)]
+    return [Gauge(device, "gpu-bus", parts, _pcie), _NvLink(device)]
 
 
 def _power(gauge: Gauge) -> Sequence[Answer]:
@@ -270,7 +270,7 @@ def _fields(gauge: Gauge) -> Sequence[Answer]:
 
 def _pcie(gauge: Gauge) -> Sequence[Answer]:
     nvml = gauge.device.nvml
-    gauge.window = PCIE_WINDOW_S
+    gauge.window = _PCIE_WINDOW_S
     received = gauge.call("nvmlDeviceGetPcieThroughput", nvml.NVML_PCIE_UTIL_RX_BYTES)
     sent = gauge.call("nvmlDeviceGetPcieThroughput", nvml.NVML_PCIE_UTIL_TX_BYTES)
     return (received * 1000.0, sent * 1000.0)  # documented in KB/s
@@ -286,7 +286,7 @@ def _field_value(device: Device, entry: Any) -> Answer:
 
 # ---- GPM, the performance counters of Hopper and later GPUs: what the multiprocessors really do.
 
-MIB = float(1 << 20)
+_MIB = float(1 << 20)
 
 METRICS: tuple[tuple[str, str, str, float], ...] = (
     ("sm_active", "%", "NVML_GPM_METRIC_SM_UTIL", 1.0),
@@ -296,12 +296,12 @@ METRICS: tuple[tuple[str, str, str, float], ...] = (
     ("fp16_active", "%", "NVML_GPM_METRIC_FP16_UTIL", 1.0),
     ("fp32_active", "%", "NVML_GPM_METRIC_FP32_UTIL", 1.0),
     ("fp64_active", "%", "NVML_GPM_METRIC_FP64_UTIL", 1.0),
-    ("gpm_pcie_received", "B/s", "NVML_GPM_METRIC_PCIE_RX_PER_SEC", MIB),
-    ("gpm_pcie_sent", "B/s", "NVML_GPM_METRIC_PCIE_TX_PER_SEC", MIB),
+    ("gpm_pcie_received", "B/s", "NVML_GPM_METRIC_PCIE_RX_PER_SEC", _MIB),
+    ("gpm_pcie_sent", "B/s", "NVML_GPM_METRIC_PCIE_TX_PER_SEC", _MIB),
 )
 """(last part of the series' name, unit, pynvml's name of the metric, what its value is multiplied by)."""
 
-SM_ACTIVE = METRICS[:1]
+_SM_ACTIVE = METRICS[:1]
 
 
 class Gpm(Query):
@@ -370,7 +370,7 @@ class Gpm(Query):
 
 
 @dataclass(frozen=True)
-class Instance:
+class _Instance:
     """One MIG instance."""
 
     index: int  # NVML's index of it on its GPU
@@ -385,7 +385,7 @@ class MigTable(QueryTable):
 
     def __init__(self, device: Device) -> None:
         super().__init__(device, [])
-        self.instances: tuple[Instance, ...] = ()
+        self.instances: tuple[_Instance, ...] = ()
         self._list_due = 0.0
         self._list()
 
@@ -400,7 +400,7 @@ class MigTable(QueryTable):
         """List the instances; returns what changed."""
         device = self.device
         nvml: Any = device.nvml
-        found: list[Instance] = []
+        found: list[_Instance] = []
         try:
             device.mig = device.handle is not None and bool(nvml.nvmlDeviceGetMigMode(device.handle)[0])
             if device.mig:
@@ -420,17 +420,17 @@ class MigTable(QueryTable):
         queries: list[Query] = []
         for instance in found:
             parts = ((f"mig/{instance.index}/memory", "%"), (f"mig/{instance.index}/memory_used", "B"))
-            queries.append(Gauge(device, "mig", parts, partial(memory_of, instance.handle)))
+            queries.append(Gauge(device, "mig", parts, partial(_memory_of, instance.handle)))
             if instance.gpu_instance is not None:
-                queries.append(Gpm(device, SM_ACTIVE, f"mig/{instance.index}/", instance.gpu_instance))
+                queries.append(Gpm(device, _SM_ACTIVE, f"mig/{instance.index}/", instance.gpu_instance))
         self.lay_out(queries)
         return [Change(device.index, "MIG", f"{len(found)} instance(s)")]
 
 
-def _instance(nvml: Any, index: int, handle: Any) -> Instance:
+def _instance(nvml: Any, index: int, handle: Any) -> _Instance:
     name, total = name_and_memory(nvml, handle, f"MIG instance {index}")
     try:
         part = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
     except nvml.NVMLError:
         part = None
-    return Instance(index, name, total, part, handle)
+    return _Instance(index, name, total, part, handle)

@@ -13,13 +13,13 @@ import psutil
 
 from .nvml import Answer, Device, Query, call_first
 
-FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own pid namespace (Linux: PROC_PID_INIT_INO)
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own pid namespace (Linux: PROC_PID_INIT_INO)
 
 ELSEWHERE = "NVML names processes of another pid namespace"
 NOT_YET = "the kernel's process tree is not known yet"
 NOT_GIVEN = "the driver does not give the memory of single processes"
 SOON_S = 2.0  # a refused query is repeated this soon: the tree becomes known after the first one
-GRAPHICS_PERIOD_S = 5.0  # how often processes that only draw are listed
+_GRAPHICS_PERIOD_S = 5.0  # how often processes that only draw are listed
 HELD_S = 3.0
 """A process's newest sample counts for this long: the driver takes a sample about every second. (The first query gives
 all samples in its buffer, some of processes that have been idle since.)"""
@@ -31,7 +31,7 @@ def in_first_namespace() -> bool:
     if not sys.platform.startswith("linux"):
         return True
     try:
-        return str(Path("/proc/self/ns/pid").readlink()) == FIRST_NAMESPACE
+        return str(Path("/proc/self/ns/pid").readlink()) == _FIRST_NAMESPACE
     except OSError:
         return True
 
@@ -51,7 +51,7 @@ class ProcessMemory(Query):
         if isinstance(pids, str):
             return (pids,)
         if now >= self._graphics_due:
-            self._graphics_due = now + GRAPHICS_PERIOD_S
+            self._graphics_due = now + _GRAPHICS_PERIOD_S
             try:
                 self._graphics = dict(self._listed("nvmlDeviceGetGraphicsRunningProcesses"))
             except self.device.nvml.NVMLError as error:

@@ -95,14 +95,14 @@ class NvmlSession:
         nvml.close(self.devices[0].nvml)
 
 
-FASTEST_S = 0.1  # NVML is queried no more often than this
-SLOWEST_S = 5.0  # nor more seldom, however rare frames are: the driver keeps its samples for some seconds only
+_FASTEST_S = 0.1  # NVML is queried no more often than this
+_SLOWEST_S = 5.0  # nor more seldom, however rare frames are: the driver keeps its samples for some seconds only
 SLOWEST_START_S = 2.0
 """How long the first hello waits for NVML; without persistence mode a driver may take longer to start."""
 REOPEN_S = 10.0
 """NVML is started again after this where it failed or a GPU is lost; after each vain attempt, twice as late."""
-REOPEN_MOST_S = 160.0
-MOST_CHANGES = 6  # changes that are reported separately
+_REOPEN_MOST_S = 160.0
+_MOST_CHANGES = 6  # changes that are reported separately
 GROUPS = ("gpu", "gpu-slow", "gpu-bus", "gpm", "mig")
 
 
@@ -193,8 +193,8 @@ class Gpus:
                 for device, tables in (self._session.tables if self._session else ())
                 for thread, queries in tables
             ]
-        if len(changes) > MOST_CHANGES:
-            changes[MOST_CHANGES:] = [f"{len(changes) - MOST_CHANGES} more changes of GPU metrics"]
+        if len(changes) > _MOST_CHANGES:
+            changes[_MOST_CHANGES:] = [f"{len(changes) - _MOST_CHANGES} more changes of GPU metrics"]
         return changes
 
     def hello(self) -> dict[str, Any]:
@@ -333,7 +333,7 @@ class Gpus:
                 pause = self._serve(devices, pause)
                 continue
             self._stop.wait(pause)
-            pause = min(2 * pause, REOPEN_MOST_S)
+            pause = min(2 * pause, _REOPEN_MOST_S)
 
     def _fail(self, words: str) -> None:
         self._failure = words
@@ -361,9 +361,9 @@ class Gpus:
             session.start()
             session.fast.rounds(ended)
         session.close()
-        return min(2 * pause, REOPEN_MOST_S)
+        return min(2 * pause, _REOPEN_MOST_S)
 
 
 def _round_interval(interval: float) -> float:
     """Seconds between two rounds of queries where frames come every `interval` seconds."""
-    return min(max(interval, FASTEST_S), SLOWEST_S)
+    return min(max(interval, _FASTEST_S), _SLOWEST_S)

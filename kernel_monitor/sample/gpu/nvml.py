@@ -208,7 +208,7 @@ class Table(NamedTuple):
     values: list[float]
 
 
-class GroupTime(NamedTuple):
+class _GroupTime(NamedTuple):
     """When a group was read (`time.monotonic()`) and what time that covers, in s."""
 
     at: float
@@ -253,7 +253,7 @@ class QueryTable:
         self.groups = tuple(earlier)  # of the queries, in order
         names = {name for name, _ in parts}
         self.reasons = {name: words for name, words in self.reasons.items() if name in names}
-        self.times: dict[str, GroupTime] = {}  # of the first of a group's queries that has an answer
+        self.times: dict[str, _GroupTime] = {}  # of the first of a group's queries that has an answer
         self.table = Table(tuple(parts), [NAN] * len(parts))
 
     def ask(self, now: float, tolerance: float = 0.0) -> list[Change]:
@@ -284,7 +284,7 @@ class QueryTable:
         # Where NVML refuses only some of the parts, the query is repeated for the others.
         query.due = now + (query.retry if refused == len(query.parts) else query.period)
         if known and query.earlier <= self.reasons.keys():
-            self.times[query.group] = GroupTime(query.at, query.window)
+            self.times[query.group] = _GroupTime(query.at, query.window)
 
     def close(self) -> None:
         """Give everything back to NVML, as far as it is there to take it."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WAIT_MS = 1000  # how long a call waits for an event; `stop` is noticed after it
 
-MEANINGS = {
+_MEANINGS = {
     13: "graphics engine exception",
     31: "GPU memory page fault",
     32: "invalid or corrupted push buffer",
@@ -47,7 +47,7 @@ MEANINGS = {
 def message(gpu: int | None, code: int) -> str:
     """The sentence for people: `GPU 0: Xid 79 (GPU has fallen off the bus)`."""
     which = "a GPU" if gpu is None else f"GPU {gpu}"
-    return f"{which}: Xid {code} ({MEANINGS.get(code, 'see docs.nvidia.com/deploy/xid-errors')})"
+    return f"{which}: Xid {code} ({_MEANINGS.get(code, 'see docs.nvidia.com/deploy/xid-errors')})"
 
 
 class XidWatch:

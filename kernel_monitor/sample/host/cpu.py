@@ -19,7 +19,7 @@ from ..probe import LINUX, NAN, PROC, SYS, Probe, read
 
 FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 _USER, _NICE, _SYSTEM, _IDLE, _IOWAIT, _IRQ, _SOFTIRQ, _STEAL = range(len(FIELDS))
-CLOCK_FILES = ("scaling_cur_freq", "cpuinfo_cur_freq")  # in kHz; the second is for root alone on most systems
+_CLOCK_FILES = ("scaling_cur_freq", "cpuinfo_cur_freq")  # in kHz; the second is for root alone on most systems
 NOT_COUNTED = "this system does not count it"
 
 
@@ -198,7 +198,7 @@ class Frequency(Probe):
         """Take the first source that has a core's clock."""
         cores = self._known = self._cores()
         sources: list[Callable[[], Sequence[float]]] = [
-            *(partial(self._from_cpufreq, name) for name in CLOCK_FILES),
+            *(partial(self._from_cpufreq, name) for name in _CLOCK_FILES),
             self._from_cpuinfo,
         ]
         for ask in sources if LINUX else [self._from_psutil]:

@@ -13,7 +13,7 @@ import psutil
 from .. import probe
 from ..probe import LINUX, PROC, SYS, Fact
 
-TOPOLOGY_PERIOD_S = 2.0  # how often cores are looked for whose place is not known yet
+_TOPOLOGY_PERIOD_S = 2.0  # how often cores are looked for whose place is not known yet
 
 
 def facts() -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Topology(Fact):
     system: Path = SYS / "devices" / "system"  # the folder that holds `cpu` and `node`
 
     key = "topology"
-    period = TOPOLOGY_PERIOD_S
+    period = _TOPOLOGY_PERIOD_S
 
     def __post_init__(self) -> None:
         self._sockets: dict[int, int] = {}  # by core

@@ -15,7 +15,7 @@ from ..probe import LINUX, PROC, Fact, Probe, Rates
 
 # ---- Which control groups a process is in, and where their files are.
 
-CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
+_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -38,7 +38,7 @@ class Groups:
         self._groups: dict[str, Group] = {}
 
     def find(self) -> dict[str, Group]:
-        """The group for each of `CONTROLLERS` that has one here; the mounts are read again when the process was moved.
+        """The group for each of `_CONTROLLERS` that has one here; the mounts are read again when the process was moved.
 
         Empty where the system has no control groups or does not show them.
         """
@@ -58,7 +58,7 @@ class Groups:
             _number, controllers, path = line.split(":", 2)
             places.update(dict.fromkeys(controllers.split(","), path))  # version 2 names no controller: ""
         groups = {}
-        for controller in CONTROLLERS:
+        for controller in _CONTROLLERS:
             # A controller is in one hierarchy at a time: in version 2's only where no other has it.
             key = controller if controller in places else ""
             if key in places and key in mounts:
@@ -103,14 +103,14 @@ _CPU = (("container/cpu", "%"), ("container/throttled", "%"))
 _MEMORY = (("container/memory", "B"), ("container/memory_percent", "%"))
 
 
-class Limit(NamedTuple):
+class _Limit(NamedTuple):
     """The tightest limit on the way out from a process's group."""
 
     amount: float  # cores, or bytes
     level: int  # how many groups further out it is set
 
 
-def cpu_quota(groups: Mapping[str, Group]) -> Limit | None:
+def cpu_quota(groups: Mapping[str, Group]) -> _Limit | None:
     """The smallest CPU quota, in cores; None if there is none."""
     group = groups.get("cpu")
     if group is None:
@@ -118,7 +118,7 @@ def cpu_quota(groups: Mapping[str, Group]) -> Limit | None:
     return _tightest((_quota(group.version, folder), level) for level, folder in enumerate(group.folders))
 
 
-def memory_limit(groups: Mapping[str, Group], total: int) -> Limit | None:
+def memory_limit(groups: Mapping[str, Group], total: int) -> _Limit | None:
     """The smallest limit of memory, in bytes; None if there is none below the machine's `total`."""
     group = groups.get("memory")
     if group is None:
@@ -259,8 +259,8 @@ def _counters(folder: str, name: str) -> dict[str, int]:
     return {key: int(number) for key, number in pairs}
 
 
-def _tightest(limits: Iterable[tuple[float | None, int]]) -> Limit | None:
-    return min((Limit(amount, level) for amount, level in limits if amount is not None), default=None)
+def _tightest(limits: Iterable[tuple[float | None, int]]) -> _Limit | None:
+    return min((_Limit(amount, level) for amount, level in limits if amount is not None), default=None)
 
 
 def _quota(version: int, folder: str) -> float | None:
