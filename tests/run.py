@@ -122,7 +122,7 @@ def run(command: list[str], title: str, *, good: tuple[int, ...] = (0,)) -> str 
 
 def marked_alone(folder: str) -> list[str]:
     """The files of a folder that hold tests of this kind."""
-    files = sorted((HERE / folder).glob("test_*.py"))
+    files = sorted((HERE / folder).rglob("test_*.py"))
     return [str(file.relative_to(ROOT)) for file in files if f"mark.{ALONE}" in file.read_text(encoding="utf-8")]
 
 
@@ -209,7 +209,7 @@ def summary(results: list[Result]) -> str:
 
 def main(names: list[str]) -> int:
     page = PAGE.split(maxsplit=1)[0]
-    found = {path.parent.name for path in HERE.glob("*/test_*.py")} - {*FOLDERS, FREE}
+    found = {path.relative_to(HERE).parts[0] for path in HERE.rglob("test_*.py")} - {*FOLDERS, FREE}
     known = [page, *FOLDERS, *sorted(found)]
     if unknown := set(names) - {*known, FREE}:
         print(f"no folder {', '.join(sorted(unknown))}; there are {', '.join([*known, FREE])}", file=sys.stderr)

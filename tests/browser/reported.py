@@ -12,8 +12,8 @@ from kernel_monitor.store import Snapshot
 from kernel_monitor.store.schema import Series
 from kernel_monitor.store.steps import STEP, StepTable
 from tests.browser.scenes import machine, run
+from tests.unit.analysis.test_compare_segments import TRAIN, state
 from tests.unit.reports import DIAGNOSIS, profile
-from tests.unit.test_diagnose import TRAIN, state
 
 BATCH, EPOCH = 256, 1000
 PHASES = ("copy", "forward", "backward", "optimizer")

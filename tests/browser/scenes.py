@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kernel_monitor.node_sources import Node
 from kernel_monitor.store import LoaderInfo, Schema, Snapshot
 from kernel_monitor.store.schema import Gpu, Series, loader_series, nodes_series
-from tests.unit.test_diagnose import state
+from tests.unit.analysis.test_compare_segments import state
 
 Floats = npt.NDArray[np.float64]
 ORIGIN = 1_790_000_000.0

@@ -21,7 +21,7 @@ from kernel_monitor.report.page import render
 from kernel_monitor.store import LoaderInfo, Snapshot
 from kernel_monitor.views.hardware_charts import grouped
 from tests.browser.scenes import ORIGIN, machine, run
-from tests.unit.test_diagnose import session, state
+from tests.unit.analysis.test_compare_segments import session, state
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> $$x^2$$ <b>bold</b>"
 

@@ -14,8 +14,8 @@ from kernel_monitor.report.page import render
 from tests.browser.accessibility import serious
 from tests.browser.scenes import machine, run
 from tests.browser.test_report import Seen, opened
+from tests.unit.analysis.test_compare_segments import session
 from tests.unit.reports import analysis, nothing
-from tests.unit.test_diagnose import session
 
 TIMES = """() => Object.fromEntries(['first-contentful-paint', 'charts-drawn'].map((name) =>
   [name, performance.getEntriesByName(name)[0].startTime]))"""

@@ -118,7 +118,7 @@ def _tells(path: Path) -> bool:
 
 def test_a_group_with_a_known_quota_and_limit() -> None:
     with limited() as folders:
-        if not folders:  # the made-up groups of tests/unit/test_sample_container.py stand for it
+        if not folders:  # the made-up groups of tests/unit/sample/host/test_process_limits.py stand for it
             assert_limits_of_this_machine()
             return
         usage = next(
