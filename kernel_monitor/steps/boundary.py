@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..os_process import in_forked_children
+
 # ---- Calls between two steps of a loop, on the loop's own thread.
 
 
@@ -73,14 +75,11 @@ def _cancel(entry: tuple[str | None, Call]) -> None:
         waiting = tuple(kept for kept in waiting if kept is not entry)
 
 
+@in_forked_children
 def _in_child() -> None:
     global _lock, waiting  # noqa: PLW0603 - in a forked child nothing of ours goes on
     _lock = threading.Lock()
     waiting = ()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 
 
 # ---- Run something on the main thread from another one, between two of its Python instructions.

@@ -5,13 +5,13 @@ The hooks of watched models and `phase` write the phases of their own thread; th
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from time import monotonic
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from ..os_process import in_forked_children
 from .cuda_times import Trail
 
 COPY, FORWARD, BACKWARD, OPTIMIZER, OUTSIDE = range(5)
@@ -143,12 +143,9 @@ def thread_phases() -> _ThreadPhases:
     return _local.phases
 
 
+@in_forked_children
 def _in_child() -> None:
     global _local  # noqa: PLW0603 - a loader worker starts with an empty phases
     _local = _Local()
     watched.models = 0
     watched.generation += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 import weakref
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import MonitorError
+from ..os_process import in_forked_children
 from ..text import given
 from . import cuda_times
 from .measured_step import PHASES
@@ -155,14 +155,11 @@ def _counts(epoch: Epoch) -> EpochCounts:
     }
 
 
+@in_forked_children
 def _in_child() -> None:
     global _lock  # noqa: PLW0603 - some other thread of the parent may have held it
     _lock = threading.Lock()
     _live.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 
 
 # ---- Any iterable of batches, watched: it yields what it yielded, and its steps are measured.
