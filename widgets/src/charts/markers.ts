@@ -177,7 +177,7 @@ function replayedBands(
   return bands;
 }
 
-/** Return which labels can be shown: of those whose line is visible the newest, then others that fit beside them. */
+/** Return which labels can be shown: of those whose line is visible the newest, then others that fit. */
 export function apart(labels: readonly Label[], view: View): boolean[] {
   const { width } = view;
   if (!Number.isFinite(width)) {
