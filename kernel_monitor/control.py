@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from .errors import MonitorError
+from .plugins import Request, contributions, missing_command
 from .protocol import message_types as types
 from .protocol.message_types import PROTOCOL
 from .protocol.states import Event, LoaderState, MonitorState
@@ -105,9 +106,9 @@ def only(command: str, args: Args, *known: str) -> None:
 Answer = tuple[Mapping[str, object], list[bytes]]  # content and buffers of a reply
 Commands = dict[str, Callable[[Args], Answer]]
 _ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
-_ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "profile", "mark")
-SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict", "alone")
-"""The commands, the last ones answered on a thread; each is a method of `Control`."""
+_ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "mark")
+SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict")
+"""The commands, the last ones answered on a thread; each is a method of `Control`. Optional packages add others."""
 
 
 class Control:
@@ -118,6 +119,8 @@ class Control:
         self.documents = Documents() if documents is None else documents
         self._quick: Commands = {name: getattr(self, f"_{name}") for name in _ABOUT_PAGES + _ABOUT_LOOPS}
         self._slow: Commands = {name: getattr(self, f"_{name}") for name in SLOW}
+        for request in contributions("REQUESTS"):
+            (self._slow if request.slow else self._quick)[request.name] = partial(_answer_optional, request, monitor)
 
     def handle(self, content: Any, reply: Send) -> None:
         """Answer one request by calling `reply` exactly once: now, or from a worker thread for slow commands.
@@ -138,6 +141,9 @@ class Control:
             ).start()
             return None
         if command not in self._quick:
+            absent = missing_command(command)
+            if absent is not None:
+                raise absent
             known = ", ".join(sorted([*self._quick, *self._slow]))
             raise _BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
         return self._quick[command](args)
@@ -227,26 +233,10 @@ class Control:
             self._monitor.diagnose(optional(args, "loader"), seconds=seconds, confirmed=confirmed, wait=False)
         return types.FindingsReply(status="ok", diagnosing=self._monitor.diagnosing), []
 
-    def _profile(self, args: Args) -> Answer:
-        only("profile", args, "loader", "steps")
-        steps: Any = args.get("steps", 10)  # `profile` checks it
-        self._monitor.profile(steps, loader=optional(args, "loader"), wait=False)
-        return types.FindingsReply(status="ok", profiling=self._monitor.profiling), []
-
     def _mark(self, args: Args) -> Answer:
         only("mark", args, "label")
         self._monitor.mark(text(args, "label"))
         return {"status": "ok"}, []
-
-    def _alone(self, args: Args) -> Answer:
-        only("alone", args, "job", "confirmed", "cancel")
-        commands = self._monitor.rank_commands
-        if flag("alone", args, "cancel"):
-            commands.stop_alone()
-        else:
-            commands.run_alone(number("alone", args, "job"), confirmed=flag("alone", args, "confirmed"), wait=False)
-        ranks = self._monitor.live_session.ranks.sentences()
-        return types.FindingsReply(status="ok", ranks=ranks, alone=commands.state()), []
 
     def _verdict(self, args: Args) -> Answer:
         only("verdict", args)
@@ -285,6 +275,11 @@ class Control:
             raise _BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(OF_RECORDED))}.")
         recorded, monitor = text(args, "recorded"), self._monitor
         return lambda _args: OF_RECORDED[command](monitor.opened.get(recorded), monitor.publisher.state())
+
+
+def _answer_optional(request: Request, monitor: Monitor, args: Args) -> Answer:
+    """Answer a request of an optional package."""
+    return request.answer(monitor, args), []
 
 
 def _answer(work: Callable[[], Answer | None], reply: Send) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from .rank_loaders import Chunk
+from .rank_frames import Chunk
 
 LARGEST = 64_000_000  # samples of a data set that are counted, a byte each
 MOST_RANKS = 1024  # of an epoch

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from ..node_sources import NodeTable
-from .identity import Identity, host_key, without_prefix
-from .rank_frames import Frame, Machine
+from .identity import host_key, without_prefix
+from .rank_frames import Frame, Identity, Machine
 
 SILENT_S = 5.0  # a chosen rank without a reading for so long is replaced by another one of its host
 ENDED = "its ranks have ended"

@@ -8,25 +8,11 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from ..os_process import start_of
-from .frame_fields import KEY
+from .rank_frames import KEY, Identity
 
 # ---- Which rank of which job this process is, from its environment and torch's process group.
-
-
-class Identity(NamedTuple):
-    """A process as its job knows it; None: not known."""
-
-    host: str  # `host_key`: tells machines, and containers with process numbers of their own, apart
-    name: str  # the machine's, for people
-    pid: int
-    start: float  # by `os_process.start_of`
-    parent: int  # the number of the process that started it
-    rank: int | None
-    world: int | None
-    job: str  # the same for all ranks of a job: where its ranks meet, or the process that started them
 
 
 _groups: dict[int, tuple[int, int]] = {}

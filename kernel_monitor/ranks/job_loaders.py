@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import BackendUnavailable, MonitorError
 from ..protocol.states import EngineState, KnobsState, LoaderState
+from ..rank import Rank
 from .coverage import Coverage, Covered
-from .rank import Rank
 from .rank_frames import Frame
 from .rank_loaders import COUNTS
 

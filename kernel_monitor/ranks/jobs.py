@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 from .. import node_sources
-from ..os_process import is_alive
+from ..os_process import is_alive, start_of
+from ..rank import Rank, Row
 from .hosts import node_key
-from .identity import Identity, host_key
-from .rank import Rank
-from .rank_frames import Frame, Row
+from .identity import host_key, job_of, ranks_of
+from .rank_frames import Frame, Identity
 
 SILENT_S = 5.0  # a rank of which nothing is heard for so long counts as gone, until it is heard again
 _FRAME_S = 1.5  # how long the values of a frame hold: three periods
@@ -277,3 +284,76 @@ def means(steps: Sequence[Row]) -> dict[str, float]:
     if found["step"] > 0:
         found["wait_percent"] = 100 * found["wait"] / found["step"]
     return {part: value for part, value in {**found, **known}.items() if not math.isnan(value)}
+
+
+# ---- Ranks among the kernel's descendants that use nothing of this package: their environment says that they are
+# ranks.
+
+
+class _Seen(NamedTuple):
+    """A process, looked at before."""
+
+    process: psutil.Process
+    identity: Identity | None  # None: it is no rank
+
+
+class Descendants:
+    """Looks for them; what a process is, is read once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, float], _Seen] = {}
+
+    def look(self, joined: set[int], helpers: int = 1) -> list[tuple[Identity, float]]:
+        """Ranks that run and are none of the processes `joined`, with their CPU since the last look (% of a core).
+
+        `helpers`: how many children of this process are the monitor's own.
+        """
+        if not _has_children(helpers):
+            self._seen.clear()
+            return []
+        found: list[tuple[Identity, float]] = []
+        seen: dict[tuple[int, float], _Seen] = {}
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error, OSError):
+                key = (process.pid, process.create_time())
+                known = self._seen.get(key)
+                fresh = known is None
+                known = seen[key] = known or _Seen(process, _identity(process))
+                if known.identity is not None and process.pid not in joined:
+                    used = known.process.cpu_percent(None)  # since the call before
+                    found.append((known.identity, math.nan if fresh else used))
+        self._seen = seen
+        return found
+
+
+def _identity(process: psutil.Process) -> Identity | None:
+    """Return which rank a process is; None where its environment does not say, or it was started by such a rank."""
+    environment = process.environ()
+    rank, world = ranks_of(environment)
+    start = start_of(process.pid)
+    if rank is None or start is None:
+        return None
+    parent = process.ppid()
+    with suppress(psutil.Error, OSError):
+        if ranks_of(psutil.Process(parent).environ())[0] == rank:
+            return None  # a rank's own child, such as a worker of its loader
+    return Identity(
+        host=host_key(),
+        name="",
+        pid=process.pid,
+        start=start,
+        parent=parent,
+        rank=rank,
+        world=world,
+        job=job_of(environment, parent),
+    )
+
+
+def _has_children(helpers: int) -> bool:
+    """Return whether this process has more children than these: to know more takes a look at all processes."""
+    if not sys.platform.startswith("linux"):
+        return True
+    with suppress(OSError):
+        tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
+        return sum(len((task / "children").read_bytes().split()) for task in tasks) > helpers
+    return True

@@ -17,17 +17,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..os_process import is_alive
+from ..rank import Row
 from . import identity, session_files
-from .frame_fields import MOST_STEPS
-from .host_sampler import HostSampler
 from .identity import device_uuid
-from .rank_frames import Frame, Row, packed
+from .rank_frames import MOST_STEPS, Frame, Machine, packed
 from .rank_loaders import RankLoaders
 from .session_files import KEYS, VARIABLE, Join, JoinError
 
 if TYPE_CHECKING:
     import zmq
 
+    from ..sample.node_sampler import NodeGpus, NodeSampler
+
+log = logging.getLogger(__name__)
 
 # ---- How far another machine's monotonic clock is from the kernel's, from messages there and back.
 
@@ -58,6 +60,56 @@ class ClockOffset:
         return offset, delay / 2
 
 
+# ---- The load of this rank's machine, read while the kernel wants it: one rank of each other host reads it.
+
+READING_S = 0.9  # between two readings at least: with frames twice a second, one in each second
+
+
+class HostSampler:
+    """Reads the machine on the thread that calls `reading`; nothing is imported or opened before it is wanted."""
+
+    def __init__(self) -> None:
+        self.wanted = False  # whether the kernel has chosen this rank
+        self._readers: tuple[NodeSampler, NodeGpus] | None = None
+        self._last = 0.0
+        self._failed = False
+
+    def reading(self, now: float) -> Machine | None:
+        """Return what was read since the last call.
+
+        None where nothing is wanted, or due. `now`: s of the monotonic clock.
+        """
+        if not self.wanted:
+            self._end()
+            return None
+        if self._failed or now - self._last < READING_S:
+            return None
+        try:
+            if self._readers is None:
+                self._readers = _readers()
+            sampler, gpus = self._readers
+            values = {name: round(max(0.0, value), 2) for name, value in (sampler.read() | gpus.read()).items()}
+        except Exception:  # whatever it is: the rank's steps are sent without it
+            self._failed = True
+            log.info("the load of this machine is not sent to the kernel", exc_info=True)
+            return None
+        self._last = now
+        return Machine(sampler.cores, gpus.names, gpus.uuids, values)
+
+    def _end(self) -> None:
+        readers, self._readers = self._readers, None
+        if readers is not None:
+            readers[1].stop()
+
+
+def _readers() -> tuple[NodeSampler, NodeGpus]:
+    from ..sample.node_sampler import NodeGpus, NodeSampler
+
+    return NodeSampler(), NodeGpus()
+
+
+# ---- The thread that sends the frames.
+
 PERIOD_S = 0.5  # between two frames
 QUEUE = 20  # frames that wait for a slow link: ten seconds
 SILENT_S = 600.0  # a kernel on another machine of which nothing is heard for so long is gone
@@ -65,7 +117,6 @@ _METERS = 16  # loaders that are followed, the newest
 LOOK_S = 2.0  # between two looks at whether the session is still there
 _DEVICE_S = 5.0  # between two looks at which GPU is used
 _GOODBYE_S = 0.3  # at the process's end, for the last frame
-log = logging.getLogger(__name__)
 
 
 class Totals(Protocol):

@@ -5,33 +5,15 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from ..errors import MonitorError
 from ..text import line
-from .frame_fields import EPOCHS, HANDLED, LOADER_FIELDS, MOST_LOADERS, SENTENCE
+from .rank_frames import EPOCHS, HANDLED, LOADER_FIELDS, MOST_LOADERS, SENTENCE, Chunk
 
 _MOST_INDICES = 16_000  # that a frame carries: 32,000 samples a second
 UNKNOWN = "it has no such loader any more"
 COUNTS = ("samples", "planned", "lost", "doubled", "skipped", "replaced", "decoded")
-
-
-class Chunk(NamedTuple):
-    """Some of an epoch's indices, in the order of the rank's plan."""
-
-    loader: str  # its id in the rank's process
-    epoch: int
-    first: int  # the place in the plan where the iteration began
-    start: int  # the place of the first of these indices
-    samples: int
-    planned: int  # samples that this rank's sampler has in the epoch
-    length: int  # samples of the data set
-    shared: bool  # whether the sampler takes one rank's share
-    finished: bool  # the plan has ended, and all of it was answered
-    end: int  # the place after the last sample that was answered
-    skipped: int  # of the samples answered, those that could not be read, and those that synthetic ones replaced
-    lost: int  # lost, doubled: by the rank's own count of its plan
-    doubled: int
 
 
 class Record(Protocol):

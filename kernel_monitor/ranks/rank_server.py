@@ -12,23 +12,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..rank import Rank, Row
 from ..text import line
 from . import rank_client, session_files
-from .descendants import Descendants
 from .gateway_client import GatewayClient
 from .hosts import Hosts
 from .identity import host_key
 from .job_loaders import JobEpoch, JobLoaders, Key
-from .jobs import Jobs
-from .listener import Listener
-from .rank import Rank
-from .rank_frames import LARGEST, Row, unpacked, unwrapped, wrapped
+from .jobs import Descendants, Jobs
+from .rank_frames import LARGEST, unpacked, unwrapped, wrapped
 from .session_files import Join, JoinError, Keys, SessionFiles
 
 if TYPE_CHECKING:
     import zmq
 
     from ..protocol.states import LoaderState
+    from .tcp_gateway import Listener
 
 _WAKE_S = 0.25  # between two looks at whether to end
 LOOK_S = 1.0  # between two looks at who has ended
@@ -199,6 +198,8 @@ class RankServer:
         return thread
 
     def _listen(self) -> Listener:
+        from .tcp_gateway import Listener  # needs pyzmq, which has been looked for
+
         if self.files.keys is None:
             raise JoinError("Ranks cannot join: there are no keys yet.")
         listener = Listener(self.files.keys, LARGEST, QUEUE)

@@ -5,7 +5,7 @@ descriptors, memory and processor time of this process, all of which are bounded
 this process. It ends when its stdin ends, or when the kernel's process is gone.
 
 A thread accepts connections, so many at once and so many a second, and passes their bytes on to ZeroMQ's socket in the
-same process: ZeroMQ itself takes every connection that comes. The main thread admits who has the key (`listener`), and
+same process: ZeroMQ itself takes every connection that comes. The main thread admits who has the key (`Listener`), and
 passes the messages on.
 """
 
@@ -24,10 +24,61 @@ from pathlib import Path
 from typing import Any
 
 import zmq
+from zmq.utils.z85 import decode
 
-from .listener import Listener
 from .rank_frames import LARGEST, MOST_BYTES, unwrapped, wrapped
 from .session_files import Keys
+
+# ---- A ZeroMQ socket that hears those who have the session's keys and nobody else, for the kernel and for its gateway.
+
+_DOMAIN = "ranks"  # ZeroMQ's word for whose question it is; with it, nobody is admitted while nobody answers
+
+
+class Listener:
+    """A ROUTER with CURVE, and the socket at which ZeroMQ asks whether to admit a client (RFC 27/ZAP).
+
+    Attributes:
+        router: takes the messages.
+        admission: to be polled beside it; `admit` answers what it has.
+    """
+
+    def __init__(self, keys: Keys, largest: int, waiting: int) -> None:
+        """`largest`: bytes of a message; `waiting`: messages of a client that wait to be received, or to be sent."""
+        self._client = decode(keys.client)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self.admission = self.context.socket(zmq.REP)
+            self.admission.bind("inproc://zeromq.zap.01")
+            self.router = self.context.socket(zmq.ROUTER)
+            self.router.setsockopt(zmq.LINGER, 0)
+            self.router.setsockopt(zmq.RCVHWM, waiting)
+            self.router.setsockopt(zmq.SNDHWM, waiting)
+            self.router.setsockopt(zmq.MAXMSGSIZE, largest)
+            self.router.zap_domain = _DOMAIN.encode()
+            self.router.curve_server = True
+            self.router.curve_secretkey = keys.server_secret
+            self.router.curve_publickey = keys.server
+        except BaseException:
+            self.close()
+            raise
+
+    def bind(self, address: str) -> str:
+        """Listen there, too; returns the address with its port."""
+        self.router.bind(address)
+        return str(self.router.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    def admit(self) -> None:
+        """Answer a question: who has the client's key may come in."""
+        version, request, _domain, _address, _identity, mechanism, *credentials = self.admission.recv_multipart()
+        known = mechanism == b"CURVE" and credentials == [self._client]
+        status = (b"200", b"OK") if known else (b"400", b"No access")
+        self.admission.send_multipart([version, request, *status, b"", b""])
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+# ---- The gateway.
 
 MOST = 512  # connections at once
 EACH = 3  # descriptors of a connection: its own, and both ends of the way to ZeroMQ's socket

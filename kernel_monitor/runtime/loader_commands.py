@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import MonitorError
 from ..text import line
-from .rank_tracker import JobLoader
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
     from ..protocol.states import LoaderState
     from .current_verdict import Offers
     from .loader_tracker import LoaderTracker
+    from .optional_parts import JobLoader
 
 Found = TypeVar("Found", bound="SwitchableLoader | JobLoader")
 
@@ -21,7 +21,7 @@ Found = TypeVar("Found", bound="SwitchableLoader | JobLoader")
 class LoaderCommands:
     """The commands of one process."""
 
-    def __init__(self, tracker: LoaderTracker, offers: Offers, jobs: Callable[[], list[JobLoader]]) -> None:
+    def __init__(self, tracker: LoaderTracker, offers: Offers, jobs: Callable[[], Sequence[JobLoader]]) -> None:
         """`jobs`: the loaders of jobs whose ranks joined this process's session."""
         self._tracker = tracker
         self._offers = offers

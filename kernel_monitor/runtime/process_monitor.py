@@ -10,23 +10,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import steps
+from ..analysis.job_figures import scaling
 from ..diagnosis.diagnose_command import DiagnoseCommand, Diagnosis
 from ..diagnosis.diagnosis_run import DiagnosisContext
 from ..errors import MonitorError, SessionError
 from ..integrations import ray_cluster
-from ..profiler.profile_command import PATIENCE_S, Profile, ProfileCommand
-from ..profiler.profile_run import ProfileContext
+from ..plugins import missing, plugin
 from ..recorded import Opened, RecordedSession
 from ..steps import cuda_times
-from ..store import Store
+from ..store import Snapshot, Store
 from ..stream.hub import Hub, SidebarRequest
 from ..text import given, shown
 from .current_verdict import under_way
 from .export import Exporter, lines
 from .loader_commands import LoaderCommands
+from .optional_parts import ALONE_S, PATIENCE_S, profiler
 from .overhead import OwnCost, thread_seconds
 from .publisher import Publisher
-from .rank_commands import DEFAULT_S, RankCommands
 from .recorder import left_behind
 from .session import Session
 from .settings import Price, Record, Settings
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ..analysis.switch_comparison import SwitchComparison
     from ..protocol.analysis_states import DiagnosisState, Findings, GainState, OfferState, ProfileState, VerdictState
     from ..protocol.states import LoaderState, RecordingState, SettingsState
-    from ..store import Snapshot
     from ..widgets import Dashboard
 
 _RECORDER_ANSWER_S = 3.0  # how long `configure` waits for the recorder's answer, which usually takes 50 ms
@@ -81,16 +80,8 @@ class Monitor:
             gains=self._gains,
         )
         self.diagnosis = DiagnoseCommand(self._loaders.choose_own, diagnosis)
-        profile = ProfileContext(
-            sources=tracker.sources,
-            recording=lambda: session.recorder.to_json()["path"],
-            session_time=session.session_time,
-            add_event=session.add_event,
-            start=self.start,
-        )
-        self.profiler = ProfileCommand(profile)
+        self.profiler = profiler(session, self.start)
         self.exporter = Exporter(self.live_session, self.store)
-        self.rank_commands = RankCommands(session.ranks, self.snapshot, self.opened.open)
         self._news: str | None = None
         self._began = 0.0
         self._configure_store()
@@ -158,11 +149,14 @@ class Monitor:
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
+            MonitorError: `ranks` is given, and the package `ranks` is not installed.
         """
         with self._lock:
             cluster = None if ray is None else _cluster(ray)
             if send_files not in (None, True, False, "auto"):
                 raise SessionError(f"send_files is True, False or auto, not {send_files!r}.")
+            if ranks and plugin("ranks") is None:
+                raise missing("ranks")
             before = self._settings
             after = before.changed(
                 interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names,
@@ -335,7 +329,7 @@ class Monitor:
 
     def profile(
         self, steps: int = 10, *, loader: str | None = None, wait: bool = True, patience: float = PATIENCE_S
-    ) -> Profile | None:
+    ) -> dict[str, Any] | None:
         """Profile the next steps of the running loop with torch.profiler: operators, kernels, and a trace of them.
 
         It starts and stops on the loop's own thread between two steps. The steps are marked as profiled, for they
@@ -349,7 +343,7 @@ class Monitor:
             patience: s to wait for the first step.
 
         Returns:
-            What was found; None with `wait=False`.
+            What was found, as docs/messages.md has it (*Profile*), which prints as two tables; None with `wait=False`.
 
         Raises:
             MonitorError: there is no such loader, a profile is under way, or it failed; the message says why.
@@ -400,10 +394,12 @@ class Monitor:
         Raises:
             SessionError: one of the two was not measured, or not for long enough.
         """
-        return self.rank_commands.scaling(job, alone=alone)
+        if alone is None or isinstance(alone, Snapshot):
+            return scaling(self.snapshot(), job, alone)
+        return scaling(self.snapshot(), job, self.opened.open(alone).snapshot, f" (session {os.fspath(alone)})")
 
     def run_alone(
-        self, job: int | None = None, *, seconds: float = DEFAULT_S, confirmed: bool = False, wait: bool = True
+        self, job: int | None = None, *, seconds: float = ALONE_S, confirmed: bool = False, wait: bool = True
     ) -> Scaling | None:
         """Run one rank of a job alone for some seconds, and say how well the job scales.
 
@@ -419,11 +415,12 @@ class Monitor:
         Raises:
             SessionError: it is not confirmed (the message is the question), or cannot be run, with the reason.
         """
-        return self.rank_commands.run_alone(job, seconds=seconds, confirmed=confirmed, wait=wait)
+        alone = self.live_session.ranks.alone
+        return alone.run(job, self.scaling, seconds=seconds, confirmed=confirmed, wait=wait)
 
     def stop_alone(self) -> bool:
         """End what runs alone. Returns False if nothing does."""
-        return self.rank_commands.stop_alone()
+        return self.live_session.ranks.alone.stop()
 
     def loader_states(self) -> list[LoaderState]:
         """The states of the loaders that live in this process."""
@@ -475,7 +472,8 @@ class Monitor:
             self.publisher.notify("configured")
 
     def _tasks(self) -> Findings:
-        return {"diagnosing": self.diagnosing, "profiling": self.profiling, "alone": self.rank_commands.state()}
+        alone = self.live_session.ranks.alone.state(ALONE_S)
+        return {"diagnosing": self.diagnosing, "profiling": self.profiling, "alone": alone}
 
     def _gains(self, loader: str) -> list[GainState]:
         """The gains that changes of a loader (its id) are expected to bring, as `analysis.results.Gain` in JSON."""

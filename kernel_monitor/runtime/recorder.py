@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from ..errors import MonitorError
 from ..node_sources import Node, node_series
 from ..privacy import T, pseudonymous
-from ..ranks.rank import Rank, job_series, jobs_of, rank_series
+from ..rank import Rank, job_series, jobs_of, rank_series
 from ..record import sessions
 from ..text import shown
 

@@ -23,8 +23,8 @@ from ..store import Store
 from ..text import shown_in
 from .loader_tracker import LoaderTracker
 from .node_tracker import NodeTracker
+from .optional_parts import live_ranks
 from .overhead import Share
-from .rank_tracker import RankTracker
 from .recorder import FLUSH_S, RecorderFeed, Recording
 from .settings import Settings
 
@@ -75,7 +75,7 @@ class Session:
         self.client: SamplerClient | None = None
         self.tracker = LoaderTracker(store, self.session_time, self.add_event)
         self.nodes = NodeTracker(store, self.remember)
-        self.ranks = RankTracker(store, self.remember, self.add_event)
+        self.ranks = live_ranks(store, self.remember, self.add_event)
         self.share = Share()
         self.expected_hello: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._feed = RecorderFeed(self._send, lambda: self.recorder.on, hidden=self.hidden_names)
@@ -281,7 +281,7 @@ class Session:
         tracker = self.tracker
         states = tracker.look()
         self.nodes.look()
-        self.ranks.look()
+        self.ranks.refresh()
         self.missed += missed
         at = clock.time(sampled)
         window = max(sampled - self._window_from, 1e-6)

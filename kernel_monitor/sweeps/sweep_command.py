@@ -124,7 +124,7 @@ def sweep(
     if name == "own":
         if not isinstance(loader, SwitchableLoader):
             raise MonitorError("A sweep of your own needs the loader: sweep(loader=switchable(…), step=…).")
-        from .own import as_before, own_grid, own_training
+        from .training import as_before, own_grid, own_training
 
         kept = as_before(loader)
         grid, root = own_grid(loader, choice, knobs), None
@@ -170,9 +170,8 @@ def run(
     grid: Grid, prepare: Prepare, target: Path, *, root: Path | None, again: bool, settings: Any, progress: bool
 ) -> Swept:
     """Measure what is missing of a grid, and write the page in any case."""
-    from .progress_line import Progress
     from .sweep_file import machine_facts
-    from .sweep_run import SweepRun
+    from .sweep_run import Progress, SweepRun
     from .sweep_summary import write_page
 
     file = begin(target, grid, machine_facts(), again=again)

@@ -20,10 +20,9 @@ import psutil
 import pytest
 import zmq
 
+from kernel_monitor.rank import Row
 from kernel_monitor.ranks import session_files
-from kernel_monitor.ranks.identity import Identity
-from kernel_monitor.ranks.rank_frames import STEP, Frame, Machine, Row, packed, unpacked
-from kernel_monitor.ranks.rank_loaders import Chunk
+from kernel_monitor.ranks.rank_frames import STEP, Chunk, Frame, Identity, Machine, packed, unpacked
 from kernel_monitor.ranks.rank_server import RankServer
 
 from .conftest import ROOT

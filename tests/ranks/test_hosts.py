@@ -17,11 +17,10 @@ import pytest
 
 from kernel_monitor import node_sources
 from kernel_monitor.ranks import identity
-from kernel_monitor.ranks.host_sampler import PERIOD_S, HostSampler
 from kernel_monitor.ranks.hosts import ENDED, KEPT_GONE, MOST_HOSTS, MOST_KNOWN, SILENT_S, Hosts
-from kernel_monitor.ranks.identity import Identity
 from kernel_monitor.ranks.jobs import Jobs
-from kernel_monitor.ranks.rank_frames import Frame, Machine, packed, unpacked
+from kernel_monitor.ranks.rank_client import READING_S, HostSampler
+from kernel_monitor.ranks.rank_frames import Frame, Identity, Machine, packed, unpacked
 from kernel_monitor.ranks.rank_server import RankServer
 from kernel_monitor.ranks.session_files import VARIABLE
 
@@ -157,7 +156,7 @@ def test_the_machine_is_read_only_while_that_is_wanted_and_once_a_second() -> No
     first = sampler.reading(now)
     assert first is not None
     assert len(first.cores) >= 1
-    assert sampler.reading(now + PERIOD_S / 2) is None
+    assert sampler.reading(now + READING_S / 2) is None
     time.sleep(0.3)
     second = sampler.reading(now + 1)
     assert second is not None
@@ -171,7 +170,7 @@ def test_a_machine_that_cannot_be_read_harms_no_frame(monkeypatch: pytest.Monkey
     def fails() -> None:
         raise OSError("no /proc here")
 
-    monkeypatch.setattr("kernel_monitor.ranks.host_sampler._readers", fails)
+    monkeypatch.setattr("kernel_monitor.ranks.rank_client._readers", fails)
     sampler = HostSampler()
     sampler.wanted = True
     assert [sampler.reading(now) for now in (10.0, 20.0)] == [None, None]

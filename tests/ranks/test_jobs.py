@@ -8,11 +8,11 @@ import os
 import pytest
 
 from kernel_monitor.os_process import start_of
+from kernel_monitor.rank import Row
 from kernel_monitor.ranks import identity
-from kernel_monitor.ranks.identity import Identity
 from kernel_monitor.ranks.jobs import KEPT_ENDED, MOST_JOBS, MOST_RANKS, Jobs, means
 from kernel_monitor.ranks.rank_client import ClockOffset
-from kernel_monitor.ranks.rank_frames import Frame, Row
+from kernel_monitor.ranks.rank_frames import Frame, Identity
 
 PORT = "127.0.0.1:29500 run"
 

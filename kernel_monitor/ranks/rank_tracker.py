@@ -14,25 +14,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 
 from ..analysis.frames import Frames
 from ..analysis.job_figures import job_phases
 from ..analysis.slow_rank import WINDOW_S, JobPeriod, SlowRank, job_period, slow_rank
 from ..errors import MonitorError
-from ..ranks.descendants import RankCommand, command_of
-from ..ranks.rank import Rank
-from ..ranks.rank_frames import Row
-from ..ranks.rank_server import RankServer
-from ..ranks.session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
+from ..rank import Rank, Row
 from ..sample.gpu.nvml import index_of
 from ..store import StepTable, Store
 from ..store.schema import ranks_series
 from ..text import line
+from .alone_run import AloneRuns
+from .rank_server import RankServer
+from .session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
 
 if TYPE_CHECKING:
     from ..protocol.states import LoaderState
-    from ..ranks.rank_server import RankServer
 
 
 # ---- A loader of all ranks of a job, for the commands of users: the same questions as to a loader of this process.
@@ -66,43 +63,6 @@ class JobLoader:
         self._changed()
 
 
-# ---- How the jobs of this machine were started, read while their ranks run, so that one can be run again alone.
-
-FORKED = "its ranks are forks of this process, and no script that could be started again"
-KEPT = 64  # commands of jobs, the newest
-UNKNOWN = "none of its ranks ran on this machine long enough for its command to be known"
-
-
-class JobCommands:
-    """Asked on the sampler's reader thread; the commands stay in memory."""
-
-    def __init__(self) -> None:
-        self._of: dict[
-            int, tuple[int, RankCommand | str]
-        ] = {}  # by the job's number: a rank's process, and the command
-
-    def look(self, leads: dict[int, int]) -> None:
-        """`leads`: the process of the first rank of each job here, by the job's number."""
-        for job, pid in leads.items():
-            if pid != self._of.get(job, (0, ""))[0]:
-                self._of[job] = pid, _command(pid)
-        for job in list(self._of)[:-KEPT]:
-            del self._of[job]
-
-    def of(self, job: int) -> RankCommand | str:
-        """The command of a job, or why it cannot be run."""
-        return self._of.get(job, (0, UNKNOWN))[1]
-
-
-def _command(pid: int) -> RankCommand | str:
-    try:
-        command = command_of(pid)
-    except JoinError as error:
-        return str(error)
-    own = psutil.Process().cmdline()
-    return FORKED if list(command.words) == own else command
-
-
 # ---- Looks for patterns in the single steps of the jobs' ranks, now and then, and notes each as an event.
 
 _PATTERNS_S = 2.0  # between two looks
@@ -123,7 +83,7 @@ class JobPeriods:
         self._last: dict[int, float] = {}  # by the job's number: the end of the newest step that was looked at
         self._once: dict[int, JobPeriod | None] = {}  # what the last look found
 
-    def look(self, at: float, recent: Callable[[], Mapping[Rank, Sequence[Row]]]) -> None:
+    def refresh(self, at: float, recent: Callable[[], Mapping[Rank, Sequence[Row]]]) -> None:
         """Look at the newest steps if it is due; `at`: session s."""
         if at < self._due:
             return
@@ -171,9 +131,8 @@ class RankTracker:
         ranks: those that have columns; a new object when anything about them changed.
         reason: why no rank can join; None where they can.
         slow: the slow rank of each job that has one now, by the job's number.
-        periods, commands: the patterns of the jobs' steps, and how they were started.
-        notes: how well a job scales, in words, by the job's number, where one rank of it was run alone.
-        running_alone: what runs alone now, in words.
+        periods: the patterns of the jobs' steps.
+        alone: runs one rank of a job alone.
     """
 
     def __init__(self, store: Store, complain: Callable[[str], object], add_event: Callable[..., object]) -> None:
@@ -181,9 +140,7 @@ class RankTracker:
         self.reason: str | None = _NOT_OFFERED
         self.slow: dict[int, SlowRank] = {}
         self.periods = JobPeriods(add_event)
-        self.commands = JobCommands()
-        self.notes: dict[int, str] = {}
-        self.running_alone: Callable[[], str | None] = lambda: None
+        self.alone = AloneRuns(lambda: self.ranks, lambda: self._server)
         self._store = store
         self._complain = complain
         self._add_event = add_event
@@ -236,8 +193,7 @@ class RankTracker:
         """On the jobs now: their slow ranks, and patterns of their steps."""
         found = [slow.sentence for slow in self.slow.values()]
         found += [period.sentence for period in self.periods.found.values()]
-        alone = self.running_alone()
-        return [*found, *self.notes.values(), *([] if alone is None else [alone])]
+        return [*found, *self.alone.sentences()]
 
     def lines(self) -> list[str]:
         """For the status: each job, and what is not known exactly."""
@@ -297,7 +253,7 @@ class RankTracker:
             ]
         return "\n".join(lines)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Register ranks that came, changed or ended; at most once in `LOOK_S`."""
         server, now = self._server, time.monotonic()
         if server is None or now < self._due:
@@ -305,7 +261,7 @@ class RankTracker:
         self._due = now + LOOK_S
         try:
             server.revive()
-            self._look(server, now)
+            self._refresh(server, now)
         except Exception as error:  # noqa: BLE001 - whatever it is: the other rows go on, and the status says so
             self._failed(error)
         self._due = max(self._due, now + SPARING * (time.monotonic() - now))
@@ -316,16 +272,16 @@ class RankTracker:
         self._failures += 1
         self._failure = line(f"{type(error).__name__}: {error}")
 
-    def _look(self, server: RankServer, now: float) -> None:
+    def _refresh(self, server: RankServer, now: float) -> None:
         self._clock = coarse(server.accuracy()[0], self._clock)
         ranks = tuple(replace(rank, clock=self._clock if rank.node else None) for rank in server.ranks())
         if ranks != self.ranks:
             self.ranks = ranks
             self._series = frozenset(series.name for series in ranks_series(ranks))
             self._store.set_ranks(ranks)
-            self.commands.look(server.leads())
+            self.alone.commands.refresh(server.leads())
             for job in {rank.job for rank in ranks if rank.alive}:
-                self.notes.pop(job, None)  # it has begun again
+                self.alone.notes.pop(job, None)  # it has begun again
             shown = {rank.job for rank in ranks}
             for kept in (self._said, self._seen):
                 for job in kept.keys() - shown - self.slow.keys():
@@ -355,7 +311,7 @@ class RankTracker:
         """Find patterns and the slow rank of each job in the newest rows; an event notes when one becomes slow."""
         rows = self._store.rows(max(0, self._store.last_seq - round(WINDOW_S / self._store.schema.interval) - 1))
         frames, end = Frames(rows, StepTable()), float(rows.time[-1])
-        self.periods.look(end, server.recent)
+        self.periods.refresh(end, server.recent)
         found: dict[int, SlowRank] = {}
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing
@@ -393,7 +349,7 @@ class RankTracker:
             return {}
         try:
             return self._values(server, host, nodes)
-        except Exception as error:  # noqa: BLE001 - as in `look`
+        except Exception as error:  # noqa: BLE001 - as in `refresh`
             self._failed(error)
             return {}
 

@@ -1,10 +1,16 @@
-"""What a rank is, and the series that it has. Imports nothing of the package, so that the recorder can use it."""
+"""The ranks of a job as sessions, recordings and charts know them: `Rank`, its series, and its single steps (`Row`).
+
+The package `ranks` finds live ones. This module imports nothing of the package, so that the recorder can use it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+Row = tuple[float, int, int, int, float, float, float, float, float, float, int]
+"""One step of a rank, with the fields of `steps.measured_step.Step`; `end` is in s of the kernel's monotonic clock."""
 
 STEP_PARTS = (
     ("step", "ms"),
