@@ -95,7 +95,7 @@ class Hosts:
             self._read(host, who, frame.machine)
         return True
 
-    def look(self, alive: Collection[str]) -> None:
+    def refresh(self, alive: Collection[str]) -> None:
         """Hosts other than those of `alive` (`host_key` of each) have no rank any more."""
         for key in [key for key in self._hosts if key not in alive]:
             node = self._hosts.pop(key).node

@@ -166,7 +166,7 @@ def alike(said: Iterable[tuple[Rank, str]]) -> list[tuple[str, list[Rank]]]:
 KEPT = 4  # newest epochs of a loader whose samples are counted: short ones follow each other within a frame
 _KEPT_COMMANDS = 64
 KEPT_TOLD = 1024  # epochs of which it was said that they are finished
-_MOST_TOLD = 32  # epochs that are said to be finished at once; the others at the next look
+_MOST_TOLD = 32  # epochs that are said to be finished at once; the others at the next refresh
 _MOST_SHOWN = 64  # loaders of all jobs
 MOST_COUNTED = 64_000_000  # samples of all epochs whose deliveries are counted, a byte each
 HELD_S = 2.0  # how long ranks may be in different epochs before that is shown
@@ -323,7 +323,7 @@ class JobLoaders:
         self._command(key, own, {"do": "switch", "backend": backend})
 
     def set(self, loader: str, knobs: dict[str, int], ranks: Sequence[Rank]) -> None:
-        """Ask all ranks of a job to turn a loader's knobs."""
+        """Ask all ranks of a job to set a loader's knobs."""
         key, own = self._find(loader, ranks)
         self._command(key, own, {"do": "set", "knobs": knobs})
 

@@ -132,7 +132,7 @@ class Jobs:
             if not process.rank.alive:
                 self._revive(process)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Note who has ended, and forget those that ended long before."""
         now = self._clock()
         for process in self._processes:
@@ -291,7 +291,7 @@ def means(steps: Sequence[Row]) -> dict[str, float]:
 
 
 class _Seen(NamedTuple):
-    """A process, looked at before."""
+    """A process that was read before."""
 
     process: psutil.Process
     identity: Identity | None  # None: it is no rank
@@ -303,8 +303,8 @@ class Descendants:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, float], _Seen] = {}
 
-    def look(self, joined: set[int], helpers: int = 1) -> list[tuple[Identity, float]]:
-        """Ranks that run and are none of the processes `joined`, with their CPU since the last look (% of a core).
+    def refresh(self, joined: set[int], helpers: int = 1) -> list[tuple[Identity, float]]:
+        """Ranks that run and are none of the processes `joined`, with their CPU since the last call (% of a core).
 
         `helpers`: how many children of this process are the monitor's own.
         """
@@ -350,7 +350,7 @@ def _identity(process: psutil.Process) -> Identity | None:
 
 
 def _has_children(helpers: int) -> bool:
-    """Return whether this process has more children than these: to know more takes a look at all processes."""
+    """Return whether this process has more children than these: to know more, all processes must be read."""
     if not sys.platform.startswith("linux"):
         return True
     with suppress(OSError):

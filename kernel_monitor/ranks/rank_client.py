@@ -114,8 +114,8 @@ PERIOD_S = 0.5  # between two frames
 QUEUE = 20  # frames that wait for a slow link: ten seconds
 SILENT_S = 600.0  # a kernel on another machine of which nothing is heard for so long is gone
 _METERS = 16  # loaders that are followed, the newest
-LOOK_S = 2.0  # between two looks at whether the session is still there
-_DEVICE_S = 5.0  # between two looks at which GPU is used
+CHECK_S = 2.0  # between two checks of whether the session is still there
+_DEVICE_S = 5.0  # between two readings of which GPU is used
 _GOODBYE_S = 0.3  # at the process's end, for the last frame
 
 
@@ -148,7 +148,7 @@ class RankClient:
         self._host = HostSampler()
         self._device, self._device_due = "", 0.0
         self._heard = time.monotonic()
-        self._look_due = 0.0
+        self._check_due = 0.0
         self._before = (time.monotonic(), time.process_time())
         self.dropped = 0
         self.left_out = 0
@@ -213,9 +213,9 @@ class RankClient:
         Looked at rarely, as each system call costs a busy loop the GIL.
         """
         now = time.monotonic()
-        if now < self._look_due:
+        if now < self._check_due:
             return True
-        self._look_due = now + LOOK_S
+        self._check_due = now + CHECK_S
         if self._join.host == identity.host_key():
             return os.path.isdir(self._folder) and is_alive(self._join.pid, self._join.start)  # noqa: PTH112
         return time.monotonic() - self._heard < SILENT_S
@@ -292,7 +292,7 @@ class _Own:
     """This process's client, or the folder of the session that it offers itself."""
 
     client: RankClient | None = None
-    tried: str | None = None  # the folder that was looked at last
+    tried: str | None = None  # the folder that was tried last
     offered: str | None = None
     forgotten: list[RankClient]  # of the parent of a fork: ZeroMQ's objects must not be freed in a child
 

@@ -59,7 +59,7 @@ class RankLoaders:
 
     def report(self) -> tuple[list[dict[str, Any]], list[Chunk], bytes]:
         """States, newest loaders last; pieces of what was delivered and not yet acknowledged; their indices, uint32."""
-        self._look()
+        self._refresh()
         states, chunks, parts, room = [], [], [], _MOST_INDICES
         for key, known in list(self._known.items())[-MOST_LOADERS:]:
             states.append({"id": key, **known.state})
@@ -90,7 +90,7 @@ class RankLoaders:
                 del self.handled[next(iter(self.handled))]
         return bool(fresh)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         live = {loader.id: loader for loader in _live()}
         for key, loader in live.items():
             known = self._known.setdefault(key, _Known())
@@ -100,7 +100,7 @@ class RankLoaders:
         for key, known in list(self._known.items()):
             if key not in live:
                 known.live = False
-                if known.records:  # what was delivered since the last look
+                if known.records:  # what was delivered since the last refresh
                     newest = known.records[max(known.records)]
                     counts: dict[str, Any] = {**newest.counts()}
                     known.state |= {name: counts[name] for name in COUNTS} | {"batch": newest.batches}

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ..protocol.states import LoaderState
     from .tcp_gateway import Listener
 
-_WAKE_S = 0.25  # between two looks at whether to end
-LOOK_S = 1.0  # between two looks at who has ended
-_FIND_S = 2.0  # between two looks at the kernel's descendants
+_WAKE_S = 0.25  # between two checks of whether to end
+REFRESH_S = 1.0  # between two checks of who has ended
+_FIND_S = 2.0  # between two searches of the kernel's descendants
 QUEUE = 200  # messages of a connection that wait for this thread; a rank drops what does not fit
 SHARE = 0.25  # of a core that this thread takes at most from the training, whatever ranks send
 _BATCH_S = 0.02  # that it works at once
@@ -81,7 +81,7 @@ class RankServer:
         self._descendants = Descendants()
         self._ending = threading.Event()
         self._lock = threading.Lock()  # of `jobs` and `loaders`; held for microseconds
-        self._looked = self._found = 0.0
+        self._refreshed = self._found = 0.0
         self._gateway: GatewayClient | None = None
         self.files = SessionFiles() if files is None else files
         self.folder = str(self.files.folder)
@@ -135,7 +135,7 @@ class RankServer:
         self._wake.send(b"\0")
 
     def set(self, loader: str, knobs: dict[str, int]) -> None:
-        """Have all ranks turn knobs of a job's loader (its id)."""
+        """Have all ranks set knobs of a job's loader (its id)."""
         with self._lock:
             self.loaders.set(loader, knobs, self.jobs.ranks())
         self._wake.send(b"\0")
@@ -198,7 +198,7 @@ class RankServer:
         return thread
 
     def _listen(self) -> Listener:
-        from .tcp_gateway import Listener  # needs pyzmq, which has been looked for
+        from .tcp_gateway import Listener  # needs pyzmq, which `__init__` has checked
 
         if self.files.keys is None:
             raise JoinError("Ranks cannot join: there are no keys yet.")
@@ -230,7 +230,7 @@ class RankServer:
 
         while not self._ending.is_set():
             try:
-                self._turn()
+                self._serve()
             except Exception as error:  # whatever it is: the ranks are heard again, and the status says so
                 log.warning("hearing the ranks failed, and goes on", exc_info=True)
                 self._failed(f"{type(error).__name__}: {error}")
@@ -244,7 +244,7 @@ class RankServer:
         self.restarts += 1
         self._failure = line(reason, LETTERS)
 
-    def _turn(self) -> None:
+    def _serve(self) -> None:
         """Wait for what comes next, and do it."""
         import zmq
 
@@ -264,9 +264,9 @@ class RankServer:
             self._woken.recv(4096)
             self._command(listener.router)
         now = time.monotonic()
-        if now - self._looked >= LOOK_S:
-            self._looked = now
-            self._look()
+        if now - self._refreshed >= REFRESH_S:
+            self._refreshed = now
+            self._refresh()
         if now - self._found >= _FIND_S:
             self._found = now
             self._find()
@@ -319,21 +319,21 @@ class RankServer:
             if commands:
                 _send(router, route, {"commands": commands})
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         with self._lock:
-            self.jobs.look()
+            self.jobs.refresh()
             alive, ranks = self.jobs.hosts(), self.jobs.ranks()
             known = {rank.id for rank in ranks}
             self._who = {rank: route for rank, route in self._who.items() if rank in known}
             self.loaders.prune(ranks)
-        self.hosts.look(alive)
+        self.hosts.refresh(alive)
         if self._gateway is not None:
-            self._gateway.look()
+            self._gateway.refresh()
 
     def _find(self) -> None:
         with self._lock:
             joined = self.jobs.pids()
-        for identity, cpu in self._descendants.look(joined, helpers=1 + (self._gateway is not None)):
+        for identity, cpu in self._descendants.refresh(joined, helpers=1 + (self._gateway is not None)):
             with self._lock:
                 self.jobs.found(identity, cpu)
 

@@ -57,7 +57,7 @@ class JobLoader:
         self._changed()
 
     def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
-        """Ask every rank to turn knobs; returns at once. A rank that cannot says so in the job's status."""
+        """Ask every rank to set knobs; returns at once. A rank that cannot says so in the job's status."""
         knobs = {"workers": workers, "prefetch": prefetch, "threads": threads}
         self._server.set(self.id, {name: value for name, value in knobs.items() if value is not None})
         self._changed()
@@ -65,8 +65,8 @@ class JobLoader:
 
 # ---- Looks for patterns in the single steps of the jobs' ranks, now and then, and notes each as an event.
 
-_PATTERNS_S = 2.0  # between two looks
-FRESH = 16  # new steps between two looks at a job that both must have found it
+_PATTERNS_S = 2.0  # between two searches
+FRESH = 16  # new steps between two searches that both must have found a pattern
 
 
 class JobPeriods:
@@ -80,8 +80,8 @@ class JobPeriods:
         self.found: dict[int, JobPeriod] = {}
         self._add_event = add_event
         self._due = 0.0
-        self._last: dict[int, float] = {}  # by the job's number: the end of the newest step that was looked at
-        self._once: dict[int, JobPeriod | None] = {}  # what the last look found
+        self._last: dict[int, float] = {}  # by the job's number: the end of the newest step that was searched
+        self._once: dict[int, JobPeriod | None] = {}  # what the last search found
 
     def refresh(self, at: float, recent: Callable[[], Mapping[Rank, Sequence[Row]]]) -> None:
         """Look at the newest steps if it is due; `at`: session s."""
@@ -113,10 +113,10 @@ class JobPeriods:
             self.found.pop(job, None)
 
 
-LOOK_S = 0.5  # between two looks at who has joined
-SPARING = 10  # looks that take long are rarer: ranks that come and go without end must not hold the other rows up
-FEW = 32  # ranks that are judged at each look; more of them less often, as it takes longer
-_PHASES_S = 0.25  # between two looks at which ranks are the slowest and the median one: frames come half as often
+REFRESH_S = 0.5  # between two checks of who has joined
+SPARING = 10  # refreshes that take long are rarer: ranks that come and go without end must not hold the other rows up
+FEW = 32  # ranks that are judged at each refresh; more of them less often, as it takes longer
+_PHASES_S = 0.25  # between two choices of which ranks are the slowest and the median one: frames come half as often
 _SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
 HELD_S = 4.0  # how long it stays when nothing is found any more: a rank that is slow now and then is one that is slow
 _BOUNDS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
@@ -254,11 +254,11 @@ class RankTracker:
         return "\n".join(lines)
 
     def refresh(self) -> None:
-        """Register ranks that came, changed or ended; at most once in `LOOK_S`."""
+        """Register ranks that came, changed or ended; at most once in `REFRESH_S`."""
         server, now = self._server, time.monotonic()
         if server is None or now < self._due:
             return
-        self._due = now + LOOK_S
+        self._due = now + REFRESH_S
         try:
             server.revive()
             self._refresh(server, now)
@@ -289,7 +289,7 @@ class RankTracker:
         self._read_states()
         if ranks and self._store.last_seq:
             if now >= self._judge_due:
-                self._judge_due = now + LOOK_S * max(1.0, len(ranks) / FEW)
+                self._judge_due = now + REFRESH_S * max(1.0, len(ranks) / FEW)
                 self._judge(server)
             self._tell(server)
 

@@ -20,7 +20,7 @@ from ..store import Store
 
 # ---- Warnings that stand with the live verdict: what a change did to the training, and epochs that delivered nothing.
 
-_WARNINGS_PERIOD_S = 5.0  # between two looks at a change
+_WARNINGS_PERIOD_S = 5.0  # between two comparisons around a change
 SETTLED_S = 15.0  # the change-over, which belongs to neither side, is over by then
 _EARLIER_S = 1.0  # rows before the minute that is compared, so that its first step is whole
 
@@ -34,7 +34,7 @@ class LoopWarnings:
     def __init__(self, store: Store, past: Callable[[], Mapping[str, Sequence[State]]]) -> None:
         self._store = store
         self._past = past
-        self._changes: dict[str, tuple[int, float, tuple[str, ...]]] = {}  # event id, when to look again, sentences
+        self._changes: dict[str, tuple[int, float, tuple[str, ...]]] = {}  # event id, when to compare again, sentences
         self._counted: tuple[Any, ...] = ()
         self._of_epochs: tuple[str, ...] = ()
 
@@ -81,7 +81,7 @@ Key = tuple[str, Any]
 
 
 class Offers:
-    """The offers of one session. Thread-safe; `judge` and `look` are called by the sampler's reader thread.
+    """The offers of one session. Thread-safe; `judge` and `refresh` are called by the sampler's reader thread.
 
     A loader is identified by its name, so that running a cell again does not repeat an offer; without a name, by the
     number of batches of its epochs. An offer that was accepted, declined, withdrawn or followed by another choice is
@@ -138,7 +138,7 @@ class Offers:
                 self._open[loader] = key, _message(loader, state["backend"], candidate)
             self._update_standing()
 
-    def look(self, states: Sequence[State], *, diagnosing: bool = False) -> None:
+    def refresh(self, states: Sequence[State], *, diagnosing: bool = False) -> None:
         """Drop the offers of loaders that ended, and close those of loaders whose engine the user changed.
 
         While `diagnosing`, the engines in use are not the user's choice.
@@ -287,7 +287,7 @@ class CurrentVerdict:
             strip: of the last switch; it has a way back of its own, which is not offered again.
         """
         busy = under_way(tasks)
-        self.offers.look(states, diagnosing="diagnosing" in busy)
+        self.offers.refresh(states, diagnosing="diagnosing" in busy)
         if now < self._due:
             return
         self._due = now + PERIOD_S
@@ -312,7 +312,7 @@ class CurrentVerdict:
 
     @property
     def main(self) -> str | None:
-        """The id of the loader whose loop trains, as last looked at; None before the first step."""
+        """The id of the loader whose loop trains, as of the last verdict; None before the first step."""
         return self._loops.main()
 
     def judge(self, now: float, states: Sequence[State], *, loader: str | None = None) -> VerdictState | None:

@@ -97,10 +97,10 @@ class LoaderTracker:
     def reported(self) -> list[ReportedState]:
         """The states with the counts of every epoch before the newest, as `epochs`."""
         self._counted = {}  # the epochs in progress went on since the last count
-        self.look()
+        self.refresh()
         return [{**state, "epochs": self.past.get(key, [])} for key, state in self._states.items()]
 
-    def look(self) -> list[LoaderState]:
+    def refresh(self) -> list[LoaderState]:
         """Register new and ended loaders and finished epochs; returns `states`."""
         module = _loaders_module()
         if module is not None and not self._listening:
@@ -126,7 +126,7 @@ class LoaderTracker:
         return states
 
     def _read_last_epochs(self) -> None:
-        """Read once more the counts of sources that ended: their last epochs may have passed since the last look."""
+        """Read once more the counts of sources that ended: their last epochs may have passed since the last refresh."""
         live = {source.id: source.log for source in watched_loader.live()}
         for key, log in self._logs.items():
             state, counts = self._states.get(key), log.counts()
@@ -157,7 +157,7 @@ class LoaderTracker:
             if new.phased:
                 self.phased.add(key)
             if f"loader/{key}/images" not in columns:
-                continue  # made since the last `look`
+                continue  # made since the last `refresh`
             part = {f"loader/{key}/{name}": value for name, value in _between(old, new, window).items()}
             values |= {name: value for name, value in part.items() if name in columns}
         return values

@@ -18,11 +18,11 @@ from ..text import line
 if TYPE_CHECKING:
     from ..node_sources import NodeSource
 
-LOOK_S = 1.0
-"""Between two looks at which nodes there are: each change makes pages load their charts again, and the nodes of a
+REFRESH_S = 1.0
+"""Between two readings of which nodes there are: each change makes pages load their charts again, and the nodes of a
 cluster come one after the other."""
 SPARING = 10
-"""Looks that take long are rarer: machines that come and go without end must not hold the other rows up."""
+"""Refreshes that take long are rarer: machines that come and go without end must not hold the other rows up."""
 FADE_S = 3.0
 """How long a node that went delivers 0 batches/s before its values end: the charts' means of two seconds would else be
 those of its last few rows, and rise to whatever they were."""
@@ -62,14 +62,14 @@ class NodeTracker:
         self._means: dict[str, list[str]] = {}  # series of means of the nodes that are alive, and of what
         self._fading: dict[str, float] = {}  # series of batches of nodes that just went, and until when they are 0
 
-    def look(self) -> None:
-        """Register nodes that came, changed or went; at most once in `LOOK_S`."""
+    def refresh(self) -> None:
+        """Register nodes that came, changed or went; at most once in `REFRESH_S`."""
         now = self._clock()
         if now >= self._due:
-            self._look(now)
-            self._due = now + max(LOOK_S, SPARING * (self._clock() - now))
+            self._refresh(now)
+            self._due = now + max(REFRESH_S, SPARING * (self._clock() - now))
 
-    def _look(self, now: float) -> None:
+    def _refresh(self, now: float) -> None:
         sources = node_sources.live()
         if not sources and not self.nodes:
             return

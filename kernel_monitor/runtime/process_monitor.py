@@ -244,7 +244,7 @@ class Monitor:
         Updated while a page shows the loop. `switch` accepts one, `decline` refuses it.
         """
         offers = self.publisher.current.offers
-        offers.look(self.loader_states(), diagnosing="diagnosing" in under_way(self._tasks()))
+        offers.refresh(self.loader_states(), diagnosing="diagnosing" in under_way(self._tasks()))
         return offers.standing
 
     @property

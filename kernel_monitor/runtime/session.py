@@ -116,7 +116,7 @@ class Session:
                 self._clock = SessionClock(time.monotonic(), time.time())
                 self.id = uuid.uuid4().hex
             origin = self._clock.origin
-            path = self.recorder.turn(on=settings.record, folder=settings.record_to, session=self.id, origin=origin)
+            path = self.recorder.set(on=settings.record, folder=settings.record_to, session=self.id, origin=origin)
             self._window_from = self._stepped = time.monotonic()
             self.tracker.begin()
             self.ranks.begin(settings.ranks)
@@ -144,7 +144,7 @@ class Session:
         """Give the store the columns of this machine's last hello, so that pages build their charts meanwhile."""
         hello = None if self._store.schema.host else self.expected_hello()
         if hello is not None:
-            self.tracker.look()
+            self.tracker.refresh()
             try:
                 self._store.set_host({**hello, "interval": self._settings.interval, "origin": clock.origin})
             except (KeyError, TypeError, ValueError) as error:
@@ -198,7 +198,7 @@ class Session:
             if wanted == (before.record, before.record_to) and (self.recorder.on or not after.record):
                 return
             origin = self._clock.origin
-            path = self.recorder.turn(on=after.record, folder=after.record_to, session=self.id, origin=origin)
+            path = self.recorder.set(on=after.record, folder=after.record_to, session=self.id, origin=origin)
             self._send({"do": "record", "path": None if path is None else str(path)})
             if path is not None:
                 self._feed.begin(self.facts())
@@ -279,8 +279,8 @@ class Session:
         if clock is None:
             return
         tracker = self.tracker
-        states = tracker.look()
-        self.nodes.look()
+        states = tracker.refresh()
+        self.nodes.refresh()
         self.ranks.refresh()
         self.missed += missed
         at = clock.time(sampled)

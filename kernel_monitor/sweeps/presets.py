@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..errors import MonitorError
-from ..report.formats import plural
 
 # ---- What a sweep measures: a grid of rows, each with the engines that are compared in it.
 
@@ -255,6 +254,8 @@ def _rows(name: str, choice: Choice, dali: str, batch: int, workers: int, cores:
             for model in choice.models or ("resnet50",)
         )
     if name == "workers":
+        from ..report.formats import plural  # imports NumPy, which the command line's help does without
+
         return tuple(
             Row(
                 f"{'' if model is None else f'{model} · '}{plural(count, 'worker')}, prefetch {ahead}",

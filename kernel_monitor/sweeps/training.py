@@ -256,7 +256,7 @@ class TrainingLoop:
             self._hand_over()
         self._failed = False
         for _ in range(self.warm_up(name)):
-            self._turn()
+            self._step()
         self._check(name)
 
     def warm_up(self, name: str) -> int:
@@ -315,7 +315,7 @@ class TrainingLoop:
         if not self._failed:
             self._work(batch)
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         self._work(self._next())
 
     def _next(self) -> Any:

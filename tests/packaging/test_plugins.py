@@ -76,7 +76,7 @@ state = loader.state()
 print("quickstart:", kernel_monitor.__file__)
 print("epochs:", set(counts), "engine:", loader.backend, "lost:", state["lost"], "doubled:", state["doubled"])
 """)
-for command in ("status", "verdict", "scaling", "help", "export run.html"):
+for command in ("status", "verdict", "help", "export run.html"):
     shell.run_cell(f"%monitor {command}")
 cell("%monitor stop")
 for call in sys.argv[1:]:

@@ -350,14 +350,14 @@ def test_a_thread_that_fails_or_ends_goes_on_and_says_so(tmp_path: Path, monkeyp
         failures: list[BaseException] = [OSError("Too many open files"), SystemExit()]
         lost: list[bool] = []
 
-        def look(alive: object) -> None:
+        def refresh(alive: object) -> None:
             if failures:
                 raise failures.pop(0)
             if lost and server._listener is not None:
                 lost.clear()
                 server._listener.router.close()
 
-        monkeypatch.setattr(server.hosts, "look", look)
+        monkeypatch.setattr(server.hosts, "refresh", refresh)
         assert until(lambda: server.restarts == 1)
         assert server.faults() == [
             "the thread that hears ranks failed 1 time and went on, the last time: OSError: Too many open files"

@@ -74,9 +74,9 @@ def test_readings_are_those_of_a_machine_until_its_ranks_have_ended(clock: Clock
     assert (node.id, node.name, node.cores, node.gpus) == ("node-1", "far-name", (0, 1), ("H100",))
     assert hosts.table.values()["node/node-1/cpu/1/busy"] == 40.0
     assert node_sources.pseudonyms()["far-name"] == "node-1"
-    hosts.look({"far"})
+    hosts.refresh({"far"})
     assert hosts.table.nodes()[0].alive
-    hosts.look(set())
+    hosts.refresh(set())
     (gone,) = hosts.table.nodes()
     assert (gone.alive, gone.reason, gone.cores) == (False, ENDED, (0, 1))
     hosts.heard(frame(5))
@@ -105,11 +105,11 @@ def test_hosts_their_names_cores_and_shapes_are_bounded(clock: Clock) -> None:
     # Those whose ranks have ended make room, and the page forgets them.
     number = MOST_HOSTS
     while number < MOST_KNOWN:
-        hosts.look(set())
+        hosts.refresh(set())
         for each in range(number, min(number + MOST_HOSTS, MOST_KNOWN)):
             hosts.heard(hosts.admitted(frame(1, f"host {each}", machine=READ)))
         number += MOST_HOSTS
-    hosts.look(set())
+    hosts.refresh(set())
     assert len(hosts.table.nodes()) == KEPT_GONE
     with pytest.raises(ValueError, match=f"more than {MOST_KNOWN} other hosts in a session"):
         hosts.admitted(frame(1, "one more"))
