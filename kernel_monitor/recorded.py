@@ -29,7 +29,7 @@ from .record.sessions import moment_text, span_text
 from .store import Rows, Schema, Snapshot
 from .store.charts import DEFAULT_CHARTS, available, shown_series
 from .stream.chart_documents import Documents
-from .text import shown, shown_in
+from .text import printable, printable_in
 
 if TYPE_CHECKING:
     from .widgets import Dashboard
@@ -99,21 +99,21 @@ class RecordedSession:
         with interpreted(self.session.path, "a snapshot"):
             whole = self.session.snapshot()
             schema = whole.schema
-            loaders = tuple(replace(loader, name=shown(loader.name)) for loader in schema.loaders)
+            loaders = tuple(replace(loader, name=printable(loader.name)) for loader in schema.loaders)
             nodes = tuple(
-                replace(node, name=shown(node.name), reason=None if node.reason is None else shown(node.reason))
+                replace(node, name=printable(node.name), reason=None if node.reason is None else printable(node.reason))
                 for node in schema.nodes
             )
             ranks = tuple(
-                replace(rank, host=shown(rank.host), reason=None if rank.reason is None else shown(rank.reason))
+                replace(rank, host=printable(rank.host), reason=None if rank.reason is None else printable(rank.reason))
                 for rank in schema.ranks
             )
             return replace(
                 whole,
                 schema=replace(schema, loaders=loaders, nodes=nodes, ranks=ranks),
-                events=shown_in(whole.events),
-                loaders=shown_in(whole.loaders),
-                facts=shown_in(dict(whole.facts)),
+                events=printable_in(whole.events),
+                loaders=printable_in(whole.loaders),
+                facts=printable_in(dict(whole.facts)),
             )
 
     @cached_property
@@ -160,7 +160,7 @@ class RecordedSession:
         label = self.label()
         end = "still running" if label["live"] else "ended" if label["goodbye"] else "ended without goodbye"
         when = f"{moment_text(label['started'])}, {span_text(label['seconds'])}"
-        return shown(f"Recorded session of {when}, {end}: {label['path']}")
+        return printable(f"Recorded session of {when}, {end}: {label['path']}")
 
     def export_name(self) -> str:
         return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html", time.localtime(self.session.origin))
@@ -230,4 +230,4 @@ def table(entries: list[SessionEntry]) -> str:
         words = [moment_text(entry["started"]), span_text(entry["seconds"]), size, end]
         lines.append([entry["id"][:8], *words, entry["path"]])
     widths = [max(len(line[k]) for line in lines) for k in range(5)] + [0]
-    return shown("\n".join("  ".join(map(str.ljust, line, widths)) for line in lines))
+    return printable("\n".join("  ".join(map(str.ljust, line, widths)) for line in lines))

@@ -21,7 +21,7 @@ from ..plugins import Command, Later, contributions, missing_command
 from ..recorded import table
 from ..runtime.recorder import words as recording_words
 from ..stream.jupyter import page_of_cell
-from ..text import shown
+from ..text import printable
 from .answers import Answers, Cells, analysis_text, diagnosis_text, html_table, offer_lines, summary_rows, text_table
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class MonitorMagics(Magics):
         try:
             self._run(args)
         except MonitorError as exc:  # without a traceback: the message has cause and remedy
-            raise UsageError(shown(f"{type(exc).__name__}: {exc}")) from exc
+            raise UsageError(printable(f"{type(exc).__name__}: {exc}")) from exc
 
     def _run(self, args: argparse.Namespace) -> None:
         monitor = self._monitor
@@ -252,7 +252,7 @@ def _tables(title: str, caption: str, rows: list[tuple[str, str]]) -> dict[str, 
 
 def _say(text: str) -> None:
     """Print text that may contain names of files and loaders, made safe."""
-    print(shown(text))
+    print(printable(text))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, cast
 
 from ..rank import Row
-from ..text import shown
+from ..text import printable
 
 STEP = struct.Struct("<dIII6fB")
 """One step, as `steps.measured_step.Step` has it: end (s of the rank's monotonic clock), counts, durations, flags."""
@@ -144,7 +144,7 @@ def text(most: int) -> Check:
     def check(value: Any) -> str:
         if type(value) is not str or len(value) > most:
             raise ValueError(f"is no text of at most {most} letters")
-        return shown(value)
+        return printable(value)
 
     return check
 

@@ -13,7 +13,7 @@ from ..steps import watched_loader
 from ..steps.measured_step import PHASES, Step
 from ..steps.step_meter import Meter, Totals
 from ..store import Store
-from ..text import shown_in
+from ..text import printable_in
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -89,7 +89,7 @@ class LoaderTracker:
     def states(self) -> list[LoaderState]:
         """The states of the live loaders, and the last states of the most recently ended ones (`"ended": true`)."""
         live: dict[str, LoaderState] = {
-            source.id: {**shown_in(source.state()), "ended": False} for source in self.sources()
+            source.id: {**printable_in(source.state()), "ended": False} for source in self.sources()
         }
         ended: list[LoaderState] = [{**state, "ended": True} for key, state in self._states.items() if key not in live]
         return [*ended[-KEPT_ENDED:], *live.values()]

@@ -20,7 +20,7 @@ from ..recorded import Opened, RecordedSession
 from ..steps import cuda_times
 from ..store import Snapshot, Store
 from ..stream.hub import Hub, SidebarRequest
-from ..text import given, shown
+from ..text import checked_text, printable
 from .current_verdict import under_way
 from .export import Exporter, lines
 from .loader_commands import LoaderCommands
@@ -219,7 +219,7 @@ class Monitor:
         if self.live_session.id is None:
             return "kernel_monitor is not running. %monitor start starts it."
         found = lines(self.live_session, self.store, self.settings, self.cost())
-        return shown("\n".join([*found, *self.step_notices(), *self.live_session.notices]))
+        return printable("\n".join([*found, *self.step_notices(), *self.live_session.notices]))
 
     def dashboard(self) -> Dashboard:
         """The dashboard as a widget, for the output of a cell. Starts the monitor if needed."""
@@ -439,7 +439,7 @@ class Monitor:
         Returns:
             The event: `id`, `kind`, `time` (session s), `label`.
         """
-        text = given(label, "A mark", sys.maxsize)
+        text = checked_text(label, "A mark", sys.maxsize)
         if not text:
             raise MonitorError("A mark needs words: monitor.mark('augment x12').")
         if len(text) > MAX_LABEL:

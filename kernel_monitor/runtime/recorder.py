@@ -19,7 +19,7 @@ from ..node_sources import Node, node_series
 from ..privacy import T, pseudonymous
 from ..rank import Rank, job_series, jobs_of, rank_series
 from ..record import sessions
-from ..text import shown
+from ..text import printable
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
@@ -303,5 +303,5 @@ def words(recording: RecordingState) -> str:
     """A recording's state as one line."""
     if recording["state"] not in ("recording", "moved"):
         return f"not recording: {recording['message']}"
-    line = f"recording to {shown(str(recording['path']))}"
+    line = f"recording to {printable(str(recording['path']))}"
     return f"{line} ({recording['message']})" if recording["message"] else line

@@ -20,7 +20,7 @@ from ..protocol.states import LoaderState
 from ..sample.clock import SessionClock
 from ..sample.sampler_client import SamplerClient
 from ..store import Store
-from ..text import shown_in
+from ..text import printable_in
 from .loader_tracker import LoaderTracker
 from .node_tracker import NodeTracker
 from .optional_parts import live_ranks
@@ -211,7 +211,7 @@ class Session:
 
     def add_event(self, kind: str, at: float, **fields: Any) -> dict[str, Any]:
         """Add an event at a session time (s), for pages, reports and the recording; returns it."""
-        event = self._store.add_event(kind, at, **shown_in(fields))
+        event = self._store.add_event(kind, at, **printable_in(fields))
         self._feed.record("event", event=event)
         return event
 
