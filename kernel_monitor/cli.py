@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sentence(error: MonitorError | OSError) -> str:
-    """An error as a sentence; an OSError without its number."""
+    """Return an error as a sentence; an OSError without its number."""
     if isinstance(error, MonitorError) or not error.strerror:
         return str(error)
     return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
@@ -145,14 +145,14 @@ def _parser() -> _Parser:
 
 
 def _name(text: str) -> str:
-    """argparse's `type` for a name: an empty one is most often a shell variable that is not set."""
+    """Check a name, as argparse's type `name`: an empty one is most often a shell variable that is not set."""
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty, and must name something")
     return text
 
 
 def _price(text: str) -> tuple[float | None, float | None, str]:
-    """The price of an hour, that of a node and the currency; MonitorError if it is not a price."""
+    """Return the price of an hour, that of a node and the currency; MonitorError if it is not a price."""
     from .runtime.settings import Settings
 
     settings = Settings().changed(price=_name(text))
@@ -242,7 +242,7 @@ def _as_json(options: argparse.Namespace) -> str:
 
 
 def _read(name: str, price: tuple[float | None, float | None, str] | None) -> RecordedSession:
-    """The session of that name, with the price of the command line if there is one."""
+    """Return the session of that name, with the price of the command line if there is one."""
     from .recorded import Opened
 
     session = Opened().open(name)

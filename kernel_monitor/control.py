@@ -35,7 +35,7 @@ class _BadRequest(MonitorError):
 
 
 def parse(content: Any) -> tuple[str, Args]:
-    """The command and its arguments; _BadRequest if the content is malformed or of another protocol."""
+    """Return the command and its arguments; _BadRequest if the content is malformed or of another protocol."""
     if not isinstance(content, dict):
         raise _BadRequest("The request's content is not an object.")
     protocol = content.get("protocol")
@@ -52,7 +52,7 @@ def parse(content: Any) -> tuple[str, Args]:
 
 
 def text(args: Args, key: str) -> str:
-    """A required text argument."""
+    """Return a required text argument."""
     value = args.get(key)
     if not isinstance(value, str) or not value:
         raise _BadRequest(f"The request needs {key!r} (text).")
@@ -61,12 +61,12 @@ def text(args: Args, key: str) -> str:
 
 
 def optional(args: Args, key: str) -> str | None:
-    """An optional text argument."""
+    """Return an optional text argument."""
     return None if args.get(key) is None else text(args, key)
 
 
 def flag(command: str, args: Args, key: str) -> bool:
-    """An optional boolean argument, false by default."""
+    """Return an optional boolean argument, false by default."""
     value = args.get(key, False)
     if not isinstance(value, bool):
         raise _BadRequest(f"{command}: {key} is true or false.")
@@ -74,7 +74,7 @@ def flag(command: str, args: Args, key: str) -> bool:
 
 
 def number(command: str, args: Args, key: str) -> int:
-    """A required whole number."""
+    """Return a required whole number."""
     value = args.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
         raise _BadRequest(f"{command}: {key} is a whole number.")
@@ -82,7 +82,7 @@ def number(command: str, args: Args, key: str) -> int:
 
 
 def knobs(args: Args) -> dict[str, int]:
-    """The knobs of the command `set`."""
+    """Return the knobs of the command `set`."""
     only("set", args, "loader", *KNOBS)
     found: dict[str, int] = {}
     for name, value in args.items():
@@ -130,7 +130,7 @@ class Control:
         _answer(lambda: self._work(content, reply), reply)
 
     def _work(self, content: Any, reply: Send) -> Answer | None:
-        """The answer to a request; None if a thread will give it."""
+        """Return the answer to a request; None if a thread will give it."""
         command, args = parse(content)
         work = self._slow.get(command)
         if args.get("recorded") is not None:
@@ -346,7 +346,7 @@ OF_RECORDED: dict[str, Callable[[RecordedSession, MonitorState], Answer]] = {
 
 
 def complete(state: Mapping[str, Any]) -> LoaderState:
-    """A recorded state with every field: the reader leaves out those that are damaged or that were not recorded."""
+    """Return a recorded state with every field: the reader leaves out those that are damaged or not recorded."""
     unknown: dict[str, Any] = {
         **dict.fromkeys(("id", "name", "backend", "status"), ""),
         **dict.fromkeys(("epoch", "batch", "samples", "lost", "doubled", "skipped", "replaced"), 0),

@@ -61,18 +61,20 @@ class Rank:
 
 
 def rank_series(rank: str, *, steps: bool, gpu: bool = False) -> list[tuple[str, str]]:
-    """The series of a rank (its id), in order: names and units. `gpu`: whether its GPU is known."""
+    """Return the series of a rank (its id), in order: names and units. `gpu`: whether its GPU is known."""
     parts = (("cpu", "%"), *(STEP_PARTS if steps else ()), *(GPU_PARTS if gpu else ()))
     return [(f"rank/{rank}/{part}", unit) for part, unit in parts]
 
 
 def job_series(job: int) -> list[tuple[str, str]]:
-    """The series of a job (its number) that has ranks which send steps: of all, of its slowest and its median rank."""
+    """Return the series of a job (its number) that has ranks which send steps: of all, of its slowest and its median
+    rank.
+    """
     totals = [(f"job/{job}/{part}", unit) for part, unit in _JOB_TOTALS]
     return totals + [(f"job/{job}/{which}/{part}", unit) for which in JOB_RANKS for part, unit in JOB_PARTS]
 
 
 def jobs_of(ranks: Iterable[Rank]) -> list[int]:
-    """The jobs of these ranks that have `job_series`: those with two ranks or more that send steps."""
+    """Return the jobs of these ranks that have `job_series`: those with two ranks or more that send steps."""
     counts = Counter(rank.job for rank in ranks if rank.steps)
     return [job for job, count in counts.items() if count > 1]

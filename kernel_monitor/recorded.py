@@ -76,7 +76,7 @@ class RecordedSession:
         return f"<recorded session {self.session.id[:8]}, {self.session.seconds:.0f} s: {self.session.path}>"
 
     def dashboard(self) -> Dashboard:
-        """The session in the dashboard, labelled as recorded; for the output of a cell."""
+        """Return the session in the dashboard, labelled as recorded; for the output of a cell."""
         from .widgets import Dashboard
 
         return Dashboard(recorded=self.id)
@@ -87,7 +87,7 @@ class RecordedSession:
         return write(path, self.render())
 
     def render(self) -> str:
-        """The HTML report, rendered in a separate process."""
+        """Return the HTML report, rendered in a separate process."""
         from .report.client import render_in_process
 
         with interpreted(self.session.path, "a page", remote=True):
@@ -156,7 +156,7 @@ class RecordedSession:
         return cast("VerdictState", {**plain(verdict), "loader": judged.loader, "over": True})
 
     def words(self) -> str:
-        """One line: date, length, how it ended, and the file."""
+        """Return one line: date, length, how it ended, and the file."""
         label = self.label()
         end = "still running" if label["live"] else "ended" if label["goodbye"] else "ended without goodbye"
         when = f"{moment_text(label['started'])}, {span_text(label['seconds'])}"
@@ -166,7 +166,7 @@ class RecordedSession:
         return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html", time.localtime(self.session.origin))
 
     def label(self) -> RecordedLabel:
-        """`started` and `ended` in Unix s; `ended` is None while live."""
+        """Return `started` and `ended` in Unix s; `ended` is None while live."""
         session = self.session
         ended, seconds = session.ended, session.seconds
         binned = self.snapshot.facts.get("recorded", {})
@@ -208,13 +208,13 @@ class Opened:
         return session
 
     def get(self, recorded: str) -> RecordedSession:
-        """The session with an id; opened if it is not open."""
+        """Return the session with an id; opened if it is not open."""
         with self._lock:
             known = self._sessions.get(recorded)
         return known if known is not None else self.open(recorded)
 
     def listing(self) -> list[SessionEntry]:
-        """The recorded sessions, newest first; each as `record.sessions.Found`."""
+        """Return the recorded sessions, newest first; each as `record.sessions.Found`."""
         return [cast("SessionEntry", {**asdict(entry), "path": str(entry.path)}) for entry in found.sessions()]
 
 

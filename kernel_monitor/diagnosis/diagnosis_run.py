@@ -353,7 +353,7 @@ class DiagnosisRun:
 
 
 def _engines(backends: Sequence[EngineState], first: str, *, confirmed: bool) -> tuple[list[str], list[str]]:
-    """The engines to try, the one in use first and the replay last; and why others are left out."""
+    """Return the engines to try, the one in use first and the replay last; and why others are left out."""
     able, cannot = [], []
     for engine in backends:
         if engine["name"] == first:

@@ -34,7 +34,7 @@ _ResultRows = list[tuple[str, str]]
 
 
 def summary_rows(monitor: Monitor) -> _ResultRows:
-    """(label, text) pairs: duration, CPU, GPUs or why there are none, loaders, the switch that says most."""
+    """Return (label, text) pairs: duration, CPU, GPUs or why there are none, loaders, the switch that says most."""
     rows = monitor.store.rows()
     schema = rows.schema
     if len(rows.seq) == 0:
@@ -63,13 +63,13 @@ def summary_rows(monitor: Monitor) -> _ResultRows:
 
 
 def text_table(title: str, rows: _ResultRows) -> str:
-    """Labels and texts in two columns below a title."""
+    """Return labels and texts in two columns below a title."""
     width = max(len(label) for label, _ in rows)
     return "\n".join([title, *(f"  {label:<{width}}  {text}" for label, text in rows)])
 
 
 def html_table(title: str, rows: _ResultRows) -> str:
-    """The same as HTML without scripts."""
+    """Return the same as HTML without scripts."""
     left = 'style="text-align: left"'
     body = "".join(
         f'<tr><th scope="row" {left}>{escape(label)}</th><td {left}>{escape(text)}</td></tr>' for label, text in rows
@@ -117,7 +117,7 @@ def diagnosis_text(state: DiagnosisState | None) -> str | None:
 
 
 def analysis_text(analysis: Analysis) -> str:
-    """The analysis of a session: verdict, reason, warnings, advice, gains, and the other rules that fired."""
+    """Return the analysis of a session: verdict, reason, warnings, advice, gains, and the other rules that fired."""
     verdict = analysis.verdict
     of = "" if verdict.segment is None else f"{verdict.segment}: "
     parts = [("why", verdict.sentence), *(("careful", text) for text in verdict.warnings)]
@@ -147,7 +147,7 @@ def analysis_text(analysis: Analysis) -> str:
 
 
 def offer_lines(monitor: Monitor) -> list[str]:
-    """The open offers, each with the command that accepts it."""
+    """Return the open offers, each with the command that accepts it."""
     names = {state["id"]: state["name"] for state in monitor.loader_states() if not state["ended"]}
     lines = []
     for offer in monitor.offers:
@@ -173,7 +173,7 @@ Line = tuple[str, str]
 
 
 def label_of(first_line: str) -> str | None:
-    """The label in a cell's first line, may be empty; None if the line does not begin with `%%monitor`."""
+    """Return the label in a cell's first line, may be empty; None if the line does not begin with `%%monitor`."""
     found = _FIRST_LINE.match(first_line.rstrip("\n"))
     return None if found is None else found["label"] or ""
 
@@ -268,7 +268,7 @@ class Cells:
         return [*lines, *self._verdict(of_steps(steps, start, end))]
 
     def _verdict(self, loops: list[Loop]) -> list[Line]:
-        """The verdict on the newest loop that does not run beside another one."""
+        """Return the verdict on the newest loop that does not run beside another one."""
         aside = beside(loops)
         newest = max((loop for loop in loops if loop.loader not in aside), key=lambda loop: loop.end, default=None)
         if newest is None:

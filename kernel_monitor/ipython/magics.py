@@ -216,7 +216,7 @@ class MonitorMagics(Magics):
         self._shown = [*self._shown[-3:], (handle, data)]
 
     def _picture(self, dashboard: Dashboard, text: str, html: str) -> dict[str, Any]:
-        """A widget's output, with text and HTML for front ends without widgets."""
+        """Return a widget's output, with text and HTML for front ends without widgets."""
         bundle = dashboard._repr_mimebundle_()
         if bundle is None:
             raise MonitorError("This front end gives widgets no display: use %monitor status and %monitor export.")

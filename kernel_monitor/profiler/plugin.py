@@ -158,7 +158,7 @@ REQUESTS = (Request("profile", _answer_profile),)
 
 
 def pairs(before: Result | None, after: Result, table: str) -> list[Pair]:
-    """The rows of `table` (`cpu` or `gpu`) of two profiles side by side: those of `after` first, in its order.
+    """Return the rows of `table` (`cpu` or `gpu`) of two profiles side by side: those of `after` first, in its order.
 
     Each with its name; None where it is not among the first rows of a profile.
     """
@@ -168,7 +168,7 @@ def pairs(before: Result | None, after: Result, table: str) -> list[Pair]:
 
 
 def text(result: Result, before: Result | None = None) -> str:
-    """A profile for people; with `before`, its shares stand beside those of that one."""
+    """Return a profile for people; with `before`, its shares stand beside those of that one."""
     steps, wall = result["steps"], result["wall_ms"]
     lines = [f"{result['name']}, {result['backend']}: {steps} steps in {wall:,.0f} ms"]
     lines += _table("CPU operators", "own time", pairs(before, result, "cpu"), "self_ms", "count", "calls", before)

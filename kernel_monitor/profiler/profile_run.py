@@ -300,7 +300,7 @@ class ProfileRun:
         return False
 
     def _give_way(self) -> None:
-        """The loop's own code starts a profiler: ours has been stopped."""
+        """Give way to a profiler that the loop's own code starts: ours has been stopped."""
         with self._lock:
             self._stopped_at = time.monotonic()
             self._why = "A profiler of the loop's own took over"

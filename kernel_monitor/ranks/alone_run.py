@@ -57,7 +57,7 @@ class RankCommand:
         return " ".join(["python", *self.words[place:]])[:200]
 
     def alone(self, join: str) -> dict[str, str]:
-        """The environment for one rank alone that joins the session of the folder `join`, under `main`.
+        """Return the environment for one rank alone that joins the session of the folder `join`, under `main`.
 
         RANK and LOCAL_RANK, by which a rank is known, are set by that process for its command.
         """
@@ -70,7 +70,7 @@ class RankCommand:
 
 
 def command_of(pid: int) -> RankCommand:
-    """The command of a process of this machine and user. JoinError: it is no script, or cannot be read."""
+    """Return the command of a process of this machine and user. JoinError: it is no script, or cannot be read."""
     try:
         process = psutil.Process(pid)
         words, folder, environment = tuple(process.cmdline()), process.cwd(), process.environ()
@@ -82,7 +82,9 @@ def command_of(pid: int) -> RankCommand:
 
 
 def _program(words: Sequence[str]) -> int | None:
-    """The place of the script or of `-m` among a Python command's words; None where it has none that can run again."""
+    """Return the place of the script or of `-m` among a Python command's words; None where it has none that can run
+    again.
+    """
     if not words or "python" not in Path(words[0]).name:
         return None
     place = 1
@@ -126,7 +128,7 @@ class JobCommands:
         ] = {}  # by the job's number: a rank's process, and the command
 
     def refresh(self, leads: dict[int, int]) -> None:
-        """`leads`: the process of the first rank of each job here, by the job's number."""
+        """Read the commands of jobs; `leads`: the process of the first rank of each job here, by the job's number."""
         for job, pid in leads.items():
             if pid != self._of.get(job, (0, ""))[0]:
                 self._of[job] = pid, _command(pid)
@@ -134,7 +136,7 @@ class JobCommands:
             del self._of[job]
 
     def of(self, job: int) -> RankCommand | str:
-        """The command of a job, or why it cannot be run."""
+        """Return the command of a job, or why it cannot be run."""
         return self._of.get(job, (0, UNKNOWN))[1]
 
 
@@ -245,7 +247,7 @@ class _AloneRun:
             self._done(self)
 
     def _last(self) -> str:
-        """The last line that it wrote."""
+        """Return the last line that it wrote."""
         self._output.seek(0)
         lines = self._output.read()[-4000:].decode("utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else "it wrote nothing"

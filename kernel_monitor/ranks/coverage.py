@@ -86,7 +86,7 @@ class Coverage:
         return rank in self._ranks
 
     def covered(self) -> Covered | None:
-        """None where nothing can be said: a sampler does not share out, or not every rank has begun."""
+        """Return the counts; None where a sampler does not share out, or not every rank has begun."""
         if not self.shared or len(self._ranks) < self.world:
             return None
         ranks = self._ranks.values()

@@ -57,7 +57,7 @@ class GatewayClient:
         files.bound[address] = self.address
 
     def words(self) -> list[str]:
-        """Sentences for the status."""
+        """Return sentences for the status."""
         found = []
         if self._process is None:
             found.append(f"ranks over TCP: nobody can join now, as the process that listens has ended: {self.reason}")

@@ -66,11 +66,11 @@ class Jobs:
         self._ids = 0  # ranks that came, in all
 
     def ranks(self) -> list[Rank]:
-        """All that are shown, by job and number."""
+        """Return all ranks that are shown, sorted by job and number."""
         return sorted((process.rank for process in self._processes), key=lambda rank: (rank.job, rank.number))
 
     def values(self) -> dict[str, float]:
-        """The newest values of the ranks that are alive, by the series' names."""
+        """Return the newest values of the ranks that are alive, by the series' names."""
         now = self._clock()
         found: dict[str, float] = {}
         for process in list(self._processes):
@@ -82,7 +82,7 @@ class Jobs:
         return found
 
     def heard(self, frame: Frame, gpu: int | None = None) -> Rank:
-        """A frame has come; returns whose it is. A ValueError if that is one rank too many.
+        """Take a frame; returns whose it is. A ValueError if that is one rank too many.
 
         `gpu`: the index of its rank's GPU on its host, if that is known.
         """
@@ -105,7 +105,7 @@ class Jobs:
         return process.rank
 
     def leads(self) -> dict[int, int]:
-        """The process of the first rank of each job that runs here and sends its steps, by the job's number."""
+        """Return the process of the first rank of each job that runs here and sends its steps, by the job's number."""
         here = [process for process in self._processes if process.rank.alive and process.rank.steps]
         here = sorted(filter(self._is_here, here), key=lambda process: -process.rank.number)
         return {process.rank.job: process.identity.pid for process in here}
@@ -117,11 +117,11 @@ class Jobs:
         )
 
     def recent(self) -> dict[Rank, list[Row]]:
-        """The newest steps of each rank that is alive, oldest first."""
+        """Return the newest steps of each rank that is alive, oldest first."""
         return {process.rank: list(process.recent) for process in self._processes if process.rank.alive}
 
     def found(self, identity: Identity, cpu: float) -> None:
-        """A process of a job was seen that sends nothing; `cpu`: % of a core."""
+        """Note a process of a job that was found and sends nothing; `cpu` is in % of a core."""
         try:
             process = self._process(identity, steps=False)
         except ValueError:
@@ -145,15 +145,15 @@ class Jobs:
             self._drop_oldest()
 
     def pids(self) -> set[int]:
-        """The numbers of the processes here that send their steps."""
+        """Return the numbers of the processes here that send their steps."""
         return {process.identity.pid for process in self._processes if process.rank.steps and self._is_here(process)}
 
     def hosts(self) -> set[str]:
-        """`host_key` of those that have ranks which are alive."""
+        """Return the `host_key` of each host that has ranks which are alive."""
         return {process.identity.host for process in self._processes if process.rank.alive}
 
     def bound(self) -> float | None:
-        """The clocks of all ranks that are alive agree with ours to this (s); None: that is not known yet."""
+        """Return to how many s the clocks of all ranks that are alive agree with ours; None: that is not known yet."""
         bounds = [process.bound for process in self._processes if process.rank.alive]
         known = [bound for bound in bounds if bound is not None]
         return max(known, default=0.0) if len(known) == len(bounds) else None
@@ -163,7 +163,10 @@ class Jobs:
         return sum(each.dropped for each in self._processes), sum(each.left_out for each in self._processes)
 
     def _process(self, identity: Identity, *, steps: bool) -> _Process:
-        """The rank that this process is; a new one where it is none yet. A ValueError if that is one too many."""
+        """Return the rank that this process is; a new one where it is none yet.
+
+        A ValueError if that is one too many.
+        """
         key = _key(identity)
         same = [process for process in self._processes if process.key == key]
         for process in same:
@@ -262,7 +265,7 @@ def _key(identity: Identity) -> tuple[str, int, float]:
 
 
 def means(steps: Sequence[Row]) -> dict[str, float]:
-    """Mean durations of these steps in ms by the parts of the series' names, and the share of the wait in %.
+    """Return mean durations of these steps in ms by the parts of the series' names, and the share of the wait in %.
 
     What was not measured in any of them is left out.
     """
@@ -304,7 +307,7 @@ class Descendants:
         self._seen: dict[tuple[int, float], _Seen] = {}
 
     def refresh(self, joined: set[int], helpers: int = 1) -> list[tuple[Identity, float]]:
-        """Ranks that run and are none of the processes `joined`, with their CPU since the last call (% of a core).
+        """Return ranks that run and are none of the processes `joined`, with their CPU since the last call, in %.
 
         `helpers`: how many children of this process are the monitor's own.
         """

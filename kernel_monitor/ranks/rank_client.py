@@ -43,7 +43,7 @@ class ClockOffset:
         self._seen: deque[tuple[float, float, float]] = deque()  # when (s), delay (s), offset (s)
 
     def add(self, asked: float, received: float, answered: float, got: float) -> None:
-        """An exchange: `asked` and `got` by our clock, `received` and `answered` by the other one (s)."""
+        """Add an exchange: `asked` and `got` are in s of our clock, `received` and `answered` of the other one."""
         delay = (got - asked) - (answered - received)
         if delay < 0 or got < asked:
             return
@@ -311,7 +311,7 @@ def offer(folder: str | None) -> None:
 
 
 def follow(meter: Meter) -> None:
-    """An iteration begins: send its steps if this process is to join a session. Never raises, never waits."""
+    """Send the steps of an iteration that begins, if this process is to join a session. Never raises, never waits."""
     folder = os.environ.get(VARIABLE)
     if folder is None or folder == _Own.offered:
         return

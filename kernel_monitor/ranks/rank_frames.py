@@ -88,7 +88,7 @@ class Frame(NamedTuple):
     handled: Mapping[int, str | None] = MappingProxyType({})  # commands by their numbers, and why one was refused
 
     def parts(self) -> Iterator[tuple[Chunk, bytes]]:
-        """The chunks with their indices."""
+        """Return the chunks with their indices."""
         start = 0
         for chunk in self.chunks:
             yield chunk, self.indices[start : start + INDEX * chunk.samples]
@@ -139,7 +139,7 @@ def whole(least: int = 0, most: int = 1 << 40) -> Check:
 
 
 def text(most: int) -> Check:
-    """Text with at most so many letters, whose control characters become visible."""
+    """Return a check for text of at most so many letters, which makes its control characters visible."""
 
     def check(value: Any) -> str:
         if type(value) is not str or len(value) > most:
@@ -161,7 +161,7 @@ def maybe(check: Check) -> Check:
 
 
 def many(check: Check, most: int) -> Check:
-    """A list of at most so many."""
+    """Return a check for a list of at most so many."""
 
     def checked(value: Any) -> list[Any]:
         if type(value) is not list or len(value) > most:
@@ -172,7 +172,7 @@ def many(check: Check, most: int) -> Check:
 
 
 def row(*checks: Check) -> Check:
-    """A list of exactly these."""
+    """Return a check for a list of exactly these."""
 
     def checked(value: Any) -> tuple[Any, ...]:
         if type(value) is not list or len(value) != len(checks):
@@ -183,7 +183,7 @@ def row(*checks: Check) -> Check:
 
 
 def table(key: Check, value: Check, most: int) -> Check:
-    """A JSON object of at most so many keys of one kind."""
+    """Return a check for a JSON object of at most so many keys of one kind."""
 
     def checked(found: Any) -> dict[Any, Any]:
         if type(found) is not dict or len(found) > most:
@@ -194,7 +194,7 @@ def table(key: Check, value: Check, most: int) -> Check:
 
 
 def fields(checks: Mapping[str, Check], **missing: Any) -> Check:
-    """A JSON object with these fields. `missing`: what those count as that may be left out."""
+    """Return a check for a JSON object with these fields; `missing` has the values of those that may be left out."""
 
     def checked(found: Any) -> dict[str, Any]:
         if type(found) is not dict:
@@ -213,7 +213,7 @@ def fields(checks: Mapping[str, Check], **missing: Any) -> Check:
 
 
 def matching(pattern: str, most: int, kept: Callable[[str], Any] = str) -> Check:
-    """A text of this form."""
+    """Return a check for text of this form."""
     form, check = re.compile(pattern, re.ASCII), text(most)
 
     def checked(value: Any) -> Any:
@@ -294,7 +294,9 @@ FRAME = fields({
 
 
 def step(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A step as it was unpacked from its bytes: when it ended (s), counts, durations (s; NaN: not measured), flags."""
+    """Check a step that was unpacked from its bytes: when it ended (s), counts, durations (s; NaN: not measured),
+    flags.
+    """
     end, *_, _flags = found
     if not 0 <= end <= SECONDS:
         raise ValueError("steps: the end of one is no time")
@@ -305,7 +307,7 @@ def step(found: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def parsed(head: bytes) -> Any:
-    """JSON without NaN and infinity. A ValueError for anything else."""
+    """Parse JSON without NaN and infinity. A ValueError for anything else."""
     try:
         return json.loads(head, parse_constant=_refuse)
     except RecursionError:
@@ -320,7 +322,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def packed(frame: Frame) -> bytes:
-    """A frame as a message."""
+    """Return a frame as a message."""
     head: dict[str, Any] = {**frame._asdict(), "identity": frame.identity._asdict(), "version": VERSION}
     steps = head["steps"] = min(len(frame.steps), MOST_STEPS)
     head["handled"] = dict(frame.handled)
@@ -332,7 +334,7 @@ def packed(frame: Frame) -> bytes:
 
 
 def unpacked(message: bytes) -> Frame:
-    """The inverse. A ValueError, with the field and what it is not, for anything else."""
+    """Return the frame of a message. A ValueError, with the field and what it is not, for anything else."""
     line, end, rest = message.partition(b"\n")
     if not end or len(line) > _MOST_HEAD or len(message) > MOST_BYTES:
         raise ValueError("no frame of a rank")
@@ -361,12 +363,12 @@ def _machine(found: dict[str, Any] | None) -> Machine | None:
 
 
 def wrapped(who: bytes, message: bytes) -> bytes:
-    """A message with the name of its rank's connection, as it goes between gateway and kernel: in one part, too."""
+    """Join a message and the name of its rank's connection to one part, as it goes between gateway and kernel."""
     return bytes([len(who)]) + who + message
 
 
 def unwrapped(message: bytes) -> tuple[bytes, bytes]:
-    """The inverse. A ValueError for anything else."""
+    """Return the name and the message of `wrapped`. A ValueError for anything else."""
     if not message or len(message) <= message[0]:
         raise ValueError("no message of the gateway")
     return message[1 : 1 + message[0]], message[1 + message[0] :]

@@ -71,7 +71,7 @@ class RankLoaders:
         return states, chunks, b"".join(parts)
 
     def acknowledge(self, had: Mapping[str, Mapping[str, int]]) -> None:
-        """The kernel says how much it has of each loader's epochs."""
+        """Note how much the kernel has of each loader's epochs."""
         for key, epochs in had.items():
             if key in self._known:
                 self._known[key].had = {int(number): int(place) for number, place in epochs.items()}

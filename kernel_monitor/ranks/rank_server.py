@@ -113,17 +113,19 @@ class RankServer:
             return self.jobs.ranks()
 
     def values(self) -> dict[str, float]:
-        """The newest values by the series' names."""
+        """Return the newest values by the series' names."""
         with self._lock:
             return self.jobs.values()
 
     def loader_states(self) -> list[LoaderState]:
-        """The states of the jobs' switchable loaders."""
+        """Return the states of the jobs' switchable loaders."""
         with self._lock:
             return self.loaders.states(self.jobs.ranks())
 
     def outcomes(self) -> tuple[list[tuple[Key, str]], list[JobEpoch]]:
-        """The switches that all ranks have answered, and the epochs that all have finished, since the last call."""
+        """Return the switches that all ranks have answered, and the epochs that all have finished, since the last
+        call.
+        """
         with self._lock:
             ranks = self.jobs.ranks()
             return self.loaders.settled(ranks), self.loaders.finished(ranks)
@@ -141,27 +143,27 @@ class RankServer:
         self._wake.send(b"\0")
 
     def recent(self) -> dict[Rank, list[Row]]:
-        """`Jobs.recent`."""
+        """Return `Jobs.recent`."""
         with self._lock:
             return self.jobs.recent()
 
     def leads(self) -> dict[int, int]:
-        """`Jobs.leads`."""
+        """Return `Jobs.leads`."""
         with self._lock:
             return self.jobs.leads()
 
     def has_steps(self, pid: int) -> bool:
-        """`Jobs.has_steps`."""
+        """Return `Jobs.has_steps`."""
         with self._lock:
             return self.jobs.has_steps(pid)
 
     def accuracy(self) -> tuple[float | None, tuple[int, int]]:
-        """`Jobs.bound` and `Jobs.lost`."""
+        """Return `Jobs.bound` and `Jobs.lost`."""
         with self._lock:
             return self.jobs.bound(), self.jobs.lost()
 
     def faults(self) -> list[str]:
-        """Sentences on what was refused, on failures, and on the gateway, for the status."""
+        """Return sentences on what was refused, on failures, and on the gateway, for the status."""
         found = [] if self._gateway is None else self._gateway.words()
         if self.refused:
             found.append(f"{self.refused:,} messages to the ranks' server were refused, the last one: {self._refusal}")
@@ -287,7 +289,7 @@ class RankServer:
                 self._refuse(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
 
     def _take(self, router: zmq.Socket[bytes], who: bytes, parts: list[bytes]) -> None:
-        """A message has come: answer it with the times of its arrival. A ValueError if it is no rank's."""
+        """Take a message, and answer it with the times of its arrival. A ValueError if it is no rank's."""
         received = time.monotonic()
         (message,) = parts if len(parts) == 1 else [b""]
         rank_at: bytes | None = None

@@ -45,7 +45,7 @@ class JobLoader:
         self._changed = changed
 
     def state(self) -> LoaderState:
-        """Its state now. MonitorError: no rank has it any more."""
+        """Return its state now. MonitorError: no rank has it any more."""
         for state in self._server.loader_states():
             if state["id"] == self.id:
                 return state
@@ -190,13 +190,13 @@ class RankTracker:
         self._server, self._files, self.reason = None, None, _NOT_OFFERED
 
     def sentences(self) -> list[str]:
-        """On the jobs now: their slow ranks, and patterns of their steps."""
+        """Return sentences on the jobs now: their slow ranks, and patterns of their steps."""
         found = [slow.sentence for slow in self.slow.values()]
         found += [period.sentence for period in self.periods.found.values()]
         return [*found, *self.alone.sentences()]
 
     def lines(self) -> list[str]:
-        """For the status: each job, and what is not known exactly."""
+        """Return lines for the status: each job, and what is not known exactly."""
         found = []
         for job in dict.fromkeys(rank.job for rank in self.ranks):
             own = [rank for rank in self.ranks if rank.job == job]
@@ -219,11 +219,11 @@ class RankTracker:
         return found
 
     def loader_states(self) -> list[LoaderState]:
-        """The states of the switchable loaders that a job's ranks have, one for each job and name."""
+        """Return the states of the switchable loaders that a job's ranks have, one for each job and name."""
         return self._states if self._server is not None else []
 
     def loaders(self) -> list[JobLoader]:
-        """The same, to command."""
+        """Return the same loaders, to command."""
         server = self._server
         return [] if server is None else [JobLoader(server, state, self._read_states) for state in self._states]
 
@@ -340,7 +340,7 @@ class RankTracker:
     def values(
         self, host: Mapping[str, float] = MappingProxyType({}), nodes: Mapping[str, float] = MappingProxyType({})
     ) -> dict[str, float]:
-        """The newest values of the ranks that are alive and of their jobs, by the series' names.
+        """Return the newest values of the ranks that are alive and of their jobs, by the series' names.
 
         `host`, `nodes`: the newest values of this machine and of the others, of which ranks get those of their GPU.
         """
@@ -369,7 +369,8 @@ class RankTracker:
 
 
 def coarse(bound: float | None, before: float | None) -> float | None:
-    """A bound (s) as one of `_BOUNDS_MS` that is not below it; the one before while it is less than five times as wide.
+    """Return a bound (s) as one of `_BOUNDS_MS` that is not below it; `before` while that is less than five times
+    as wide.
 
     Each change makes pages load their charts again, and what is known of a clock improves with every quick exchange.
     """

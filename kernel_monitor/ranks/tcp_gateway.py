@@ -188,7 +188,10 @@ class _Gateway:
         kernel.connect(told["kernel"])
 
     def run(self) -> None:
-        """Until the kernel wants no more, or is gone. A RuntimeError if nothing is accepted any more."""
+        """Pass messages on until the kernel wants no more, or is gone.
+
+        A RuntimeError if nothing is accepted any more.
+        """
         admission, router, kernel, stdin = self._listener.admission, self._listener.router, self._kernel, 0
         poller = zmq.Poller()
         poller.register(admission, zmq.POLLIN)
@@ -248,7 +251,7 @@ class _Gateway:
 
 
 def _resolved(address: str) -> str:
-    """An address with numbers in place of names, stars and interfaces, as ZeroMQ reads them."""
+    """Return an address with numbers in place of names, stars and interfaces, as ZeroMQ reads them."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as probe:
         probe.bind(address)
         return str(probe.getsockopt_string(zmq.LAST_ENDPOINT))

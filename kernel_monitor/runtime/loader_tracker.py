@@ -72,7 +72,7 @@ class LoaderTracker:
                 self._read[source.id] = source.meter.steps_since(self._totals[source.id].steps)[1]
 
     def loaders(self) -> list[SwitchableLoader]:
-        """The live switchable loaders, oldest first."""
+        """Return the live switchable loaders, oldest first."""
         module = _loaders_module()
         return [] if module is None else list(module.live())
 
@@ -83,11 +83,13 @@ class LoaderTracker:
             module.stop_calibrations()
 
     def sources(self) -> list[SwitchableLoader | Source]:
-        """The live switchable loaders, then the watched sources."""
+        """Return the live switchable loaders, then the watched sources."""
         return [*self.loaders(), *watched_loader.live()]
 
     def states(self) -> list[LoaderState]:
-        """The states of the live loaders, and the last states of the most recently ended ones (`"ended": true`)."""
+        """Return the states of the live loaders, and the last states of the most recently ended ones (`"ended":
+        true`).
+        """
         live: dict[str, LoaderState] = {
             source.id: {**printable_in(source.state()), "ended": False} for source in self.sources()
         }
@@ -95,7 +97,7 @@ class LoaderTracker:
         return [*ended[-KEPT_ENDED:], *live.values()]
 
     def reported(self) -> list[ReportedState]:
-        """The states with the counts of every epoch before the newest, as `epochs`."""
+        """Return the states with the counts of every epoch before the newest, as `epochs`."""
         self._counted = {}  # the epochs in progress went on since the last count
         self.refresh()
         return [{**state, "epochs": self.past.get(key, [])} for key, state in self._states.items()]
@@ -147,7 +149,7 @@ class LoaderTracker:
         }
 
     def values(self, window: float) -> dict[str, float]:
-        """The loaders' series for the last `window` s, from the differences of the meters' totals."""
+        """Return the loaders' series for the last `window` s, from the differences of the meters' totals."""
         values: dict[str, float] = {}
         columns = self._store.schema.columns
         for key, meter in list(self._meters.items()):
@@ -163,7 +165,7 @@ class LoaderTracker:
         return values
 
     def steps(self, seconds: float) -> list[_Stepped]:
-        """The steps of each loader that ended since the last call, `seconds` ago."""
+        """Return the steps of each loader that ended since the last call, `seconds` ago."""
         found = []
         with self._reading:
             live = {source.id: source.meter for source in self.sources()}

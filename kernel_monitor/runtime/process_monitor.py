@@ -201,7 +201,7 @@ class Monitor:
         return self.live_session.id
 
     def cost(self) -> OwnCost:
-        """The monitor's own use of the processor.
+        """Return the monitor's own use of the processor.
 
         `threads`: CPU seconds of each of its threads in this process, by name; `kernel`: their sum since the start, in
         percent of one core; `sampler`: the sampler process after its start, in percent of one core, or None.
@@ -215,14 +215,14 @@ class Monitor:
         }
 
     def status(self) -> str:
-        """A few lines for people: what runs, what it costs, what was missed and where it is recorded."""
+        """Return a few lines for people: what runs, what it costs, what was missed and where it is recorded."""
         if self.live_session.id is None:
             return "kernel_monitor is not running. %monitor start starts it."
         found = lines(self.live_session, self.store, self.settings, self.cost())
         return printable("\n".join([*found, *self.step_notices(), *self.live_session.notices]))
 
     def dashboard(self) -> Dashboard:
-        """The dashboard as a widget, for the output of a cell. Starts the monitor if needed."""
+        """Return the dashboard as a widget, for the output of a cell. Starts the monitor if needed."""
         from ..widgets import Dashboard
 
         self.start()
@@ -293,7 +293,7 @@ class Monitor:
         return self._loaders.set(loader=loader, workers=workers, prefetch=prefetch, threads=threads)
 
     def question(self, backend: str, *, loader: str | None = None) -> str | None:
-        """The question to ask before switching to an engine, or None."""
+        """Return the question to ask before switching to an engine, or None."""
         return self._loaders.question(backend, loader=loader)
 
     def decline(self, loader: str | None = None) -> bool:
@@ -351,7 +351,7 @@ class Monitor:
         return self.profiler.start(steps, loader=loader, wait=wait, patience=patience)
 
     def snapshot(self) -> Snapshot:
-        """An immutable copy of everything measured so far; SessionError if that is nothing."""
+        """Return an immutable copy of everything measured so far; SessionError if that is nothing."""
         return self.exporter.snapshot()
 
     def comparison(self, loader: str | None = None) -> SwitchComparison:
@@ -381,7 +381,7 @@ class Monitor:
         return self.exporter.export(path)
 
     def scaling(self, job: int | None = None, *, alone: str | os.PathLike[str] | Snapshot | None = None) -> Scaling:
-        """The scaling efficiency of a job: its images/s over its ranks times those of one rank alone.
+        """Return the scaling efficiency of a job: its images/s over its ranks times those of one rank alone.
 
         Args:
             job: its number; by default the newest one of several ranks.
@@ -423,11 +423,11 @@ class Monitor:
         return self.live_session.ranks.alone.stop()
 
     def loader_states(self) -> list[LoaderState]:
-        """The states of the loaders that live in this process."""
+        """Return the states of the loaders that live in this process."""
         return self.live_session.tracker.states()
 
     def job_states(self) -> list[LoaderState]:
-        """The states of the loaders that all ranks of a job have in common."""
+        """Return the states of the loaders that all ranks of a job have in common."""
         return self.live_session.ranks.loader_states()
 
     def mark(self, label: str) -> dict[str, Any]:
@@ -454,7 +454,7 @@ class Monitor:
         return list(cuda_times.LOST)
 
     def news(self) -> str | None:
-        """The message that the previous session ended without a goodbye, returned once; or None."""
+        """Return the message that the previous session ended without a goodbye, returned once; or None."""
         news, self._news = self._news, None
         return news
 
@@ -476,7 +476,9 @@ class Monitor:
         return {"diagnosing": self.diagnosing, "profiling": self.profiling, "alone": alone}
 
     def _gains(self, loader: str) -> list[GainState]:
-        """The gains that changes of a loader (its id) are expected to bring, as `analysis.results.Gain` in JSON."""
+        """Return the gains that changes of a loader (its id) are expected to bring, as `analysis.results.Gain` in
+        JSON.
+        """
         at = self.live_session.session_time(time.monotonic())
         state = next((state for state in self.loader_states() if state["id"] == loader), None)
         return [] if at is None or state is None else self.publisher.current.gains(at, state)
@@ -503,7 +505,7 @@ def open_session(path: str | os.PathLike[str] | None = None) -> RecordedSession:
 
 
 def _cluster(address: str) -> str:
-    """A cluster's address, or an empty text for none; SessionError if it is no address."""
+    """Return a cluster's address, or an empty text for none; SessionError if it is no address."""
     try:
         return ray_cluster.checked(address) if address != "" else ""
     except MonitorError as error:

@@ -153,7 +153,7 @@ class RecorderFeed:
         self._flushed = self._compared = clock()
 
     def begin(self, facts: Mapping[str, Any]) -> None:
-        """A new sampler has started: send it everything."""
+        """Send everything to a sampler that has just started."""
         with self._lock:
             self._states, self._nodes, self._ranks, self._epochs, self._workers = None, (), (), None, []
             self._compared -= COMPARE_S
@@ -277,12 +277,12 @@ def _rank_names(rank: str, steps: bool, gpu: bool) -> tuple[str, ...]:
 
 
 def _packed(cells: Sequence[float]) -> str:
-    """As float32 in base64."""
+    """Return the values as float32 in base64."""
     return base64.b64encode(struct.pack(f"<{len(cells)}f", *cells)).decode("ascii")
 
 
 def left_behind() -> dict[str, str] | None:
-    """`{"path", "message"}` of the newest session that ended without a goodbye, reported once; or None."""
+    """Return `{"path", "message"}` of the newest session that ended without a goodbye, once; or None."""
     try:
         found = sessions.left_without_goodbye()
         if found is None:
@@ -300,7 +300,7 @@ def left_behind() -> dict[str, str] | None:
 
 
 def words(recording: RecordingState) -> str:
-    """A recording's state as one line."""
+    """Return a recording's state as one line."""
     if recording["state"] not in ("recording", "moved"):
         return f"not recording: {recording['message']}"
     line = f"recording to {printable(str(recording['path']))}"

@@ -244,11 +244,13 @@ class Session:
         }
 
     def hidden_names(self) -> dict[str, str] | None:
-        """The names of other machines that may not leave this one, and the ids in their place; None if they may."""
+        """Return the names of other machines that may not leave this one, and the ids in their place; None if they
+        may.
+        """
         return None if self._settings.node_names else pseudonyms()
 
     def session_time(self, monotonic: float) -> float | None:
-        """The session time (s) of a `time.monotonic()`; None before the session began."""
+        """Return the session time (s) of a `time.monotonic()`; None before the session began."""
         clock = self._clock
         return None if clock is None else clock.time(monotonic)
 
@@ -330,14 +332,14 @@ class Session:
 
 
 def _price_of(settings: Settings) -> dict[str, Any]:
-    """The prices as an event has them."""
+    """Return the prices as an event has them."""
     per_node = {} if settings.node_price is None else {"per_node": settings.node_price}
     return {"per_hour": settings.price, "currency": settings.currency, **per_node}
 
 
 @cache  # a reply on the control channel must take less than a millisecond
 def version(distribution: str) -> str | None:
-    """The version of an installed package, or None."""
+    """Return the version of an installed package, or None."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

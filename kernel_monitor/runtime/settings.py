@@ -60,7 +60,7 @@ class Settings:
         return max(FEWEST_ROWS, math.ceil(round(self.history / self.interval, 6)))
 
     def to_json(self) -> SettingsState:
-        """The settings as sent to pages."""
+        """Return the settings as sent to pages."""
         found: SettingsState = {
             "interval": self.interval,
             "history": self.history,
@@ -88,7 +88,9 @@ class Settings:
         ranks: Any = None,
         unfolded: Any = None,
     ) -> Settings:
-        """A copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong one."""
+        """Return a copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong
+        one.
+        """
         new = self
         if interval is not None:
             new = replace(new, interval=_seconds("interval", interval, INTERVAL_S))

@@ -49,13 +49,13 @@ class Progress:
         self._longest = 0
 
     def cell(self, text: str) -> None:
-        """This cell is measured from now on."""
+        """Show this cell as the one that is measured from now on."""
         self._cell = text
         self._due = 0.0
         self.tell()
 
     def finished(self) -> None:
-        """A pass is done."""
+        """Count a pass as done."""
         self._done += 1
         self._due = 0.0
         self.tell()
@@ -166,7 +166,9 @@ class SweepRun:
         self._progress.finished()
 
     def _pass(self, row: Row, training: Training, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """All engines of a row once: the windows by engine, and what was expected of the engines after the first."""
+        """Measure all engines of a row once; returns the windows by engine, and what was expected of those after the
+        first.
+        """
         loop = TrainingLoop(training, self._progress.tell)
         timed: dict[str, Timed] = {}
         windows: dict[str, Any] = {}
@@ -213,6 +215,6 @@ class SweepRun:
 
 
 def cause(error: BaseException) -> str:
-    """The first line of an error, without folders."""
+    """Return the first line of an error, without folders."""
     lines = error_text(error).splitlines()
     return lines[0] if lines and lines[0] else type(error).__name__

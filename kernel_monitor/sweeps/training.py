@@ -66,7 +66,7 @@ def device() -> torch.device:
 
 
 def chain(row: Row) -> Any:
-    """The transforms of a row, the same objects for every engine.
+    """Return the transforms of a row, the same objects for every engine.
 
     The crop comes before the normalisation, which changes neither a pixel nor the work of the reading: DALI then does
     the whole chain.
@@ -88,7 +88,7 @@ def chain(row: Row) -> Any:
 
 
 def folder(data: Path) -> ImageFolder:
-    """The images, a folder for each class.
+    """Return the images, a folder for each class.
 
     Raises:
         MonitorError: there are none.
@@ -100,7 +100,7 @@ def folder(data: Path) -> ImageFolder:
 
 
 def prepare(row: Row, grid: Grid, data: Path) -> Training:
-    """The training of one row of a preset.
+    """Return the training of one row of a preset.
 
     Raises:
         MonitorError: there is no such model, or the loader cannot be made.
@@ -143,7 +143,7 @@ def _training_threads(cores: int) -> int:
 
 
 def model(name: str, classes: int) -> nn.Module:
-    """A model of torchvision with random weights.
+    """Return a model of torchvision with random weights.
 
     Raises:
         MonitorError: torchvision has none of that name.
@@ -156,7 +156,7 @@ def model(name: str, classes: int) -> nn.Module:
 
 
 def supervised(network: nn.Module, optimizer: torch.optim.Optimizer, where: torch.device | None) -> Step:
-    """A step of supervised training: copy, forward, cross entropy, backward, update."""
+    """Return a step of supervised training: copy, forward, cross entropy, backward, update."""
 
     def step(batch: Any) -> None:
         images, labels = batch
@@ -266,7 +266,7 @@ class TrainingLoop:
         return min(max(IN_FLIGHT, ahead) + 1, _MOST_WARM_UP)
 
     def measure(self, engine: str, label: str, seconds: float, steps: int) -> Timed:
-        """A window of at least so many seconds and steps, marked with `label` in the recording.
+        """Measure a window of at least so many seconds and steps, marked with `label` in the recording.
 
         Raises:
             _CellFailed: another engine delivered in it.
@@ -283,7 +283,7 @@ class TrainingLoop:
         return self._timed(engine, label, began, done, before, 0 if ended == self._ended else self._ended - ended)
 
     def measure_epochs(self, engine: str, label: str, epochs: int) -> Timed:
-        """A window of whole epochs, which begins with a new iteration."""
+        """Measure a window of whole epochs, which begins with a new iteration."""
         self._batches = None
         self._enter_ended()
         self._finish_device()
@@ -338,7 +338,7 @@ class TrainingLoop:
             torch.cuda.synchronize()
 
     def _enter_ended(self) -> None:
-        """The newest epoch has ended: later ones count on from what it delivered."""
+        """Note that the newest epoch has ended: later ones count on from what it delivered."""
         newest = self.loader.newest
         if newest is not None and newest is not self._entered:
             self._before = self._counted()
@@ -367,7 +367,7 @@ KNOBS = ("workers", "prefetch", "threads")
 
 
 def own_grid(loader: SwitchableLoader, choice: Choice, knobs: Sequence[Mapping[str, int]] | None) -> Grid:
-    """A row for each setting of the knobs; the engines are those that can run and ask no question, if none are named.
+    """Return a row for each setting of the knobs; without named engines, those that can run and ask no question.
 
     Raises:
         MonitorError: a knob is none.
