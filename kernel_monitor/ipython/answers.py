@@ -18,7 +18,7 @@ from ..analysis.loops import Loop, beside, of_steps
 from ..analysis.results import Analysis
 from ..analysis.rules import with_verdict
 from ..analysis.switch_comparison import sentence
-from ..diagnosis.diagnose_command import Diagnosis
+from ..diagnosis.diagnosis_run import Diagnosis
 from ..plugins import Later
 from ..protocol.analysis_states import DiagnosisState
 from ..runtime import Monitor

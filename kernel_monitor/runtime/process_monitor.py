@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import steps
 from ..analysis.job_figures import scaling
-from ..diagnosis.diagnose_command import DiagnoseCommand, Diagnosis
-from ..diagnosis.diagnosis_run import DiagnosisContext
+from ..diagnosis.diagnosis_run import DiagnoseCommand, Diagnosis, DiagnosisContext
 from ..errors import MonitorError, SessionError
 from ..integrations import ray_cluster
 from ..plugins import missing, plugin
