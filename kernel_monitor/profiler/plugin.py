@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from .profile_run import ProfileRun
 
 MOST_STEPS = 200  # a profile holds some thousand events a step in memory
-PATIENCE_S = 10.0  # how long a step is waited for before there is no loop to profile
-CELL_PATIENCE_S = 600.0  # the same for a loop in another cell
+PATIENCE_S = 600.0  # how long `%monitor profile` waits for a loop in another cell
 READING_S = 5.0  # how long the end of a cell waits for a trace that is being read
 _WIDEST = 60  # characters of an operator's name in a line of text
 Result = Mapping[str, Any]
@@ -45,9 +44,7 @@ class ProfileCommand:
         self._run: ProfileRun | None = None
         self._answered: Result | None = None  # by `answer`, the last time
 
-    def start(
-        self, steps: int = 10, *, loader: str | None = None, wait: bool = True, patience: float = PATIENCE_S
-    ) -> Profile | None:
+    def start(self, steps: int, *, loader: str | None, wait: bool, patience: float) -> Profile | None:
         """Profile the next steps of the running loop with torch.profiler: operators, kernels, and a trace of them.
 
         See `Monitor.profile`.
@@ -128,7 +125,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 def _profile(monitor: Monitor, options: argparse.Namespace) -> Later:
     steps = options.steps
-    monitor.profile(steps, loader=options.loader, wait=False, patience=CELL_PATIENCE_S)
+    monitor.profile(steps, loader=options.loader, wait=False, patience=PATIENCE_S)
     which = "the next step" if steps == 1 else f"the next {steps} steps"
     return Later(f"profiling {which}", cast("ProfileCommand", monitor.profiler).answer)
 
