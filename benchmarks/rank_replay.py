@@ -20,10 +20,10 @@ from typing import Any
 
 import zmq
 
+from kernel_monitor.rank import Row
 from kernel_monitor.ranks import session_files
-from kernel_monitor.ranks.identity import Identity
 from kernel_monitor.ranks.rank_client import PERIOD_S
-from kernel_monitor.ranks.rank_frames import Frame, Machine, Row, packed
+from kernel_monitor.ranks.rank_frames import Frame, Identity, Machine, packed
 from kernel_monitor.ranks.session_files import Join
 
 SLOW = 5  # the rank that waits for its data

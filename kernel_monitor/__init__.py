@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .loaders import switchable
     from .runtime import monitor, open_session
     from .steps import watch_loader
-    from .sweeps import sweep
+    from .sweeps.plugin import sweep
 
 __all__ = ["__version__", "errors", "monitor", "open_session", "sweep", "switchable", "watch_loader"]
 
@@ -22,7 +22,6 @@ _DEFINED_IN = {
     "load_ipython_extension": ".ipython",
     "monitor": ".runtime",
     "open_session": ".runtime",
-    "sweep": ".sweeps",
     "switchable": ".loaders",
     "unload_ipython_extension": ".ipython",
     "watch_loader": ".steps",
@@ -32,6 +31,13 @@ _DEFINED_IN = {
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module(".errors", __name__)
+    if name == "sweep":
+        from .plugins import missing, plugin
+
+        sweeps = plugin("sweeps")
+        if sweeps is None:
+            raise missing("sweeps")
+        return sweeps.sweep
     if name in _DEFINED_IN:
         return getattr(import_module(_DEFINED_IN[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,11 +13,11 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ._version import __version__
 from .errors import MonitorError, SessionError
-from .sweeps.sweep_options import add_options
+from .plugins import contributions, missing_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,11 +26,17 @@ if TYPE_CHECKING:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse without the usage text before an error."""
+    """argparse without the usage text before an error; an argument of the type `name` may not be empty."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register("type", "name", _name)
 
     def error(self, message: str) -> NoReturn:
         wrong = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)$", message)
         if wrong is not None:
+            if (absent := missing_command(wrong[1])) is not None:
+                self.exit(2, f"{self.prog}: {absent}\n")
             names = re.findall(r"[a-z-]+", wrong[2])
             near = difflib.get_close_matches(wrong[1], names, 1)
             better = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
@@ -53,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sentence(error: MonitorError | OSError) -> str:
-    """An error as a sentence; an OSError without its number."""
+    """Return an error as a sentence; an OSError without its number."""
     if isinstance(error, MonitorError) or not error.strerror:
         return str(error)
     return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
@@ -76,7 +82,7 @@ def _parser() -> _Parser:
         "Makes JPEGs of about 500 x 375 pixels and 110 to 150 kB, in one folder per class, as torchvision's "
         "ImageFolder reads them. A set that is there is kept, an interrupted one finished.",
     )
-    demo.add_argument("directory", metavar="DIR", type=_name, help="the folder; it is created if need be")
+    demo.add_argument("directory", metavar="DIR", type="name", help="the folder; it is created if need be")
     demo.add_argument("--images", metavar="N", type=int, default=2048, help="number of files (default: 2048)")
     demo.add_argument("--classes", metavar="K", type=int, default=10, help="number of classes (default: 10)")
     demo.add_argument("--seed", metavar="S", type=int, default=0, help="equal seeds give equal files (default: 0)")
@@ -90,7 +96,7 @@ def _parser() -> _Parser:
     )
     sessions.add_argument("--json", action="store_true", help="as JSON, for other programs")
     copied = "copy a session (its file, its id or the beginning of that) to DEST, a file or folder (default: here)"
-    sessions.add_argument("--copy", nargs="+", type=_name, metavar=("SESSION", "DEST"), help=copied)
+    sessions.add_argument("--copy", nargs="+", type="name", metavar=("SESSION", "DEST"), help=copied)
 
     report = add(
         _report,
@@ -99,8 +105,8 @@ def _parser() -> _Parser:
         "Writes the report of a recorded session as one HTML file that opens offline; with --json the same as data, to "
         "stdout or to FILE.",
     )
-    report.add_argument("session", metavar="SESSION", type=_name, help="its file, its id or the beginning of that")
-    report.add_argument("-o", "--output", metavar="FILE", type=_name, help="the file, or - for stdout; needed for HTML")
+    report.add_argument("session", metavar="SESSION", type="name", help="its file, its id or the beginning of that")
+    report.add_argument("-o", "--output", metavar="FILE", type="name", help="the file, or - for stdout; HTML needs it")
     report.add_argument("--json", action="store_true", help="what held the training up, what it costs … as JSON")
 
     compare = add(
@@ -112,44 +118,21 @@ def _parser() -> _Parser:
         "nothing can be compared.",
     )
     before = "the session before: its file, its id or the beginning of that"
-    compare.add_argument("a", metavar="A", type=_name, help=before)
-    compare.add_argument("b", metavar="B", type=_name, help="the session after; may be the same")
+    compare.add_argument("a", metavar="A", type="name", help=before)
+    compare.add_argument("b", metavar="B", type="name", help="the session after; may be the same")
     compare.add_argument("--max-slowdown", metavar="5%", type=_share, help="how much longer an image may take")
-    compare.add_argument("--loader", metavar="NAME", type=_name, help="only this loader")
+    compare.add_argument("--loader", metavar="NAME", type="name", help="only this loader")
     parts = "only this part of a loader's run, such as train/2: the name in the report; given twice, of A and of B"
-    compare.add_argument("--segment", metavar="KEY", type=_name, action="append", default=[], help=parts)
+    compare.add_argument("--segment", metavar="KEY", type="name", action="append", default=[], help=parts)
     # The former name, which scripts may use.
-    compare.add_argument("--stretch", dest="segment", type=_name, action="append", help=argparse.SUPPRESS)
+    compare.add_argument("--stretch", dest="segment", type="name", action="append", help=argparse.SUPPRESS)
     compare.add_argument("--json", action="store_true", help="as JSON, for other programs")
-    for command in (report, compare):
+    for priced in (report, compare):
         price = "of an hour, such as 2.50€ (or 2.50€+0.30 with that of each CPU machine), instead of the recorded one"
-        command.add_argument("--price", metavar="P", type=_price, help=price)
+        priced.add_argument("--price", metavar="P", type=_price, help=price)
 
-    sweep = add(
-        _sweep,
-        "sweep",
-        "measure a table of trainings with torchvision and with DALI, and write one page of it",
-        "Trains several models for some seconds each, with torchvision and with DALI in turns, and writes a page with "
-        "the table of their speeds. The quick form is the default; --full measures longer. Ctrl-C stops it; the same "
-        "command goes on from there. Exit status 1: a cell of the table could not be measured.",
-    )
-    add_options(sweep)
-
-    ranks = add(
-        _run,
-        "run",
-        "run a training, and record it or show its processes in a notebook's dashboard",
-        "Runs a command, such as a training of several processes (ranks). What their loaders do (those wrapped by "
-        "switchable or watch_loader) is shown in the dashboard of a notebook (--join, or KERNEL_MONITOR_JOIN); without "
-        "one it is recorded. The exit status is the command's.",
-    )
-    ranks.add_argument(
-        "--join",
-        metavar="PLACE",
-        type=_name,
-        help="the folder or address that %%monitor join prints",
-    )
-    ranks.add_argument("words", metavar="-- COMMAND …", nargs=argparse.REMAINDER, help="such as: -- torchrun train.py")
+    for command in contributions("COMMANDS"):
+        command.add_arguments(add(command.run, command.name, command.help, command.description))
 
     add(
         _warm,
@@ -162,14 +145,14 @@ def _parser() -> _Parser:
 
 
 def _name(text: str) -> str:
-    """argparse's `type` for a name: an empty one is most often a shell variable that is not set."""
+    """Check a name, as argparse's type `name`: an empty one is most often a shell variable that is not set."""
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty, and must name something")
     return text
 
 
 def _price(text: str) -> tuple[float | None, float | None, str]:
-    """The price of an hour, that of a node and the currency; MonitorError if it is not a price."""
+    """Return the price of an hour, that of a node and the currency; MonitorError if it is not a price."""
     from .runtime.settings import Settings
 
     settings = Settings().changed(price=_name(text))
@@ -259,7 +242,7 @@ def _as_json(options: argparse.Namespace) -> str:
 
 
 def _read(name: str, price: tuple[float | None, float | None, str] | None) -> RecordedSession:
-    """The session of that name, with the price of the command line if there is one."""
+    """Return the session of that name, with the price of the command line if there is one."""
     from .recorded import Opened
 
     session = Opened().open(name)
@@ -300,36 +283,6 @@ def _compare(options: argparse.Namespace) -> int:
     else:
         print("\n".join([table(found, max(currencies)), *said]))
     return status(found)
-
-
-def _sweep(options: argparse.Namespace) -> int:
-    from .sweeps.sweep_options import command
-
-    return command(options)
-
-
-def _run(options: argparse.Namespace) -> int:
-    import os
-
-    from .ranks.headless import run
-    from .ranks.session_files import VARIABLE
-
-    words = options.words[1:] if options.words[:1] == ["--"] else options.words
-    if not words:
-        raise MonitorError("run needs a command: kernel-monitor run -- torchrun train.py")
-    place = options.join or os.environ.get(VARIABLE)
-    if place is not None:
-        return run(words, place)
-    from .runtime import monitor
-
-    monitor.start()
-    try:
-        return run(words, None)
-    finally:
-        monitor.stop("the command has ended")
-        path = monitor.recording["path"]
-        if path is not None:
-            print(f"recorded: {path}", file=sys.stderr)
 
 
 def _warm(_options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from .errors import MonitorError
+from .plugins import Request, contributions, missing_command
 from .protocol import message_types as types
 from .protocol.message_types import PROTOCOL
 from .protocol.states import Event, LoaderState, MonitorState
@@ -34,7 +35,7 @@ class _BadRequest(MonitorError):
 
 
 def parse(content: Any) -> tuple[str, Args]:
-    """The command and its arguments; _BadRequest if the content is malformed or of another protocol."""
+    """Return the command and its arguments; _BadRequest if the content is malformed or of another protocol."""
     if not isinstance(content, dict):
         raise _BadRequest("The request's content is not an object.")
     protocol = content.get("protocol")
@@ -51,7 +52,7 @@ def parse(content: Any) -> tuple[str, Args]:
 
 
 def text(args: Args, key: str) -> str:
-    """A required text argument."""
+    """Return a required text argument."""
     value = args.get(key)
     if not isinstance(value, str) or not value:
         raise _BadRequest(f"The request needs {key!r} (text).")
@@ -60,12 +61,12 @@ def text(args: Args, key: str) -> str:
 
 
 def optional(args: Args, key: str) -> str | None:
-    """An optional text argument."""
+    """Return an optional text argument."""
     return None if args.get(key) is None else text(args, key)
 
 
 def flag(command: str, args: Args, key: str) -> bool:
-    """An optional boolean argument, false by default."""
+    """Return an optional boolean argument, false by default."""
     value = args.get(key, False)
     if not isinstance(value, bool):
         raise _BadRequest(f"{command}: {key} is true or false.")
@@ -73,7 +74,7 @@ def flag(command: str, args: Args, key: str) -> bool:
 
 
 def number(command: str, args: Args, key: str) -> int:
-    """A required whole number."""
+    """Return a required whole number."""
     value = args.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
         raise _BadRequest(f"{command}: {key} is a whole number.")
@@ -81,7 +82,7 @@ def number(command: str, args: Args, key: str) -> int:
 
 
 def knobs(args: Args) -> dict[str, int]:
-    """The knobs of the command `set`."""
+    """Return the knobs of the command `set`."""
     only("set", args, "loader", *KNOBS)
     found: dict[str, int] = {}
     for name, value in args.items():
@@ -105,9 +106,9 @@ def only(command: str, args: Args, *known: str) -> None:
 Answer = tuple[Mapping[str, object], list[bytes]]  # content and buffers of a reply
 Commands = dict[str, Callable[[Args], Answer]]
 _ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
-_ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "profile", "mark")
-SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict", "alone")
-"""The commands, the last ones answered on a thread; each is a method of `Control`."""
+_ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "mark")
+SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict")
+"""The commands, the last ones answered on a thread; each is a method of `Control`. Optional packages add others."""
 
 
 class Control:
@@ -118,6 +119,8 @@ class Control:
         self.documents = Documents() if documents is None else documents
         self._quick: Commands = {name: getattr(self, f"_{name}") for name in _ABOUT_PAGES + _ABOUT_LOOPS}
         self._slow: Commands = {name: getattr(self, f"_{name}") for name in SLOW}
+        for request in contributions("REQUESTS"):
+            (self._slow if request.slow else self._quick)[request.name] = partial(_answer_optional, request, monitor)
 
     def handle(self, content: Any, reply: Send) -> None:
         """Answer one request by calling `reply` exactly once: now, or from a worker thread for slow commands.
@@ -127,7 +130,7 @@ class Control:
         _answer(lambda: self._work(content, reply), reply)
 
     def _work(self, content: Any, reply: Send) -> Answer | None:
-        """The answer to a request; None if a thread will give it."""
+        """Return the answer to a request; None if a thread will give it."""
         command, args = parse(content)
         work = self._slow.get(command)
         if args.get("recorded") is not None:
@@ -138,6 +141,9 @@ class Control:
             ).start()
             return None
         if command not in self._quick:
+            absent = missing_command(command)
+            if absent is not None:
+                raise absent
             known = ", ".join(sorted([*self._quick, *self._slow]))
             raise _BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
         return self._quick[command](args)
@@ -227,26 +233,10 @@ class Control:
             self._monitor.diagnose(optional(args, "loader"), seconds=seconds, confirmed=confirmed, wait=False)
         return types.FindingsReply(status="ok", diagnosing=self._monitor.diagnosing), []
 
-    def _profile(self, args: Args) -> Answer:
-        only("profile", args, "loader", "steps")
-        steps: Any = args.get("steps", 10)  # `profile` checks it
-        self._monitor.profile(steps, loader=optional(args, "loader"), wait=False)
-        return types.FindingsReply(status="ok", profiling=self._monitor.profiling), []
-
     def _mark(self, args: Args) -> Answer:
         only("mark", args, "label")
         self._monitor.mark(text(args, "label"))
         return {"status": "ok"}, []
-
-    def _alone(self, args: Args) -> Answer:
-        only("alone", args, "job", "confirmed", "cancel")
-        commands = self._monitor.rank_commands
-        if flag("alone", args, "cancel"):
-            commands.stop_alone()
-        else:
-            commands.run_alone(number("alone", args, "job"), confirmed=flag("alone", args, "confirmed"), wait=False)
-        ranks = self._monitor.live_session.ranks.sentences()
-        return types.FindingsReply(status="ok", ranks=ranks, alone=commands.state()), []
 
     def _verdict(self, args: Args) -> Answer:
         only("verdict", args)
@@ -285,6 +275,11 @@ class Control:
             raise _BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(OF_RECORDED))}.")
         recorded, monitor = text(args, "recorded"), self._monitor
         return lambda _args: OF_RECORDED[command](monitor.opened.get(recorded), monitor.publisher.state())
+
+
+def _answer_optional(request: Request, monitor: Monitor, args: Args) -> Answer:
+    """Answer a request of an optional package."""
+    return request.answer(monitor, args), []
 
 
 def _answer(work: Callable[[], Answer | None], reply: Send) -> None:
@@ -351,7 +346,7 @@ OF_RECORDED: dict[str, Callable[[RecordedSession, MonitorState], Answer]] = {
 
 
 def complete(state: Mapping[str, Any]) -> LoaderState:
-    """A recorded state with every field: the reader leaves out those that are damaged or that were not recorded."""
+    """Return a recorded state with every field: the reader leaves out those that are damaged or not recorded."""
     unknown: dict[str, Any] = {
         **dict.fromkeys(("id", "name", "backend", "status"), ""),
         **dict.fromkeys(("epoch", "batch", "samples", "lost", "doubled", "skipped", "replaced"), 0),

@@ -29,7 +29,7 @@ from .record.sessions import moment_text, span_text
 from .store import Rows, Schema, Snapshot
 from .store.charts import DEFAULT_CHARTS, available, shown_series
 from .stream.chart_documents import Documents
-from .text import shown, shown_in
+from .text import printable, printable_in
 
 if TYPE_CHECKING:
     from .widgets import Dashboard
@@ -76,7 +76,7 @@ class RecordedSession:
         return f"<recorded session {self.session.id[:8]}, {self.session.seconds:.0f} s: {self.session.path}>"
 
     def dashboard(self) -> Dashboard:
-        """The session in the dashboard, labelled as recorded; for the output of a cell."""
+        """Return the session in the dashboard, labelled as recorded; for the output of a cell."""
         from .widgets import Dashboard
 
         return Dashboard(recorded=self.id)
@@ -87,7 +87,7 @@ class RecordedSession:
         return write(path, self.render())
 
     def render(self) -> str:
-        """The HTML report, rendered in a separate process."""
+        """Return the HTML report, rendered in a separate process."""
         from .report.client import render_in_process
 
         with interpreted(self.session.path, "a page", remote=True):
@@ -99,21 +99,21 @@ class RecordedSession:
         with interpreted(self.session.path, "a snapshot"):
             whole = self.session.snapshot()
             schema = whole.schema
-            loaders = tuple(replace(loader, name=shown(loader.name)) for loader in schema.loaders)
+            loaders = tuple(replace(loader, name=printable(loader.name)) for loader in schema.loaders)
             nodes = tuple(
-                replace(node, name=shown(node.name), reason=None if node.reason is None else shown(node.reason))
+                replace(node, name=printable(node.name), reason=None if node.reason is None else printable(node.reason))
                 for node in schema.nodes
             )
             ranks = tuple(
-                replace(rank, host=shown(rank.host), reason=None if rank.reason is None else shown(rank.reason))
+                replace(rank, host=printable(rank.host), reason=None if rank.reason is None else printable(rank.reason))
                 for rank in schema.ranks
             )
             return replace(
                 whole,
                 schema=replace(schema, loaders=loaders, nodes=nodes, ranks=ranks),
-                events=shown_in(whole.events),
-                loaders=shown_in(whole.loaders),
-                facts=shown_in(dict(whole.facts)),
+                events=printable_in(whole.events),
+                loaders=printable_in(whole.loaders),
+                facts=printable_in(dict(whole.facts)),
             )
 
     @cached_property
@@ -156,17 +156,17 @@ class RecordedSession:
         return cast("VerdictState", {**plain(verdict), "loader": judged.loader, "over": True})
 
     def words(self) -> str:
-        """One line: date, length, how it ended, and the file."""
+        """Return one line: date, length, how it ended, and the file."""
         label = self.label()
         end = "still running" if label["live"] else "ended" if label["goodbye"] else "ended without goodbye"
         when = f"{moment_text(label['started'])}, {span_text(label['seconds'])}"
-        return shown(f"Recorded session of {when}, {end}: {label['path']}")
+        return printable(f"Recorded session of {when}, {end}: {label['path']}")
 
     def export_name(self) -> str:
         return time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html", time.localtime(self.session.origin))
 
     def label(self) -> RecordedLabel:
-        """`started` and `ended` in Unix s; `ended` is None while live."""
+        """Return `started` and `ended` in Unix s; `ended` is None while live."""
         session = self.session
         ended, seconds = session.ended, session.seconds
         binned = self.snapshot.facts.get("recorded", {})
@@ -208,13 +208,13 @@ class Opened:
         return session
 
     def get(self, recorded: str) -> RecordedSession:
-        """The session with an id; opened if it is not open."""
+        """Return the session with an id; opened if it is not open."""
         with self._lock:
             known = self._sessions.get(recorded)
         return known if known is not None else self.open(recorded)
 
     def listing(self) -> list[SessionEntry]:
-        """The recorded sessions, newest first; each as `record.sessions.Found`."""
+        """Return the recorded sessions, newest first; each as `record.sessions.Found`."""
         return [cast("SessionEntry", {**asdict(entry), "path": str(entry.path)}) for entry in found.sessions()]
 
 
@@ -230,4 +230,4 @@ def table(entries: list[SessionEntry]) -> str:
         words = [moment_text(entry["started"]), span_text(entry["seconds"]), size, end]
         lines.append([entry["id"][:8], *words, entry["path"]])
     widths = [max(len(line[k]) for line in lines) for k in range(5)] + [0]
-    return shown("\n".join("  ".join(map(str.ljust, line, widths)) for line in lines))
+    return printable("\n".join("  ".join(map(str.ljust, line, widths)) for line in lines))

@@ -22,7 +22,7 @@ _UNSAFE = re.compile(
 )
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     r"""The text with unsafe characters escaped (`\x1b`, `\u202e`); tabs and line feeds stay."""
     if text.isascii() and text.isprintable():  # the usual case
         return text
@@ -31,7 +31,7 @@ def shown(text: str) -> str:
 
 def line(text: str, most: int = NAME_LETTERS) -> str:
     """The text as one line that is safe to show, at most `most` characters long."""
-    words = shown(" ".join(text.split()))
+    words = printable(" ".join(text.split()))
     return words if len(words) <= most else f"{words[: most - 1]}…"
 
 
@@ -45,7 +45,7 @@ def cause(error: BaseException, most: int = _CAUSE_LETTERS) -> str:
     return line(f"{kind}: {words}" if words else kind, most)
 
 
-def given(text: object, what: str, most: int = NAME_LETTERS) -> str:
+def checked_text(text: object, what: str, most: int = NAME_LETTERS) -> str:
     """A user's text as one line that is safe to show, at most `most` characters long; `what` is as for `check`."""
     words = str(text)
     check(words, what)
@@ -59,15 +59,15 @@ def check(text: str, what: str) -> None:
         raise MonitorError(f"{what} has half a character in it ({half[0]!r}, a lone surrogate): leave that out.")
 
 
-def shown_in(value: T) -> T:
-    """`shown` of every text in nested lists and dicts, including keys; tuples become lists."""
+def printable_in(value: T) -> T:
+    """`printable` of every text in nested lists and dicts, including keys; tuples become lists."""
     found: Any = value
     if isinstance(value, str):
-        found = shown(value)
+        found = printable(value)
     elif isinstance(value, dict):
-        found = {shown(key) if isinstance(key, str) else key: shown_in(item) for key, item in value.items()}
+        found = {printable(key) if isinstance(key, str) else key: printable_in(item) for key, item in value.items()}
     elif isinstance(value, list | tuple):
-        found = [shown_in(item) for item in value]
+        found = [printable_in(item) for item in value]
     result: T = found
     return result
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SessionError
-from ..ranks.rank import Rank, jobs_of
+from ..rank import Rank, jobs_of
 from ..store import Rows, Snapshot
 from .frames import Frames
 from .loops import trained

@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..ranks.rank import Rank
-from ..ranks.rank_frames import Row
+from ..rank import Rank, Row
 from ..steps.measured_step import NO_GRADIENTS, PHASES, PROFILED, WARM_UP
 from ..store.schema import Schema
 from .frames import Floats, Frames, Places

@@ -1,5 +1,5 @@
 """*Diagnose*: measures every engine in the running loop, one after the other, and compares them.
 
-`diagnose_command.py` starts a run (`diagnosis_run.py`, on a thread of its own), which watches the loop through
-`loop_guard.py` and makes figures and the sentence with `trials.py`.
+`diagnosis_run.py` has the command and its run, which watches the loop on a thread of its own; `trials.py` makes the
+figures and the sentence of what the engines did.
 """

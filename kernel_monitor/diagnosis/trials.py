@@ -57,7 +57,7 @@ class Trial:
 
 
 def step_rows(steps: Sequence[Step]) -> Steps:
-    """`STEP`[n] of steps of one loader."""
+    """Return the steps of one loader as `STEP`[n]."""
     return np.array([(0, *step) for step in steps], dtype=STEP)
 
 
@@ -73,7 +73,7 @@ def covered(rows: Steps) -> Floats:
 
 
 def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: float, end: float) -> Trial:
-    """An engine's figures, from the steps that ended in its trial (oldest first) and the sampler's rows of that time.
+    """Return an engine's figures from the steps that ended in its trial (oldest first) and the sampler's rows of then.
 
     `start` and `end` (session s) are the first step's beginning and the last one's end.
     """
@@ -106,7 +106,9 @@ def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: 
 
 
 def per_second(seconds: Floats, images: Floats) -> Floats:
-    """Rates of the single seconds (at least four parts) of a trial; each step's `images` are spread over its time."""
+    """Return rates of the single seconds (at least four parts) of a trial; each step's `images` are spread over its
+    time.
+    """
     time, samples = np.concatenate([[0.0], np.cumsum(seconds)]), np.concatenate([[0.0], np.cumsum(images)])
     cuts = np.linspace(0.0, time[-1], max(_FEWEST_PARTS, round(float(time[-1]))) + 1)
     rates: Floats = np.diff(np.interp(cuts, time, samples)) / np.diff(cuts)
@@ -114,7 +116,9 @@ def per_second(seconds: Floats, images: Floats) -> Floats:
 
 
 def _work(rows: Steps) -> float | None:
-    """Ms per step that are the loop's own: by the host's clock what is no wait, by the GPU's the phases' sum if longer.
+    """Return the ms of a step that are the loop's own.
+
+    By the host's clock these are what is no wait, by the GPU's the phases' sum if that is longer.
 
     A host that waits while the GPU still has work queued does not starve it.
     """
@@ -128,7 +132,7 @@ def _work(rows: Steps) -> float | None:
 
 
 def with_ceiling(trials: Sequence[Trial]) -> tuple[list[Trial], str | None]:
-    """The trials with `of_ceiling`, and what keeps the ceiling from being known or exact, as a sentence.
+    """Return the trials with `of_ceiling`, and what keeps the ceiling from being known or exact, as a sentence.
 
     The ceiling is what replayed batches reached; without them the rate at which the loop's own work alone would run,
     taken from the trial in which it was disturbed least.
@@ -186,7 +190,7 @@ def diagnosis(
 
 
 def _measured_gains(usable: Mapping[str, Trial], first: str, predicted: Sequence[GainState]) -> list[GainState]:
-    """Share of the step time that each other engine saved; with what was predicted for it, if anything was.
+    """Return share of the step time that each other engine saved; with what was predicted for it, if anything was.
 
     What replayed batches saved is measured for the action `loader`: it leaves no wait for data.
     """
@@ -205,7 +209,7 @@ def _measured_gains(usable: Mapping[str, Trial], first: str, predicted: Sequence
 
 
 def _sentence(usable: Mapping[str, Trial], first: str, best: str | None) -> str:
-    """The result, with figures, their spread and their counts."""
+    """Return the result, with figures, their spread and their counts."""
     if best is None:
         return "No engine could be measured."
     base, top = usable.get(first), usable[best]
@@ -236,7 +240,9 @@ def _sentence(usable: Mapping[str, Trial], first: str, best: str | None) -> str:
 
 
 def _best(usable: Mapping[str, Trial], first: str) -> str | None:
-    """The engine that surely saves most (as `decision.Decision.best`); where none does so, that of the highest rate."""
+    """Return the engine that surely saves most (as `decision.Decision.best`); where none does so, that of the highest
+    rate.
+    """
     base = usable.get(first)
     loading = [trial for trial in usable.values() if trial.backend != REPLAYS]
     saved = {} if base is None else {trial.backend: _least_saved(base, trial) for trial in loading if trial is not base}
@@ -247,7 +253,7 @@ def _best(usable: Mapping[str, Trial], first: str) -> str | None:
 
 
 def _points(usable: Mapping[str, Trial], first: str, best: str | None) -> tuple[Point, ...]:
-    """For and against each engine that could replace the first."""
+    """Return what speaks for and against each engine that could replace the first."""
     base = usable.get(first)
     if base is None:
         return ()
@@ -262,7 +268,7 @@ def _points(usable: Mapping[str, Trial], first: str, best: str | None) -> tuple[
 
 
 def _least_saved(base: Trial, other: Trial) -> float:
-    """Share of the step time, by the quartiles that lie closest."""
+    """Return share of the step time, by the quartiles that lie closest."""
     return 1 - base.rate_high / other.rate_low if other.rate_low > 0 else -math.inf
 
 

@@ -7,6 +7,7 @@ import shlex
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from html import escape
 from typing import Any, NamedTuple
 
@@ -17,9 +18,9 @@ from ..analysis.loops import Loop, beside, of_steps
 from ..analysis.results import Analysis
 from ..analysis.rules import with_verdict
 from ..analysis.switch_comparison import sentence
-from ..diagnosis.diagnose_command import Diagnosis
-from ..profiler.profile_command import text as operators_text
-from ..profiler.profile_run import READING
+from ..diagnosis.diagnosis_run import Diagnosis
+from ..plugins import Later
+from ..protocol.analysis_states import DiagnosisState
 from ..runtime import Monitor
 from ..runtime.export import loader_words
 from ..store import Rows
@@ -28,13 +29,12 @@ from ..text import line
 # ---- Text answers of the magics: the summary of a session, results printed under a later cell, and the verdict.
 
 WIDTH = 100
-READING_S = 5.0  # how long the end of a cell waits for a trace that is being read
 _MOST_FINDINGS = 6
 _ResultRows = list[tuple[str, str]]
 
 
 def summary_rows(monitor: Monitor) -> _ResultRows:
-    """(label, text) pairs: duration, CPU, GPUs or why there are none, loaders, the switch that says most."""
+    """Return (label, text) pairs: duration, CPU, GPUs or why there are none, loaders, the switch that says most."""
     rows = monitor.store.rows()
     schema = rows.schema
     if len(rows.seq) == 0:
@@ -63,13 +63,13 @@ def summary_rows(monitor: Monitor) -> _ResultRows:
 
 
 def text_table(title: str, rows: _ResultRows) -> str:
-    """Labels and texts in two columns below a title."""
+    """Return labels and texts in two columns below a title."""
     width = max(len(label) for label, _ in rows)
     return "\n".join([title, *(f"  {label:<{width}}  {text}" for label, text in rows)])
 
 
 def html_table(title: str, rows: _ResultRows) -> str:
-    """The same as HTML without scripts."""
+    """Return the same as HTML without scripts."""
     left = 'style="text-align: left"'
     body = "".join(
         f'<tr><th scope="row" {left}>{escape(label)}</th><td {left}>{escape(text)}</td></tr>' for label, text in rows
@@ -88,47 +88,36 @@ def _percentiles(values: np.ndarray) -> str:
 class Answers:
     """Results that were requested in a cell and are printed when ready, as the loop runs in the meantime."""
 
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
-        self._pending: list[str] = []  # names of the monitor's attributes
-        self._profiled: dict[str, Any] | None = None
+    def __init__(self) -> None:
+        self._pending: dict[str, Callable[[], str | None]] = {}
 
-    def expect(self, what: str) -> str:
-        """Remember that `diagnosing` or `profiling` was requested; returns what to print of its result."""
-        if what not in self._pending:
-            self._pending.append(what)
-        return "the result stands under the cell in which it is ready"
+    def expect(self, command: str, later: Later) -> str:
+        """Remember what a command of `%monitor` will answer; returns what to print now."""
+        self._pending[command] = later.answer
+        return f"{later.text}: the result stands under the cell in which it is ready"
 
     def ready(self) -> list[str]:
-        """The results that are ready, each returned once."""
-        words = []
-        for what in list(self._pending):
-            state = getattr(self._monitor, what)
-            if what == "profiling" and state is not None and state["message"] == READING:
-                state = self._monitor.profiler.ended(READING_S)
-            if state is not None and state["state"] != "running":
-                self._pending.remove(what)
-                words.append(self._profile(state) if what == "profiling" else self._diagnosis(state))
-        return words
+        """Return the results that are ready, each once."""
+        found = {command: answer() for command, answer in list(self._pending.items())}
+        ready = {command: text for command, text in found.items() if text is not None}
+        for command in ready:
+            del self._pending[command]
+        return list(ready.values())
 
-    def _profile(self, state: dict[str, Any]) -> str:
-        if state["result"] is None:
-            return f"not profiled: {state['message']}"
-        before, self._profiled = self._profiled, state["result"]
-        if before is not None and before["loader"] != state["loader"]:
-            before = None
-        return f"{operators_text(state['result'], before)}\n{state['message']}"
 
-    def _diagnosis(self, state: dict[str, Any]) -> str:
-        result = state["result"]
-        found = "" if not result else str(Diagnosis(result))
-        if state["state"] == "done":
-            return found
-        return "\n".join(filter(None, [f"diagnosis {state['state']}: {state['message']}", found]))
+def diagnosis_text(state: DiagnosisState | None) -> str | None:
+    """Return what a diagnosis found, or how it ended; None while it runs."""
+    if state is None or state["state"] == "running":
+        return None
+    result = state["result"]
+    found = "" if not result else str(Diagnosis(result))
+    if state["state"] == "done":
+        return found
+    return "\n".join(filter(None, [f"diagnosis {state['state']}: {state['message']}", found]))
 
 
 def analysis_text(analysis: Analysis) -> str:
-    """The analysis of a session: verdict, reason, warnings, advice, gains, and the other rules that fired."""
+    """Return the analysis of a session: verdict, reason, warnings, advice, gains, and the other rules that fired."""
     verdict = analysis.verdict
     of = "" if verdict.segment is None else f"{verdict.segment}: "
     parts = [("why", verdict.sentence), *(("careful", text) for text in verdict.warnings)]
@@ -158,7 +147,7 @@ def analysis_text(analysis: Analysis) -> str:
 
 
 def offer_lines(monitor: Monitor) -> list[str]:
-    """The open offers, each with the command that accepts it."""
+    """Return the open offers, each with the command that accepts it."""
     names = {state["id"]: state["name"] for state in monitor.loader_states() if not state["ended"]}
     lines = []
     for offer in monitor.offers:
@@ -184,7 +173,7 @@ Line = tuple[str, str]
 
 
 def label_of(first_line: str) -> str | None:
-    """The label in a cell's first line, may be empty; None if the line does not begin with `%%monitor`."""
+    """Return the label in a cell's first line, may be empty; None if the line does not begin with `%%monitor`."""
     found = _FIRST_LINE.match(first_line.rstrip("\n"))
     return None if found is None else found["label"] or ""
 
@@ -279,7 +268,7 @@ class Cells:
         return [*lines, *self._verdict(of_steps(steps, start, end))]
 
     def _verdict(self, loops: list[Loop]) -> list[Line]:
-        """The verdict on the newest loop that does not run beside another one."""
+        """Return the verdict on the newest loop that does not run beside another one."""
         aside = beside(loops)
         newest = max((loop for loop in loops if loop.loader not in aside), key=lambda loop: loop.end, default=None)
         if newest is None:

@@ -17,17 +17,21 @@ from IPython.display import display
 from ..analysis import analyse
 from ..control import KNOBS
 from ..errors import MonitorError
+from ..plugins import Command, Later, contributions, missing_command
 from ..recorded import table
 from ..runtime.recorder import words as recording_words
 from ..stream.jupyter import page_of_cell
-from ..text import shown
-from .answers import Answers, Cells, analysis_text, html_table, offer_lines, summary_rows, text_table
+from ..text import printable
+from .answers import Answers, Cells, analysis_text, diagnosis_text, html_table, offer_lines, summary_rows, text_table
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from ..runtime import Monitor
     from ..widgets import Dashboard
+
+_MAGICS: dict[str, Command] = {magic.name: magic for magic in contributions("MAGICS")}
+"""The commands that optional packages add, by name."""
 
 _USAGE = """%monitor                        show the dashboard (starts the monitor if needed)
 %monitor sidebar                open JupyterLab's sidebar, which shows the same (starts the monitor if needed)
@@ -46,25 +50,21 @@ _USAGE = """%monitor                        show the dashboard (starts the monit
 %monitor diagnose [--loader LOADER] [--seconds S] [--yes] [--cancel]
                                 try every engine in the running loop, S seconds each (default 8), and come back;
                                 --yes: synthetic too, which replays batches; the result stands under the cell
-%monitor profile [N] [--loader LOADER]
-                                torch.profiler over the next N steps (default 10); the result stands under the cell
 %monitor mark WORDS             begin a new segment here, by this name
 %monitor price 2.50€|off        what an hour of this machine costs; 2.50€+0.30: and of each CPU machine
 %monitor export PATH            write everything as one HTML file
-%monitor join                   what to set so that ranks started elsewhere appear here
 %monitor scaling [JOB] [--alone SESSION]
                                 images/s of a job over its ranks times those of one rank alone
-%monitor alone [JOB] [--seconds S] [--yes]
-                                run one rank of a job that has ended alone for S seconds (default 20), to compare
 %monitor record on|off          go on with the recording, or leave it
 %monitor sessions               the recorded sessions
 %monitor open [SESSION]         the dashboard of a recorded session: a path, an id or its beginning; or the newest
+{optional}
 %%monitor [LABEL]               as a cell's first line: what the machine did meanwhile, under it when it ends"""
+_USAGE = _USAGE.replace("{optional}\n", "".join(f"{magic.help}\n" for magic in _MAGICS.values()))
 
 COMMANDS = ["help", *dict.fromkeys(re.findall(r"^%monitor ([a-z]+)", _USAGE, re.MULTILINE))]
 
 NEAR = 0.65  # of difflib's similarity, from 0 to 1: how close a word must be to one that there is, to be meant by it
-PATIENCE_S = 600.0  # how long a profile waits for a loop in another cell
 
 _SIDEBAR_S = 2.0  # how long `%monitor sidebar` waits for the page, which usually answers within 20 ms
 _SIDEBAR_OPEN = "The sidebar at the right, Kernel monitor, shows this kernel."
@@ -84,7 +84,7 @@ class MonitorMagics(Magics):
         self._monitor = monitor
         self._parser = _parser()
         self.cells = Cells(monitor)
-        self._answers = Answers(monitor)
+        self._answers = Answers()
         self._shown: list[tuple[Any, dict[str, Any]]] = []
 
     @line_cell_magic("monitor")  # type: ignore[arg-type]  # IPython types its decorator as taking nothing
@@ -104,7 +104,7 @@ class MonitorMagics(Magics):
         try:
             self._run(args)
         except MonitorError as exc:  # without a traceback: the message has cause and remedy
-            raise UsageError(shown(f"{type(exc).__name__}: {exc}")) from exc
+            raise UsageError(printable(f"{type(exc).__name__}: {exc}")) from exc
 
     def _run(self, args: argparse.Namespace) -> None:
         monitor = self._monitor
@@ -116,13 +116,8 @@ class MonitorMagics(Magics):
                 self._say_news()
             case "sidebar":
                 self._sidebar()
-            case "join":
-                monitor.start()
-                _say(monitor.live_session.ranks.join_words())
             case "scaling":
                 _say(str(monitor.scaling(args.job, alone=args.alone)))
-            case "alone":
-                self._alone(args.job, args.seconds, confirmed=args.yes)
             case "stop":
                 monitor.stop()
                 self._update_summaries()
@@ -143,11 +138,8 @@ class MonitorMagics(Magics):
             case "diagnose":
                 monitor.diagnose(args.loader, seconds=args.seconds, confirmed=args.yes, wait=False)
                 name = "the loader" if (diagnosis := monitor.diagnosing) is None else diagnosis["name"]
-                _say(f"diagnosing {name}: {self._answers.expect('diagnosing')}")
-            case "profile":
-                monitor.profile(args.steps, loader=args.loader, wait=False, patience=PATIENCE_S)
-                which = "the next step" if args.steps == 1 else f"the next {args.steps} steps"
-                _say(f"profiling {which}: {self._answers.expect('profiling')}")
+                later = Later(f"diagnosing {name}", lambda: diagnosis_text(monitor.diagnosing))
+                _say(self._answers.expect("diagnose", later))
             case "mark":
                 _say(f"marked: {monitor.mark(' '.join(args.words))['label']}")
             case "price":
@@ -160,6 +152,9 @@ class MonitorMagics(Magics):
                 _say(table(monitor.opened.listing()))
             case "open":
                 self._open(args.session)
+            case command:
+                answer = _MAGICS[command].run(monitor, args)
+                _say(self._answers.expect(command, answer) if isinstance(answer, Later) else answer)
 
     def after_cell(self) -> None:
         """Called after each cell: show results that are ready, and what the machine did."""
@@ -221,7 +216,7 @@ class MonitorMagics(Magics):
         self._shown = [*self._shown[-3:], (handle, data)]
 
     def _picture(self, dashboard: Dashboard, text: str, html: str) -> dict[str, Any]:
-        """A widget's output, with text and HTML for front ends without widgets."""
+        """Return a widget's output, with text and HTML for front ends without widgets."""
         bundle = dashboard._repr_mimebundle_()
         if bundle is None:
             raise MonitorError("This front end gives widgets no display: use %monitor status and %monitor export.")
@@ -235,14 +230,6 @@ class MonitorMagics(Magics):
             return
         state = self._monitor.switch(backend, loader=loader, confirmed=True)
         _say(f"{state['name']}: {state['status']}")
-
-    def _alone(self, job: int | None, seconds: float, *, confirmed: bool) -> None:
-        if not confirmed:
-            question = self._monitor.rank_commands.alone_question(job, seconds=seconds)
-            which = "" if job is None else f" {job}"
-            _say(f"Warning: {question}\nNothing was started. If you mean it: %monitor alone{which} --yes")
-            return
-        _say(str(self._monitor.run_alone(job, seconds=seconds, confirmed=True)))
 
     def _price(self, words: str) -> None:
         settings = self._monitor.configure(price="" if words == "off" else words)
@@ -265,7 +252,7 @@ def _tables(title: str, caption: str, rows: list[tuple[str, str]]) -> dict[str, 
 
 def _say(text: str) -> None:
     """Print text that may contain names of files and loaders, made safe."""
-    print(shown(text))
+    print(printable(text))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -287,6 +274,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _, _, command = self.prog.partition(" ")
         if not command and (wrong := re.search(r"invalid choice: '(.*?)'", message)) is not None:
+            if (absent := missing_command(wrong[1])) is not None:
+                raise UsageError(str(absent))
             meant = _nearest(wrong[1], COMMANDS)
             if meant is None:
                 raise UsageError(f"There is no %monitor {wrong[1]}. %monitor help names all commands.")
@@ -336,7 +325,7 @@ def _parser() -> _Parser:
     start.add_argument("--history", type=float, default=None)
     start.add_argument("--charts", type=lambda text: [chart.strip() for chart in text.split(",")], default=None)
     start.add_argument("--no-record", dest="record", action="store_false", default=None)
-    for name in ("sidebar", "join", "stop", "status", "verdict", "sessions"):
+    for name in ("sidebar", "stop", "status", "verdict", "sessions"):
         add(name)
     switch = add("switch", loader=True)
     switch.add_argument("backend")
@@ -347,18 +336,15 @@ def _parser() -> _Parser:
     diagnose.add_argument("--seconds", type=float, default=8.0)
     diagnose.add_argument("--yes", action="store_true")
     diagnose.add_argument("--cancel", action="store_true")
-    add("profile", loader=True).add_argument("steps", nargs="?", type=int, default=10, metavar="N")
     scaling = add("scaling")
-    alone = add("alone")
-    for command in (scaling, alone):
-        command.add_argument("job", nargs="?", type=int, default=None)
+    scaling.add_argument("job", nargs="?", type=int, default=None)
     scaling.add_argument("--alone", default=None)
-    alone.add_argument("--seconds", type=float, default=20.0)
-    alone.add_argument("--yes", action="store_true")
     add("mark").add_argument("words", nargs="+", metavar="WORDS")
     add("price").add_argument("price", nargs="+", metavar="2.50€|off")
     add("export").add_argument("path")
     add("show").add_argument("charts", nargs="+", metavar="CHART")
     add("record").add_argument("record", choices=("on", "off"))
     add("open").add_argument("session", nargs="?", default=None)
+    for magic in _MAGICS.values():
+        magic.add_arguments(add(magic.name))
     return made

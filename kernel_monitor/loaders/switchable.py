@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..errors import MonitorError, NotSwitchable
 from ..os_process import in_forked_children
 from ..steps.watched_loader import WatchedLoader
-from ..text import cause, given
+from ..text import cause, checked_text
 from . import events
 from .data.file_source import FileSource
 from .data.keyed_dataset import KeyedDataset
@@ -95,7 +95,7 @@ def switchable(
         raise MonitorError(
             f"switchable(dali=…) takes a function that builds a DALI graph for one sample, not {type(dali).__name__}."
         )
-    name = None if name is None else given(name, "The name of a loader") or None
+    name = None if name is None else checked_text(name, "The name of a loader") or None
     known = _known(loader, name)
     if known is not None:
         return known

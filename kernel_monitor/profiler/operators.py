@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 def tables(events: Iterable[Mapping[str, Any]], top: int = TOP) -> dict[str, Any]:
-    """The tables of a trace's events (Chrome's trace format; times in µs).
+    """Return the tables of a trace's events (Chrome's trace format; times in µs).
 
     Returns:
         `cpu`: rows of `name`, `share` (of all operators' own time), `self_ms` (without the operators that it called),
@@ -112,7 +112,9 @@ def keep(trace: Mapping[str, Any], path: Path) -> None:
 
 
 def new_trace(recording: str | os.PathLike[str] | None) -> Path:
-    """A new name for a trace: `SESSION-profile-1.json.gz`, or, without a recording, in a folder of its own in /tmp."""
+    """Return a new name for a trace: `SESSION-profile-1.json.gz`, or, without a recording, in a folder of its own in
+    /tmp.
+    """
     if recording is None:
         return Path(tempfile.mkdtemp(prefix="kernel-monitor-trace-"), "profile-1.json.gz")
     session = Path(recording)

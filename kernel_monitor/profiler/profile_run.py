@@ -11,10 +11,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
 from ..steps.boundary import at_boundary, run_on_main_thread
@@ -23,10 +23,9 @@ from ..stream.render_process import run_module
 from .operators import new_trace
 
 if TYPE_CHECKING:
-    from ..loaders import SwitchableLoader
     from ..protocol.analysis_states import ProfileResult, ProfileState, TaskState
+    from ..runtime.session import Session
     from ..steps.boundary import BoundaryInfo
-    from ..steps.watched_loader import Source
 
 
 # ---- torch.profiler on the thread of a training loop; gives way to a profiler that the loop's own code starts.
@@ -177,20 +176,10 @@ def _silence() -> Iterator[None]:
 STALL_S = 10.0
 _STALL_STEPS = 5.0  # a profiled loop that ends no step for so long, or for so many of its steps, is over
 TO_STOP_S = 60.0  # how long the main thread may take until it gets to stopping the profiler
-READING = "reading the trace"  # the message of a profile whose steps are over
+_READING = "reading the trace"  # the message of a profile whose steps are over
 _NOT_WORKERS = "What runs in the loader's worker processes is not in it."
 
 log = logging.getLogger(__name__)
-
-
-class ProfileContext(NamedTuple):
-    """The parts of the monitor that a profile uses."""
-
-    sources: Callable[[], Sequence[SwitchableLoader | Source]]  # the loops of this process
-    recording: Callable[[], str | None]  # the path of the session's recording
-    session_time: Callable[[float], float | None]  # of a time of `time.monotonic`
-    add_event: Callable[..., Any]
-    start: Callable[[], None]  # starts the sampler; one that runs goes on
 
 
 class ProfileRun:
@@ -200,9 +189,9 @@ class ProfileRun:
     the first of them.
     """
 
-    def __init__(self, context: ProfileContext, source: tuple[str, str] | None, steps: int, patience: float) -> None:
+    def __init__(self, session: Session, source: tuple[str, str] | None, steps: int, patience: float) -> None:
         self.ended = threading.Event()
-        self._context = context
+        self._session = session
         self._id: str | None = None if source is None else source[0]
         self._name: str | None = None if source is None else source[1]
         self._backend = "loader"
@@ -227,6 +216,11 @@ class ProfileRun:
         at_boundary(self._id, self._boundary)
         thread = threading.Thread(target=self._drive, name="kernel-monitor-profile", daemon=True)
         _thread.start_new_thread(thread.start, ())
+
+    @property
+    def reading(self) -> bool:
+        """Its steps are over, and its trace is being read."""
+        return self.state["message"] == _READING
 
     def end_here(self) -> None:
         """End it if it is this thread's."""
@@ -265,7 +259,7 @@ class ProfileRun:
         self._thread = threading.get_ident()
         self._from = info.steps
         self._id = self._name = info.loader_id
-        for source in self._context.sources():
+        for source in self._session.tracker.sources():
             if source.id == self._id:
                 self._name, self._backend = source.name, str(source.state()["backend"])
                 totals = source.meter.totals()
@@ -296,7 +290,7 @@ class ProfileRun:
             self._why = why
             if self._done and not self._given_up:
                 # Set here, not by the thread that reads the trace: a cell that ends at once must find it.
-                self._set_state("running", READING)
+                self._set_state("running", _READING)
             self._stopped.set()
 
     def _let_go(self, info: BoundaryInfo) -> bool:
@@ -306,7 +300,7 @@ class ProfileRun:
         return False
 
     def _give_way(self) -> None:
-        """The loop's own code starts a profiler: ours has been stopped."""
+        """Give way to a profiler that the loop's own code starts: ours has been stopped."""
         with self._lock:
             self._stopped_at = time.monotonic()
             self._why = "A profiler of the loop's own took over"
@@ -366,18 +360,18 @@ class ProfileRun:
             self._profile.let_go()
 
     def _report(self) -> None:
-        self._set_state("running", READING)
+        self._set_state("running", _READING)
         with tempfile.TemporaryDirectory(prefix="kernel-monitor-profile-") as folder:
             raw = Path(folder, "trace.json")
             self._profile.save(raw)
             no_more = at_boundary(self._id, self._let_go)
             try:
-                kept = new_trace(self._context.recording())
+                kept = new_trace(self._session.recorder.to_json()["path"])
                 request = {"trace": str(raw), "keep": str(kept)}
                 found = json.loads(run_module("kernel_monitor.profiler.operators", json.dumps(request).encode()))
             finally:
                 no_more()
-        began, ended = (self._context.session_time(moment) for moment in (self._began, self._stopped_at))
+        began, ended = (self._session.session_time(moment) for moment in (self._began, self._stopped_at))
         reason = self._profile.gpu_reason
         if reason is None and not found["gpu"]:
             reason = "no kernel ran in these steps, or CUPTI may not see them (another profiler or missing rights)"
@@ -397,7 +391,7 @@ class ProfileRun:
             "trace": found["trace"],
         }
         if began is not None:
-            self._context.add_event("profile", began, loader=self._id, result=result)
+            self._session.add_event("profile", began, loader=self._id, result=result)
         fewer = f"{self._why} after {self._done} of {self._steps} steps." if self._done < self._steps else ""
         where = f"The trace is {kept}: open it at ui.perfetto.dev." if found["trace"] else f"Only {found['problem']}."
         self._set_state("done", " ".join(filter(None, [fewer, where, _NOT_WORKERS])), result)

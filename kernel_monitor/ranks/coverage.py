@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from .rank_loaders import Chunk
+from .rank_frames import Chunk
 
 LARGEST = 64_000_000  # samples of a data set that are counted, a byte each
 MOST_RANKS = 1024  # of an epoch
@@ -86,7 +86,7 @@ class Coverage:
         return rank in self._ranks
 
     def covered(self) -> Covered | None:
-        """None where nothing can be said: a sampler does not share out, or not every rank has begun."""
+        """Return the counts; None where a sampler does not share out, or not every rank has begun."""
         if not self.shared or len(self._ranks) < self.world:
             return None
         ranks = self._ranks.values()

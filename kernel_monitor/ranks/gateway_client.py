@@ -57,7 +57,7 @@ class GatewayClient:
         files.bound[address] = self.address
 
     def words(self) -> list[str]:
-        """Sentences for the status."""
+        """Return sentences for the status."""
         found = []
         if self._process is None:
             found.append(f"ranks over TCP: nobody can join now, as the process that listens has ended: {self.reason}")
@@ -76,7 +76,7 @@ class GatewayClient:
         found: dict[str, Any] = json.loads(message)
         self._state = {name: int(found[name]) for name in ("connections", "most", "refused")}
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Start it again if it has ended; waits for nothing."""
         now = time.monotonic()
         if self._process is not None and self._process.poll() is not None:
@@ -153,7 +153,7 @@ class GatewayClient:
             "parent": os.getpid(),
         }
         if process.stdin is not None:
-            with suppress(BrokenPipeError):  # it has ended already, which the next look finds
+            with suppress(BrokenPipeError):  # it has ended already, which the next refresh finds
                 process.stdin.write(json.dumps(told).encode() + b"\n")
         return process
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from ..node_sources import NodeTable
-from .identity import Identity, host_key, without_prefix
-from .rank_frames import Frame, Machine
+from .identity import host_key, without_prefix
+from .rank_frames import Frame, Identity, Machine
 
 SILENT_S = 5.0  # a chosen rank without a reading for so long is replaced by another one of its host
 ENDED = "its ranks have ended"
@@ -64,7 +64,7 @@ class Hosts:
         self._gone: dict[str, None] = {}  # nodes whose ranks have ended, those that ended first before the others
 
     def admitted(self, frame: Frame) -> Frame:
-        """A frame with the name that its host had first. A ValueError if it is of one host too many."""
+        """Return a frame with the name that its host had first. A ValueError if it is of one host too many."""
         who = frame.identity
         if who.host == host_key():
             return frame
@@ -76,7 +76,7 @@ class Hosts:
         return frame if name == who.name else frame._replace(identity=who._replace(name=name))
 
     def heard(self, frame: Frame) -> bool:
-        """A frame has come; returns whether its rank is to read its machine."""
+        """Take a frame; returns whether its rank is to read its machine."""
         who = frame.identity
         if who.host == host_key():
             return False
@@ -95,7 +95,7 @@ class Hosts:
             self._read(host, who, frame.machine)
         return True
 
-    def look(self, alive: Collection[str]) -> None:
+    def refresh(self, alive: Collection[str]) -> None:
         """Hosts other than those of `alive` (`host_key` of each) have no rank any more."""
         for key in [key for key in self._hosts if key not in alive]:
             node = self._hosts.pop(key).node
@@ -109,11 +109,11 @@ class Hosts:
             self.table.forget(node)
 
     def readers(self) -> list[int]:
-        """The numbers of the processes that read their machine, each on its own host."""
+        """Return the numbers of the processes that read their machine, each on its own host."""
         return [host.reader[0] for host in self._hosts.values() if host.reader is not None]
 
     def gpu(self, frame: Frame) -> int | None:
-        """The index of the GPU that a rank works on, on its host; None: not known."""
+        """Return the index of the GPU that a rank works on, on its host; None: not known."""
         uuid = without_prefix(frame.device)
         if not uuid:
             return None

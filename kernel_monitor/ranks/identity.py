@@ -8,25 +8,11 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from ..os_process import start_of
-from .frame_fields import KEY
+from .rank_frames import KEY, Identity
 
 # ---- Which rank of which job this process is, from its environment and torch's process group.
-
-
-class Identity(NamedTuple):
-    """A process as its job knows it; None: not known."""
-
-    host: str  # `host_key`: tells machines, and containers with process numbers of their own, apart
-    name: str  # the machine's, for people
-    pid: int
-    start: float  # by `os_process.start_of`
-    parent: int  # the number of the process that started it
-    rank: int | None
-    world: int | None
-    job: str  # the same for all ranks of a job: where its ranks meet, or the process that started them
 
 
 _groups: dict[int, tuple[int, int]] = {}
@@ -34,7 +20,7 @@ _groups: dict[int, tuple[int, int]] = {}
 
 
 def own() -> Identity:
-    """This process now: a process group may come later."""
+    """Return the identity of this process now: a process group may come later."""
     pid, parent = os.getpid(), os.getppid()
     rank, world = ranks_of(os.environ)
     group = _group()
@@ -55,7 +41,7 @@ def own() -> Identity:
 
 
 def ranks_of(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """RANK (or LOCAL_RANK) and WORLD_SIZE."""
+    """Return RANK (or LOCAL_RANK) and WORLD_SIZE."""
     found = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
     rank, local, world = (int(text) if text.isdecimal() and len(text) < 8 else None for text in found)
     return (local if rank is None else rank), world
@@ -77,7 +63,7 @@ def job_of(environment: Mapping[str, str], parent: int) -> str:
 
 @cache
 def host_key() -> str:
-    """An id of this machine's boot and, in a container, of its process numbers."""
+    """Return an id of this machine's boot and, in a container, of its process numbers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -91,7 +77,7 @@ def _start(pid: int) -> float:
 
 
 def _group() -> tuple[int, int] | None:
-    """Rank and size of torch's process group, where there is one; torch is not imported for it."""
+    """Return rank and size of torch's process group, where there is one; torch is not imported for it."""
     module = sys.modules.get("torch.distributed")
     try:
         if module is not None and module.is_available() and module.is_initialized():
@@ -105,7 +91,7 @@ def _group() -> tuple[int, int] | None:
 
 
 def device_uuid() -> str:
-    """The UUID of this process's GPU, as torch writes it; empty while none is known.
+    """Return the UUID of this process's GPU, as torch writes it; empty while none is known.
 
     It is the GPU on which torch has allocated the most: `torch.cuda.current_device` is each thread's own, and loops
     that only move their model (`model.to(f"cuda:{rank}")`) leave it at 0.
@@ -124,5 +110,5 @@ def device_uuid() -> str:
 
 
 def without_prefix(uuid: str) -> str:
-    """A UUID as torch and NVML have in common: NVML's begins with `GPU-`."""
+    """Return a UUID as torch and NVML have in common: NVML's begins with `GPU-`."""
     return uuid.removeprefix("GPU-").lower()

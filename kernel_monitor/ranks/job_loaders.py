@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import BackendUnavailable, MonitorError
 from ..protocol.states import EngineState, KnobsState, LoaderState
+from ..rank import Rank
 from .coverage import Coverage, Covered
-from .rank import Rank
 from .rank_frames import Frame
 from .rank_loaders import COUNTS
 
@@ -28,7 +28,7 @@ _OWN_CLUSTER = "Each rank would start a Ray of its own; start one first and set 
 
 
 def merged(loader: str, name: str, states: States, status: str, wanted: str | None, covered: Covered | None) -> Any:
-    """The `LoaderState` of a job.
+    """Return the `LoaderState` of a job.
 
     Args:
         loader, name: its id, and what people read.
@@ -110,13 +110,13 @@ def status(states: States, target: str | None, waiting: Iterable[str], refusals:
 
 
 def _meant(engines: Sequence[EngineState], target: str) -> str:
-    """The engine that a name means, as each rank resolves it: `dali` is `dali-gpu` where that can run."""
+    """Return the engine that a name means, as each rank resolves it: `dali` is `dali-gpu` where that can run."""
     able = [one["name"] for one in engines if one["available"] and reached(one["name"], target)]
     return max(able, default=target)  # dali-gpu before dali-cpu
 
 
 def _on(engines: Mapping[str, int], ranks: int, count: str) -> str:
-    """`dali-cpu on 2 ranks`, or `dali-gpu on 1, dali-cpu on 1 of 2 ranks`."""
+    """Return words such as `dali-cpu on 2 ranks`, or `dali-gpu on 1, dali-cpu on 1 of 2 ranks`."""
     if len(engines) == 1 and sum(engines.values()) == ranks:
         return f"{next(iter(engines))} on {count}"
     return f"{', '.join(f'{name} on {number}' for name, number in engines.items())} of {count}"
@@ -128,12 +128,12 @@ def reached(backend: str, target: str) -> bool:
 
 
 def numbers(ranks: Sequence[Rank]) -> str:
-    """`rank 1`, or `ranks 0, 2`."""
+    """Return words such as `rank 1`, or `ranks 0, 2`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank.number) for rank in ranks)}"
 
 
 def _engines(states: States) -> list[EngineState]:
-    """Every engine of any rank: it can be chosen where one rank has it; which have not, and why, is its note."""
+    """Return every engine of any rank: it can be chosen where one rank has it; which have not, and why, is its note."""
     names = dict.fromkeys(engine["name"] for _, state in states for engine in state["backends"])
     return [_engine(name, states) for name in names]
 
@@ -166,7 +166,7 @@ def alike(said: Iterable[tuple[Rank, str]]) -> list[tuple[str, list[Rank]]]:
 KEPT = 4  # newest epochs of a loader whose samples are counted: short ones follow each other within a frame
 _KEPT_COMMANDS = 64
 KEPT_TOLD = 1024  # epochs of which it was said that they are finished
-_MOST_TOLD = 32  # epochs that are said to be finished at once; the others at the next look
+_MOST_TOLD = 32  # epochs that are said to be finished at once; the others at the next refresh
 _MOST_SHOWN = 64  # loaders of all jobs
 MOST_COUNTED = 64_000_000  # samples of all epochs whose deliveries are counted, a byte each
 HELD_S = 2.0  # how long ranks may be in different epochs before that is shown
@@ -256,11 +256,11 @@ class JobLoaders:
         return {"had": had, "commands": self.pending(rank.id)}
 
     def pending(self, rank: str) -> list[dict[str, Any]]:
-        """The commands that a rank (its id) has not answered."""
+        """Return the commands that a rank (its id) has not answered."""
         return [command.to(rank) for command in self._commands if rank in command.waiting]
 
     def states(self, ranks: Sequence[Rank]) -> list[LoaderState]:
-        """One for each loader of each job that has ranks that are alive, by the job and name.
+        """Return a state for each loader of each job that has ranks which are alive, sorted by job and name.
 
         Args:
             ranks: of all jobs, as they are now.
@@ -268,7 +268,7 @@ class JobLoaders:
         return [self._state(key, own) for key, own in self._own(ranks).items()]
 
     def settled(self, ranks: Sequence[Rank]) -> list[tuple[Key, str]]:
-        """The switches that all ranks have answered since the last call, with how they ended."""
+        """Return the switches that all ranks have answered since the last call, with how they ended."""
         found = []
         for key, own in self._own(ranks).items():
             command = self._switch(key)
@@ -280,7 +280,9 @@ class JobLoaders:
         return found
 
     def finished(self, ranks: Sequence[Rank]) -> list[JobEpoch]:
-        """The epochs that all ranks have finished since the last call; frees what is kept of jobs that have ended."""
+        """Return the epochs that all ranks have finished since the last call; frees what is kept of jobs that have
+        ended.
+        """
         found: list[JobEpoch] = []
         for key, epochs in self._coverage.items():
             for number, coverage in epochs.items():
@@ -323,7 +325,7 @@ class JobLoaders:
         self._command(key, own, {"do": "switch", "backend": backend})
 
     def set(self, loader: str, knobs: dict[str, int], ranks: Sequence[Rank]) -> None:
-        """Ask all ranks of a job to turn a loader's knobs."""
+        """Ask all ranks of a job to set a loader's knobs."""
         key, own = self._find(loader, ranks)
         self._command(key, own, {"do": "set", "knobs": knobs})
 
@@ -350,7 +352,7 @@ class JobLoaders:
         raise MonitorError("No rank that has this loader is alive any more.")
 
     def _own(self, ranks: Sequence[Rank]) -> dict[Key, list[tuple[Rank, dict[str, Any]]]]:
-        """The ranks that are alive and have a loader, by the loader."""
+        """Return the ranks that are alive and have a loader, by the loader."""
         found: dict[Key, list[tuple[Rank, dict[str, Any]]]] = {}
         for rank in ranks:
             process = self._processes.get(rank.id)
@@ -381,7 +383,7 @@ class JobLoaders:
         return state
 
     def _switch(self, key: Key) -> _Command | None:
-        """The newest switch of a loader."""
+        """Return the newest switch of a loader."""
         return self._newest(key, "switch")
 
     def _newest(self, key: Key, what: str) -> _Command | None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 from .. import node_sources
-from ..os_process import is_alive
+from ..os_process import is_alive, start_of
+from ..rank import Rank, Row
 from .hosts import node_key
-from .identity import Identity, host_key
-from .rank import Rank
-from .rank_frames import Frame, Row
+from .identity import host_key, job_of, ranks_of
+from .rank_frames import Frame, Identity
 
 SILENT_S = 5.0  # a rank of which nothing is heard for so long counts as gone, until it is heard again
 _FRAME_S = 1.5  # how long the values of a frame hold: three periods
@@ -59,11 +66,11 @@ class Jobs:
         self._ids = 0  # ranks that came, in all
 
     def ranks(self) -> list[Rank]:
-        """All that are shown, by job and number."""
+        """Return all ranks that are shown, sorted by job and number."""
         return sorted((process.rank for process in self._processes), key=lambda rank: (rank.job, rank.number))
 
     def values(self) -> dict[str, float]:
-        """The newest values of the ranks that are alive, by the series' names."""
+        """Return the newest values of the ranks that are alive, by the series' names."""
         now = self._clock()
         found: dict[str, float] = {}
         for process in list(self._processes):
@@ -75,7 +82,7 @@ class Jobs:
         return found
 
     def heard(self, frame: Frame, gpu: int | None = None) -> Rank:
-        """A frame has come; returns whose it is. A ValueError if that is one rank too many.
+        """Take a frame; returns whose it is. A ValueError if that is one rank too many.
 
         `gpu`: the index of its rank's GPU on its host, if that is known.
         """
@@ -98,7 +105,7 @@ class Jobs:
         return process.rank
 
     def leads(self) -> dict[int, int]:
-        """The process of the first rank of each job that runs here and sends its steps, by the job's number."""
+        """Return the process of the first rank of each job that runs here and sends its steps, by the job's number."""
         here = [process for process in self._processes if process.rank.alive and process.rank.steps]
         here = sorted(filter(self._is_here, here), key=lambda process: -process.rank.number)
         return {process.rank.job: process.identity.pid for process in here}
@@ -110,11 +117,11 @@ class Jobs:
         )
 
     def recent(self) -> dict[Rank, list[Row]]:
-        """The newest steps of each rank that is alive, oldest first."""
+        """Return the newest steps of each rank that is alive, oldest first."""
         return {process.rank: list(process.recent) for process in self._processes if process.rank.alive}
 
     def found(self, identity: Identity, cpu: float) -> None:
-        """A process of a job was seen that sends nothing; `cpu`: % of a core."""
+        """Note a process of a job that was found and sends nothing; `cpu` is in % of a core."""
         try:
             process = self._process(identity, steps=False)
         except ValueError:
@@ -125,7 +132,7 @@ class Jobs:
             if not process.rank.alive:
                 self._revive(process)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Note who has ended, and forget those that ended long before."""
         now = self._clock()
         for process in self._processes:
@@ -138,15 +145,15 @@ class Jobs:
             self._drop_oldest()
 
     def pids(self) -> set[int]:
-        """The numbers of the processes here that send their steps."""
+        """Return the numbers of the processes here that send their steps."""
         return {process.identity.pid for process in self._processes if process.rank.steps and self._is_here(process)}
 
     def hosts(self) -> set[str]:
-        """`host_key` of those that have ranks which are alive."""
+        """Return the `host_key` of each host that has ranks which are alive."""
         return {process.identity.host for process in self._processes if process.rank.alive}
 
     def bound(self) -> float | None:
-        """The clocks of all ranks that are alive agree with ours to this (s); None: that is not known yet."""
+        """Return to how many s the clocks of all ranks that are alive agree with ours; None: that is not known yet."""
         bounds = [process.bound for process in self._processes if process.rank.alive]
         known = [bound for bound in bounds if bound is not None]
         return max(known, default=0.0) if len(known) == len(bounds) else None
@@ -156,7 +163,10 @@ class Jobs:
         return sum(each.dropped for each in self._processes), sum(each.left_out for each in self._processes)
 
     def _process(self, identity: Identity, *, steps: bool) -> _Process:
-        """The rank that this process is; a new one where it is none yet. A ValueError if that is one too many."""
+        """Return the rank that this process is; a new one where it is none yet.
+
+        A ValueError if that is one too many.
+        """
         key = _key(identity)
         same = [process for process in self._processes if process.key == key]
         for process in same:
@@ -255,7 +265,7 @@ def _key(identity: Identity) -> tuple[str, int, float]:
 
 
 def means(steps: Sequence[Row]) -> dict[str, float]:
-    """Mean durations of these steps in ms by the parts of the series' names, and the share of the wait in %.
+    """Return mean durations of these steps in ms by the parts of the series' names, and the share of the wait in %.
 
     What was not measured in any of them is left out.
     """
@@ -277,3 +287,76 @@ def means(steps: Sequence[Row]) -> dict[str, float]:
     if found["step"] > 0:
         found["wait_percent"] = 100 * found["wait"] / found["step"]
     return {part: value for part, value in {**found, **known}.items() if not math.isnan(value)}
+
+
+# ---- Ranks among the kernel's descendants that use nothing of this package: their environment says that they are
+# ranks.
+
+
+class _Seen(NamedTuple):
+    """A process that was read before."""
+
+    process: psutil.Process
+    identity: Identity | None  # None: it is no rank
+
+
+class Descendants:
+    """Looks for them; what a process is, is read once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, float], _Seen] = {}
+
+    def refresh(self, joined: set[int], helpers: int = 1) -> list[tuple[Identity, float]]:
+        """Return ranks that run and are none of the processes `joined`, with their CPU since the last call, in %.
+
+        `helpers`: how many children of this process are the monitor's own.
+        """
+        if not _has_children(helpers):
+            self._seen.clear()
+            return []
+        found: list[tuple[Identity, float]] = []
+        seen: dict[tuple[int, float], _Seen] = {}
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error, OSError):
+                key = (process.pid, process.create_time())
+                known = self._seen.get(key)
+                fresh = known is None
+                known = seen[key] = known or _Seen(process, _identity(process))
+                if known.identity is not None and process.pid not in joined:
+                    used = known.process.cpu_percent(None)  # since the call before
+                    found.append((known.identity, math.nan if fresh else used))
+        self._seen = seen
+        return found
+
+
+def _identity(process: psutil.Process) -> Identity | None:
+    """Return which rank a process is; None where its environment does not say, or it was started by such a rank."""
+    environment = process.environ()
+    rank, world = ranks_of(environment)
+    start = start_of(process.pid)
+    if rank is None or start is None:
+        return None
+    parent = process.ppid()
+    with suppress(psutil.Error, OSError):
+        if ranks_of(psutil.Process(parent).environ())[0] == rank:
+            return None  # a rank's own child, such as a worker of its loader
+    return Identity(
+        host=host_key(),
+        name="",
+        pid=process.pid,
+        start=start,
+        parent=parent,
+        rank=rank,
+        world=world,
+        job=job_of(environment, parent),
+    )
+
+
+def _has_children(helpers: int) -> bool:
+    """Return whether this process has more children than these: to know more, all processes must be read."""
+    if not sys.platform.startswith("linux"):
+        return True
+    with suppress(OSError):
+        tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
+        return sum(len((task / "children").read_bytes().split()) for task in tasks) > helpers
+    return True

@@ -17,17 +17,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..os_process import in_forked_children, is_alive
+from ..rank import Row
 from . import identity, session_files
-from .frame_fields import MOST_STEPS
-from .host_sampler import HostSampler
 from .identity import device_uuid
-from .rank_frames import Frame, Row, packed
+from .rank_frames import MOST_STEPS, Frame, Machine, packed
 from .rank_loaders import RankLoaders
 from .session_files import KEYS, VARIABLE, Join, JoinError
 
 if TYPE_CHECKING:
     import zmq
 
+    from ..sample.node_sampler import NodeGpus, NodeSampler
+
+log = logging.getLogger(__name__)
 
 # ---- How far another machine's monotonic clock is from the kernel's, from messages there and back.
 
@@ -41,7 +43,7 @@ class ClockOffset:
         self._seen: deque[tuple[float, float, float]] = deque()  # when (s), delay (s), offset (s)
 
     def add(self, asked: float, received: float, answered: float, got: float) -> None:
-        """An exchange: `asked` and `got` by our clock, `received` and `answered` by the other one (s)."""
+        """Add an exchange: `asked` and `got` are in s of our clock, `received` and `answered` of the other one."""
         delay = (got - asked) - (answered - received)
         if delay < 0 or got < asked:
             return
@@ -58,14 +60,63 @@ class ClockOffset:
         return offset, delay / 2
 
 
+# ---- The load of this rank's machine, read while the kernel wants it: one rank of each other host reads it.
+
+READING_S = 0.9  # between two readings at least: with frames twice a second, one in each second
+
+
+class HostSampler:
+    """Reads the machine on the thread that calls `reading`; nothing is imported or opened before it is wanted."""
+
+    def __init__(self) -> None:
+        self.wanted = False  # whether the kernel has chosen this rank
+        self._readers: tuple[NodeSampler, NodeGpus] | None = None
+        self._last = 0.0
+        self._failed = False
+
+    def reading(self, now: float) -> Machine | None:
+        """Return what was read since the last call.
+
+        None where nothing is wanted, or due. `now`: s of the monotonic clock.
+        """
+        if not self.wanted:
+            self._end()
+            return None
+        if self._failed or now - self._last < READING_S:
+            return None
+        try:
+            if self._readers is None:
+                self._readers = _readers()
+            sampler, gpus = self._readers
+            values = {name: round(max(0.0, value), 2) for name, value in (sampler.read() | gpus.read()).items()}
+        except Exception:  # whatever it is: the rank's steps are sent without it
+            self._failed = True
+            log.info("the load of this machine is not sent to the kernel", exc_info=True)
+            return None
+        self._last = now
+        return Machine(sampler.cores, gpus.names, gpus.uuids, values)
+
+    def _end(self) -> None:
+        readers, self._readers = self._readers, None
+        if readers is not None:
+            readers[1].stop()
+
+
+def _readers() -> tuple[NodeSampler, NodeGpus]:
+    from ..sample.node_sampler import NodeGpus, NodeSampler
+
+    return NodeSampler(), NodeGpus()
+
+
+# ---- The thread that sends the frames.
+
 PERIOD_S = 0.5  # between two frames
 QUEUE = 20  # frames that wait for a slow link: ten seconds
 SILENT_S = 600.0  # a kernel on another machine of which nothing is heard for so long is gone
 _METERS = 16  # loaders that are followed, the newest
-LOOK_S = 2.0  # between two looks at whether the session is still there
-_DEVICE_S = 5.0  # between two looks at which GPU is used
+CHECK_S = 2.0  # between two checks of whether the session is still there
+_DEVICE_S = 5.0  # between two readings of which GPU is used
 _GOODBYE_S = 0.3  # at the process's end, for the last frame
-log = logging.getLogger(__name__)
 
 
 class Totals(Protocol):
@@ -97,7 +148,7 @@ class RankClient:
         self._host = HostSampler()
         self._device, self._device_due = "", 0.0
         self._heard = time.monotonic()
-        self._look_due = 0.0
+        self._check_due = 0.0
         self._before = (time.monotonic(), time.process_time())
         self.dropped = 0
         self.left_out = 0
@@ -162,9 +213,9 @@ class RankClient:
         Looked at rarely, as each system call costs a busy loop the GIL.
         """
         now = time.monotonic()
-        if now < self._look_due:
+        if now < self._check_due:
             return True
-        self._look_due = now + LOOK_S
+        self._check_due = now + CHECK_S
         if self._join.host == identity.host_key():
             return os.path.isdir(self._folder) and is_alive(self._join.pid, self._join.start)  # noqa: PTH112
         return time.monotonic() - self._heard < SILENT_S
@@ -241,7 +292,7 @@ class _Own:
     """This process's client, or the folder of the session that it offers itself."""
 
     client: RankClient | None = None
-    tried: str | None = None  # the folder that was looked at last
+    tried: str | None = None  # the folder that was tried last
     offered: str | None = None
     forgotten: list[RankClient]  # of the parent of a fork: ZeroMQ's objects must not be freed in a child
 
@@ -260,7 +311,7 @@ def offer(folder: str | None) -> None:
 
 
 def follow(meter: Meter) -> None:
-    """An iteration begins: send its steps if this process is to join a session. Never raises, never waits."""
+    """Send the steps of an iteration that begins, if this process is to join a session. Never raises, never waits."""
     folder = os.environ.get(VARIABLE)
     if folder is None or folder == _Own.offered:
         return

@@ -1,22 +1,21 @@
 """The frames that ranks send: a JSON head in a line, then steps and indices as bytes. Any may be lost.
 
 A frame is a message of one part. libzmq ends a process whose connection breaks between two parts of a message that it
-sends (an assertion in its `session_base.cpp`), and a rank is somebody's training. What a frame may hold is the table in
-`frame_fields`.
+sends (an assertion in its `session_base.cpp`), and a rank is somebody's training.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
-from .frame_fields import FRAME, MOST_STEPS, parsed, step
-from .identity import Identity
-from .rank_loaders import Chunk
+from ..rank import Row
+from ..text import printable
 
 STEP = struct.Struct("<dIII6fB")
 """One step, as `steps.measured_step.Step` has it: end (s of the rank's monotonic clock), counts, durations, flags."""
@@ -26,7 +25,37 @@ MOST_BYTES = 1 << 18  # of a message; a larger one is refused before it is read
 _MOST_HEAD = 1 << 17  # bytes of its head: to parse more would hold the GIL for long
 _MOST_OPENED = 2000  # lists and objects in it: so many of them would set Python's collector off, which holds it longer
 LARGEST = MOST_BYTES + 256  # of a message that the gateway passes on (`wrapped`)
-Row = tuple[float, int, int, int, float, float, float, float, float, float, int]
+
+
+class Identity(NamedTuple):
+    """A process as its job knows it; None: not known."""
+
+    host: str  # `host_key`: tells machines, and containers with process numbers of their own, apart
+    name: str  # the machine's, for people
+    pid: int
+    start: float  # by `os_process.start_of`
+    parent: int  # the number of the process that started it
+    rank: int | None
+    world: int | None
+    job: str  # the same for all ranks of a job: where its ranks meet, or the process that started them
+
+
+class Chunk(NamedTuple):
+    """Some of an epoch's indices, in the order of the rank's plan."""
+
+    loader: str  # its id in the rank's process
+    epoch: int
+    first: int  # the place in the plan where the iteration began
+    start: int  # the place of the first of these indices
+    samples: int
+    planned: int  # samples that this rank's sampler has in the epoch
+    length: int  # samples of the data set
+    shared: bool  # whether the sampler takes one rank's share
+    finished: bool  # the plan has ended, and all of it was answered
+    end: int  # the place after the last sample that was answered
+    skipped: int  # of the samples answered, those that could not be read, and those that synthetic ones replaced
+    lost: int  # lost, doubled: by the rank's own count of its plan
+    doubled: int
 
 
 class Machine(NamedTuple):
@@ -53,21 +82,247 @@ class Frame(NamedTuple):
     steps: list[Row]
     device: str = ""  # the UUID of the rank's GPU; empty: none, or not known
     machine: Machine | None = None  # about once a second, of the rank that reads its machine
-    loaders: Sequence[dict[str, Any]] = ()  # the switchable ones' states (`frame_fields.LOADER`)
+    loaders: Sequence[dict[str, Any]] = ()  # the switchable ones' states (`LOADER`)
     chunks: Sequence[Chunk] = ()  # of what they delivered
     indices: bytes = b""  # of all chunks, one after the other, uint32
     handled: Mapping[int, str | None] = MappingProxyType({})  # commands by their numbers, and why one was refused
 
     def parts(self) -> Iterator[tuple[Chunk, bytes]]:
-        """The chunks with their indices."""
+        """Return the chunks with their indices."""
         start = 0
         for chunk in self.chunks:
             yield chunk, self.indices[start : start + INDEX * chunk.samples]
             start += INDEX * chunk.samples
 
 
+# ---- What each field of a frame may be: one table of types, ranges and lengths.
+#
+# A rank of another machine can send anything, and what it sends reaches the charts, the page and the recording of a
+# process that trains. So a frame is taken as a whole or refused as a whole, and what is taken has exactly these types:
+# JSON's `true` is no number, NaN and infinity are none, and nothing is nested deeper than the table. Fields that the
+# table does not name are dropped: another version's ranks may have more.
+
+Check = Callable[[Any], Any]
+"""Returns the value as it is kept; a ValueError says what it is not."""
+
+MOST_STEPS = 1000  # in a frame; of more, the newest are sent
+MOST_CORES = 2048  # of a machine, and
+MOST_GPUS = 64  # GPUs, that a frame may have
+MOST_LOADERS = 8  # that a frame reports
+EPOCHS = 4  # newest epochs of a loader whose indices are sent
+HANDLED = 32  # commands that a rank remembers
+SENTENCE = 500  # letters of a sentence
+NAME = 200  # letters of a name or an id
+KEY = 300  # letters of what tells hosts and jobs apart
+MOST_RANKS = 10**7  # that a job may say it has
+SECONDS = 1e12  # of a clock
+LONGEST_S = 1e7  # of a step
+_LEAST_S = -0.1  # of a part of a step: times of the GPU are rounded
+
+
+def number(least: float, most: float) -> Check:
+    def check(value: Any) -> float:
+        if type(value) not in (int, float) or not least <= value <= most:  # NaN is in no range
+            raise ValueError(f"is no number from {least:g} to {most:g}")
+        return float(value)
+
+    return check
+
+
+def whole(least: int = 0, most: int = 1 << 40) -> Check:
+    def check(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"is no whole number from {least} to {most}")
+        return value
+
+    return check
+
+
+def text(most: int) -> Check:
+    """Return a check for text of at most so many letters, which makes its control characters visible."""
+
+    def check(value: Any) -> str:
+        if type(value) is not str or len(value) > most:
+            raise ValueError(f"is no text of at most {most} letters")
+        return printable(value)
+
+    return check
+
+
+def flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("is neither true nor false")
+    return value
+
+
+def maybe(check: Check) -> Check:
+    """Return what `check` takes, or null."""
+    return lambda value: None if value is None else check(value)
+
+
+def many(check: Check, most: int) -> Check:
+    """Return a check for a list of at most so many."""
+
+    def checked(value: Any) -> list[Any]:
+        if type(value) is not list or len(value) > most:
+            raise ValueError(f"is no list of at most {most}")
+        return [check(entry) for entry in value]
+
+    return checked
+
+
+def row(*checks: Check) -> Check:
+    """Return a check for a list of exactly these."""
+
+    def checked(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) != len(checks):
+            raise ValueError(f"is no list of {len(checks)}")
+        return tuple(check(entry) for check, entry in zip(checks, value, strict=True))
+
+    return checked
+
+
+def table(key: Check, value: Check, most: int) -> Check:
+    """Return a check for a JSON object of at most so many keys of one kind."""
+
+    def checked(found: Any) -> dict[Any, Any]:
+        if type(found) is not dict or len(found) > most:
+            raise ValueError(f"is no object of at most {most} fields")
+        return {key(name): value(entry) for name, entry in found.items()}
+
+    return checked
+
+
+def fields(checks: Mapping[str, Check], **missing: Any) -> Check:
+    """Return a check for a JSON object with these fields; `missing` has the values of those that may be left out."""
+
+    def checked(found: Any) -> dict[str, Any]:
+        if type(found) is not dict:
+            raise ValueError("is no object")
+        kept: dict[str, Any] = {}
+        for name, check in checks.items():
+            try:
+                kept[name] = missing[name] if name in missing and name not in found else check(found[name])
+            except KeyError:
+                raise ValueError(f"{name} is missing") from None
+            except ValueError as error:
+                raise ValueError(f"{name} {error}" if str(error).startswith("is ") else f"{name}: {error}") from None
+        return kept
+
+    return checked
+
+
+def matching(pattern: str, most: int, kept: Callable[[str], Any] = str) -> Check:
+    """Return a check for text of this form."""
+    form, check = re.compile(pattern, re.ASCII), text(most)
+
+    def checked(value: Any) -> Any:
+        if form.fullmatch(check(value)) is None:
+            raise ValueError(f"has a name that is none: {value!r:.60}")
+        return kept(value)
+
+    return checked
+
+
+_IDENTITY = fields({
+    "host": text(KEY),
+    "name": text(NAME),
+    "pid": whole(0, (1 << 31) - 1),
+    "start": number(0, SECONDS),
+    "parent": whole(0, (1 << 31) - 1),
+    "rank": maybe(whole(0, MOST_RANKS)),
+    "world": maybe(whole(0, MOST_RANKS)),
+    "job": text(KEY),
+})  # fmt: skip
+_ENGINE = fields({
+    "name": text(NAME),
+    "available": flag,
+    "reason": maybe(text(SENTENCE)),
+    "confirm": maybe(text(SENTENCE)),
+    "note": maybe(text(SENTENCE)),
+})  # fmt: skip
+KNOB = maybe(whole(0, 1 << 20))
+LOADER_FIELDS = {
+    "name": text(NAME),
+    "backend": text(NAME),
+    "wanted": maybe(text(NAME)),
+    "status": text(SENTENCE),
+    "backends": many(_ENGINE, 16),
+    "knobs": fields({"workers": KNOB, "prefetch": KNOB, "threads": KNOB}),
+    "epoch": whole(),
+    "batch": whole(),
+    "batches": maybe(whole()),
+    "samples": whole(),
+    "planned": maybe(whole()),
+    "lost": whole(),
+    "doubled": whole(),
+    "skipped": whole(),
+    "replaced": whole(),
+    "decoded": table(text(NAME), whole(), 16),
+}
+"""What a frame has of a `LoaderState`, beside the loader's id."""
+LOADER = fields({"id": text(NAME), **LOADER_FIELDS})
+_CHUNK = row(text(NAME), *[whole()] * 6, flag, flag, *[whole()] * 4)  # `Chunk`
+MACHINE = fields({
+    "cores": many(whole(0, (1 << 16) - 1), MOST_CORES),
+    "gpus": many(text(NAME), MOST_GPUS),
+    "uuids": many(text(NAME), MOST_GPUS),
+    "values": table(
+        matching(r"cpu/\d{1,5}/busy|network/(received|sent)|memory|gpu/\d{1,2}/(utilisation|clock|memory_used)", 40),
+        number(0, 1e18),
+        MOST_CORES + 3 * MOST_GPUS + 3,
+    ),
+})  # fmt: skip
+FRAME = fields({
+    "identity": _IDENTITY,
+    "sent": number(0, SECONDS),
+    "cpu": maybe(number(0, 1e9)),
+    "images": maybe(number(0, 1e12)),
+    "dropped": whole(),
+    "left_out": whole(),
+    "offset": maybe(number(-SECONDS, SECONDS)),
+    "bound": maybe(number(0, SECONDS)),
+    "bye": maybe(text(SENTENCE)),
+    "steps": whole(0, MOST_STEPS),
+    "device": maybe(text(NAME)),
+    "machine": maybe(MACHINE),
+    "loaders": many(LOADER, MOST_LOADERS),
+    "chunks": many(_CHUNK, MOST_LOADERS * EPOCHS),
+    "handled": table(matching(r"\d{1,12}", 12, int), maybe(text(SENTENCE)), HANDLED),
+}, device=None, machine=None)  # fmt: skip
+"""The head of a frame, beside its version."""
+
+
+def step(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Check a step that was unpacked from its bytes: when it ended (s), counts, durations (s; NaN: not measured),
+    flags.
+    """
+    end, *_, _flags = found
+    if not 0 <= end <= SECONDS:
+        raise ValueError("steps: the end of one is no time")
+    for duration in found[4:10]:
+        if not (_LEAST_S <= duration <= LONGEST_S or math.isnan(duration)):
+            raise ValueError("steps: a duration of one is none")
+    return found
+
+
+def parsed(head: bytes) -> Any:
+    """Parse JSON without NaN and infinity. A ValueError for anything else."""
+    try:
+        return json.loads(head, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+# ---- Frames as messages.
+
+
 def packed(frame: Frame) -> bytes:
-    """A frame as a message."""
+    """Return a frame as a message."""
     head: dict[str, Any] = {**frame._asdict(), "identity": frame.identity._asdict(), "version": VERSION}
     steps = head["steps"] = min(len(frame.steps), MOST_STEPS)
     head["handled"] = dict(frame.handled)
@@ -79,7 +334,7 @@ def packed(frame: Frame) -> bytes:
 
 
 def unpacked(message: bytes) -> Frame:
-    """The inverse. A ValueError, with the field and what it is not, for anything else."""
+    """Return the frame of a message. A ValueError, with the field and what it is not, for anything else."""
     line, end, rest = message.partition(b"\n")
     if not end or len(line) > _MOST_HEAD or len(message) > MOST_BYTES:
         raise ValueError("no frame of a rank")
@@ -108,12 +363,12 @@ def _machine(found: dict[str, Any] | None) -> Machine | None:
 
 
 def wrapped(who: bytes, message: bytes) -> bytes:
-    """A message with the name of its rank's connection, as it goes between gateway and kernel: in one part, too."""
+    """Join a message and the name of its rank's connection to one part, as it goes between gateway and kernel."""
     return bytes([len(who)]) + who + message
 
 
 def unwrapped(message: bytes) -> tuple[bytes, bytes]:
-    """The inverse. A ValueError for anything else."""
+    """Return the name and the message of `wrapped`. A ValueError for anything else."""
     if not message or len(message) <= message[0]:
         raise ValueError("no message of the gateway")
     return message[1 : 1 + message[0]], message[1 + message[0] :]

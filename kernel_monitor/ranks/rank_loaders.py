@@ -5,33 +5,15 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from ..errors import MonitorError
 from ..text import line
-from .frame_fields import EPOCHS, HANDLED, LOADER_FIELDS, MOST_LOADERS, SENTENCE
+from .rank_frames import EPOCHS, HANDLED, LOADER_FIELDS, MOST_LOADERS, SENTENCE, Chunk
 
 _MOST_INDICES = 16_000  # that a frame carries: 32,000 samples a second
 UNKNOWN = "it has no such loader any more"
 COUNTS = ("samples", "planned", "lost", "doubled", "skipped", "replaced", "decoded")
-
-
-class Chunk(NamedTuple):
-    """Some of an epoch's indices, in the order of the rank's plan."""
-
-    loader: str  # its id in the rank's process
-    epoch: int
-    first: int  # the place in the plan where the iteration began
-    start: int  # the place of the first of these indices
-    samples: int
-    planned: int  # samples that this rank's sampler has in the epoch
-    length: int  # samples of the data set
-    shared: bool  # whether the sampler takes one rank's share
-    finished: bool  # the plan has ended, and all of it was answered
-    end: int  # the place after the last sample that was answered
-    skipped: int  # of the samples answered, those that could not be read, and those that synthetic ones replaced
-    lost: int  # lost, doubled: by the rank's own count of its plan
-    doubled: int
 
 
 class Record(Protocol):
@@ -77,7 +59,7 @@ class RankLoaders:
 
     def report(self) -> tuple[list[dict[str, Any]], list[Chunk], bytes]:
         """States, newest loaders last; pieces of what was delivered and not yet acknowledged; their indices, uint32."""
-        self._look()
+        self._refresh()
         states, chunks, parts, room = [], [], [], _MOST_INDICES
         for key, known in list(self._known.items())[-MOST_LOADERS:]:
             states.append({"id": key, **known.state})
@@ -89,7 +71,7 @@ class RankLoaders:
         return states, chunks, b"".join(parts)
 
     def acknowledge(self, had: Mapping[str, Mapping[str, int]]) -> None:
-        """The kernel says how much it has of each loader's epochs."""
+        """Note how much the kernel has of each loader's epochs."""
         for key, epochs in had.items():
             if key in self._known:
                 self._known[key].had = {int(number): int(place) for number, place in epochs.items()}
@@ -108,7 +90,7 @@ class RankLoaders:
                 del self.handled[next(iter(self.handled))]
         return bool(fresh)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         live = {loader.id: loader for loader in _live()}
         for key, loader in live.items():
             known = self._known.setdefault(key, _Known())
@@ -118,7 +100,7 @@ class RankLoaders:
         for key, known in list(self._known.items()):
             if key not in live:
                 known.live = False
-                if known.records:  # what was delivered since the last look
+                if known.records:  # what was delivered since the last refresh
                     newest = known.records[max(known.records)]
                     counts: dict[str, Any] = {**newest.counts()}
                     known.state |= {name: counts[name] for name in COUNTS} | {"batch": newest.batches}

@@ -12,27 +12,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..rank import Rank, Row
 from ..text import line
 from . import rank_client, session_files
-from .descendants import Descendants
 from .gateway_client import GatewayClient
 from .hosts import Hosts
 from .identity import host_key
 from .job_loaders import JobEpoch, JobLoaders, Key
-from .jobs import Jobs
-from .listener import Listener
-from .rank import Rank
-from .rank_frames import LARGEST, Row, unpacked, unwrapped, wrapped
+from .jobs import Descendants, Jobs
+from .rank_frames import LARGEST, unpacked, unwrapped, wrapped
 from .session_files import Join, JoinError, Keys, SessionFiles
 
 if TYPE_CHECKING:
     import zmq
 
     from ..protocol.states import LoaderState
+    from .tcp_gateway import Listener
 
-_WAKE_S = 0.25  # between two looks at whether to end
-LOOK_S = 1.0  # between two looks at who has ended
-_FIND_S = 2.0  # between two looks at the kernel's descendants
+_WAKE_S = 0.25  # between two checks of whether to end
+REFRESH_S = 1.0  # between two checks of who has ended
+_FIND_S = 2.0  # between two searches of the kernel's descendants
 QUEUE = 200  # messages of a connection that wait for this thread; a rank drops what does not fit
 SHARE = 0.25  # of a core that this thread takes at most from the training, whatever ranks send
 _BATCH_S = 0.02  # that it works at once
@@ -82,7 +81,7 @@ class RankServer:
         self._descendants = Descendants()
         self._ending = threading.Event()
         self._lock = threading.Lock()  # of `jobs` and `loaders`; held for microseconds
-        self._looked = self._found = 0.0
+        self._refreshed = self._found = 0.0
         self._gateway: GatewayClient | None = None
         self.files = SessionFiles() if files is None else files
         self.folder = str(self.files.folder)
@@ -114,17 +113,19 @@ class RankServer:
             return self.jobs.ranks()
 
     def values(self) -> dict[str, float]:
-        """The newest values by the series' names."""
+        """Return the newest values by the series' names."""
         with self._lock:
             return self.jobs.values()
 
     def loader_states(self) -> list[LoaderState]:
-        """The states of the jobs' switchable loaders."""
+        """Return the states of the jobs' switchable loaders."""
         with self._lock:
             return self.loaders.states(self.jobs.ranks())
 
     def outcomes(self) -> tuple[list[tuple[Key, str]], list[JobEpoch]]:
-        """The switches that all ranks have answered, and the epochs that all have finished, since the last call."""
+        """Return the switches that all ranks have answered, and the epochs that all have finished, since the last
+        call.
+        """
         with self._lock:
             ranks = self.jobs.ranks()
             return self.loaders.settled(ranks), self.loaders.finished(ranks)
@@ -136,33 +137,33 @@ class RankServer:
         self._wake.send(b"\0")
 
     def set(self, loader: str, knobs: dict[str, int]) -> None:
-        """Have all ranks turn knobs of a job's loader (its id)."""
+        """Have all ranks set knobs of a job's loader (its id)."""
         with self._lock:
             self.loaders.set(loader, knobs, self.jobs.ranks())
         self._wake.send(b"\0")
 
     def recent(self) -> dict[Rank, list[Row]]:
-        """`Jobs.recent`."""
+        """Return `Jobs.recent`."""
         with self._lock:
             return self.jobs.recent()
 
     def leads(self) -> dict[int, int]:
-        """`Jobs.leads`."""
+        """Return `Jobs.leads`."""
         with self._lock:
             return self.jobs.leads()
 
     def has_steps(self, pid: int) -> bool:
-        """`Jobs.has_steps`."""
+        """Return `Jobs.has_steps`."""
         with self._lock:
             return self.jobs.has_steps(pid)
 
     def accuracy(self) -> tuple[float | None, tuple[int, int]]:
-        """`Jobs.bound` and `Jobs.lost`."""
+        """Return `Jobs.bound` and `Jobs.lost`."""
         with self._lock:
             return self.jobs.bound(), self.jobs.lost()
 
     def faults(self) -> list[str]:
-        """Sentences on what was refused, on failures, and on the gateway, for the status."""
+        """Return sentences on what was refused, on failures, and on the gateway, for the status."""
         found = [] if self._gateway is None else self._gateway.words()
         if self.refused:
             found.append(f"{self.refused:,} messages to the ranks' server were refused, the last one: {self._refusal}")
@@ -199,6 +200,8 @@ class RankServer:
         return thread
 
     def _listen(self) -> Listener:
+        from .tcp_gateway import Listener  # needs pyzmq, which `__init__` has checked
+
         if self.files.keys is None:
             raise JoinError("Ranks cannot join: there are no keys yet.")
         listener = Listener(self.files.keys, LARGEST, QUEUE)
@@ -229,7 +232,7 @@ class RankServer:
 
         while not self._ending.is_set():
             try:
-                self._turn()
+                self._serve()
             except Exception as error:  # whatever it is: the ranks are heard again, and the status says so
                 log.warning("hearing the ranks failed, and goes on", exc_info=True)
                 self._failed(f"{type(error).__name__}: {error}")
@@ -243,7 +246,7 @@ class RankServer:
         self.restarts += 1
         self._failure = line(reason, LETTERS)
 
-    def _turn(self) -> None:
+    def _serve(self) -> None:
         """Wait for what comes next, and do it."""
         import zmq
 
@@ -263,9 +266,9 @@ class RankServer:
             self._woken.recv(4096)
             self._command(listener.router)
         now = time.monotonic()
-        if now - self._looked >= LOOK_S:
-            self._looked = now
-            self._look()
+        if now - self._refreshed >= REFRESH_S:
+            self._refreshed = now
+            self._refresh()
         if now - self._found >= _FIND_S:
             self._found = now
             self._find()
@@ -286,7 +289,7 @@ class RankServer:
                 self._refuse(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
 
     def _take(self, router: zmq.Socket[bytes], who: bytes, parts: list[bytes]) -> None:
-        """A message has come: answer it with the times of its arrival. A ValueError if it is no rank's."""
+        """Take a message, and answer it with the times of its arrival. A ValueError if it is no rank's."""
         received = time.monotonic()
         (message,) = parts if len(parts) == 1 else [b""]
         rank_at: bytes | None = None
@@ -318,21 +321,21 @@ class RankServer:
             if commands:
                 _send(router, route, {"commands": commands})
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         with self._lock:
-            self.jobs.look()
+            self.jobs.refresh()
             alive, ranks = self.jobs.hosts(), self.jobs.ranks()
             known = {rank.id for rank in ranks}
             self._who = {rank: route for rank, route in self._who.items() if rank in known}
             self.loaders.prune(ranks)
-        self.hosts.look(alive)
+        self.hosts.refresh(alive)
         if self._gateway is not None:
-            self._gateway.look()
+            self._gateway.refresh()
 
     def _find(self) -> None:
         with self._lock:
             joined = self.jobs.pids()
-        for identity, cpu in self._descendants.look(joined, helpers=1 + (self._gateway is not None)):
+        for identity, cpu in self._descendants.refresh(joined, helpers=1 + (self._gateway is not None)):
             with self._lock:
                 self.jobs.found(identity, cpu)
 

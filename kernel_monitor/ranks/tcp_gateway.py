@@ -5,7 +5,7 @@ descriptors, memory and processor time of this process, all of which are bounded
 this process. It ends when its stdin ends, or when the kernel's process is gone.
 
 A thread accepts connections, so many at once and so many a second, and passes their bytes on to ZeroMQ's socket in the
-same process: ZeroMQ itself takes every connection that comes. The main thread admits who has the key (`listener`), and
+same process: ZeroMQ itself takes every connection that comes. The main thread admits who has the key (`Listener`), and
 passes the messages on.
 """
 
@@ -24,10 +24,61 @@ from pathlib import Path
 from typing import Any
 
 import zmq
+from zmq.utils.z85 import decode
 
-from .listener import Listener
 from .rank_frames import LARGEST, MOST_BYTES, unwrapped, wrapped
 from .session_files import Keys
+
+# ---- A ZeroMQ socket that hears those who have the session's keys and nobody else, for the kernel and for its gateway.
+
+_DOMAIN = "ranks"  # ZeroMQ's word for whose question it is; with it, nobody is admitted while nobody answers
+
+
+class Listener:
+    """A ROUTER with CURVE, and the socket at which ZeroMQ asks whether to admit a client (RFC 27/ZAP).
+
+    Attributes:
+        router: takes the messages.
+        admission: to be polled beside it; `admit` answers what it has.
+    """
+
+    def __init__(self, keys: Keys, largest: int, waiting: int) -> None:
+        """`largest`: bytes of a message; `waiting`: messages of a client that wait to be received, or to be sent."""
+        self._client = decode(keys.client)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self.admission = self.context.socket(zmq.REP)
+            self.admission.bind("inproc://zeromq.zap.01")
+            self.router = self.context.socket(zmq.ROUTER)
+            self.router.setsockopt(zmq.LINGER, 0)
+            self.router.setsockopt(zmq.RCVHWM, waiting)
+            self.router.setsockopt(zmq.SNDHWM, waiting)
+            self.router.setsockopt(zmq.MAXMSGSIZE, largest)
+            self.router.zap_domain = _DOMAIN.encode()
+            self.router.curve_server = True
+            self.router.curve_secretkey = keys.server_secret
+            self.router.curve_publickey = keys.server
+        except BaseException:
+            self.close()
+            raise
+
+    def bind(self, address: str) -> str:
+        """Listen there, too; returns the address with its port."""
+        self.router.bind(address)
+        return str(self.router.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    def admit(self) -> None:
+        """Answer a question: who has the client's key may come in."""
+        version, request, _domain, _address, _identity, mechanism, *credentials = self.admission.recv_multipart()
+        known = mechanism == b"CURVE" and credentials == [self._client]
+        status = (b"200", b"OK") if known else (b"400", b"No access")
+        self.admission.send_multipart([version, request, *status, b"", b""])
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+# ---- The gateway.
 
 MOST = 512  # connections at once
 EACH = 3  # descriptors of a connection: its own, and both ends of the way to ZeroMQ's socket
@@ -39,8 +90,8 @@ _WAITING = 4  # messages of a rank that wait here
 _TO_KERNEL = 64  # messages that wait for the kernel; meanwhile the ranks keep theirs
 _MOST_MEMORY = 512 << 20  # bytes; a process that needs more ends, and is started again
 NICENESS = 5  # of a core that the training wants too, a quarter
-LOOK_S = 1.0
-BATCH = 100  # messages that are passed on between two looks at everything else
+REFRESH_S = 1.0
+BATCH = 100  # messages that are passed on between two rounds of everything else
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))  # s, s, probes
 """A machine that is switched off says no goodbye: its connections are closed after a minute."""
 
@@ -71,7 +122,7 @@ class _Relay:
             try:
                 outer, _ = await loop.sock_accept(self._listening)
             except OSError:  # it has gone already, or the machine has no more descriptors
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(REFRESH_S)
                 continue
             self.open += 1
             task = asyncio.create_task(self._serve(outer))
@@ -137,26 +188,31 @@ class _Gateway:
         kernel.connect(told["kernel"])
 
     def run(self) -> None:
-        """Until the kernel wants no more, or is gone. A RuntimeError if nothing is accepted any more."""
+        """Pass messages on until the kernel wants no more, or is gone.
+
+        A RuntimeError if nothing is accepted any more.
+        """
         admission, router, kernel, stdin = self._listener.admission, self._listener.router, self._kernel, 0
         poller = zmq.Poller()
         poller.register(admission, zmq.POLLIN)
         poller.register(stdin, zmq.POLLIN)
-        looked = 0.0
+        reported = 0.0
         while True:
             # While the kernel takes nothing, nothing is taken from the ranks either.
             free = self._held is None and bool(kernel.poll(0, zmq.POLLOUT))
             poller.register(router, zmq.POLLIN if free else 0)
             poller.register(kernel, zmq.POLLIN if free else zmq.POLLIN | zmq.POLLOUT)
-            ready = dict(poller.poll(int(1000 * LOOK_S)))
+            ready = dict(poller.poll(int(1000 * REFRESH_S)))
             if stdin in ready or os.getppid() != self._parent:
                 return
             if admission in ready:
                 self._listener.admit()
             self._to_ranks()
             now = time.monotonic()
-            if now - looked >= LOOK_S and self._report():  # before the messages of ranks, which may fill the connection
-                looked = now
+            if (
+                now - reported >= REFRESH_S and self._report()
+            ):  # before the messages of ranks, which may fill the connection
+                reported = now
             self._to_kernel()
 
     def _to_kernel(self) -> None:
@@ -195,7 +251,7 @@ class _Gateway:
 
 
 def _resolved(address: str) -> str:
-    """An address with numbers in place of names, stars and interfaces, as ZeroMQ reads them."""
+    """Return an address with numbers in place of names, stars and interfaces, as ZeroMQ reads them."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as probe:
         probe.bind(address)
         return str(probe.getsockopt_string(zmq.LAST_ENDPOINT))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from kernel_monitor.errors import SessionError
 from kernel_monitor.node_sources import Node
-from kernel_monitor.ranks.rank import Rank
+from kernel_monitor.rank import Rank
 
 from . import validation
 from .format import (

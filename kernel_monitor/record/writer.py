@@ -17,7 +17,7 @@ from typing import Any
 
 from kernel_monitor.node_sources import node_series
 from kernel_monitor.os_process import request_realtime
-from kernel_monitor.ranks.rank import job_series, rank_series
+from kernel_monitor.rank import job_series, rank_series
 from kernel_monitor.steps.measured_step import PHASES
 
 from .format import packed_step

@@ -8,7 +8,7 @@ from typing import Any
 from ..analysis.job_figures import RankFigures, job_figures
 from ..analysis.results import Finding
 from ..analysis.rules import RULES
-from ..ranks.rank import JOB_PARTS, Rank
+from ..rank import JOB_PARTS, Rank
 from ..store.schema import Schema
 from .formats import amount, is_known, plural
 from .sections import legend, stack

@@ -20,7 +20,7 @@ from ..store import Store
 
 # ---- Warnings that stand with the live verdict: what a change did to the training, and epochs that delivered nothing.
 
-_WARNINGS_PERIOD_S = 5.0  # between two looks at a change
+_WARNINGS_PERIOD_S = 5.0  # between two comparisons around a change
 SETTLED_S = 15.0  # the change-over, which belongs to neither side, is over by then
 _EARLIER_S = 1.0  # rows before the minute that is compared, so that its first step is whole
 
@@ -34,12 +34,12 @@ class LoopWarnings:
     def __init__(self, store: Store, past: Callable[[], Mapping[str, Sequence[State]]]) -> None:
         self._store = store
         self._past = past
-        self._changes: dict[str, tuple[int, float, tuple[str, ...]]] = {}  # event id, when to look again, sentences
+        self._changes: dict[str, tuple[int, float, tuple[str, ...]]] = {}  # event id, when to compare again, sentences
         self._counted: tuple[Any, ...] = ()
         self._of_epochs: tuple[str, ...] = ()
 
     def of(self, loader: str, now: float, states: Sequence[State]) -> list[str]:
-        """The warnings at `now` (session s) on a loader (its id), and on the epochs of all."""
+        """Return the warnings at `now` (session s) on a loader (its id), and on the epochs of all."""
         return [*self._of_change(loader, now, states), *self._of_epoch(states)]
 
     def _of_change(self, loader: str, now: float, states: Sequence[State]) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ Key = tuple[str, Any]
 
 
 class Offers:
-    """The offers of one session. Thread-safe; `judge` and `look` are called by the sampler's reader thread.
+    """The offers of one session. Thread-safe; `judge` and `refresh` are called by the sampler's reader thread.
 
     A loader is identified by its name, so that running a cell again does not repeat an offer; without a name, by the
     number of batches of its epochs. An offer that was accepted, declined, withdrawn or followed by another choice is
@@ -138,7 +138,7 @@ class Offers:
                 self._open[loader] = key, _message(loader, state["backend"], candidate)
             self._update_standing()
 
-    def look(self, states: Sequence[State], *, diagnosing: bool = False) -> None:
+    def refresh(self, states: Sequence[State], *, diagnosing: bool = False) -> None:
         """Drop the offers of loaders that ended, and close those of loaders whose engine the user changed.
 
         While `diagnosing`, the engines in use are not the user's choice.
@@ -212,7 +212,7 @@ class Offers:
 
 
 def under_way(tasks: Mapping[str, Any] | None) -> set[str]:
-    """The names of the running ones among the states of *Diagnose* and *Profile* (None if never started).
+    """Return the names of the running ones among the states of *Diagnose* and *Profile* (None if never started).
 
     What else is among them, such as a rank that runs alone, is in a process of its own and disturbs no measurement.
     """
@@ -224,7 +224,7 @@ def _chosen(state: State) -> Any:
 
 
 def _by(offer: State | OfferState) -> str | None:
-    """The measurement that an offer's gain rests on; "" for a prediction, None without a gain."""
+    """Return the measurement that an offer's gain rests on; "" for a prediction, None without a gain."""
     gain = offer["gain"]
     return None if gain is None else gain["by"]
 
@@ -287,7 +287,7 @@ class CurrentVerdict:
             strip: of the last switch; it has a way back of its own, which is not offered again.
         """
         busy = under_way(tasks)
-        self.offers.look(states, diagnosing="diagnosing" in busy)
+        self.offers.refresh(states, diagnosing="diagnosing" in busy)
         if now < self._due:
             return
         self._due = now + PERIOD_S
@@ -306,17 +306,19 @@ class CurrentVerdict:
             self.verdict = self._failed(error, states)
 
     def kind(self, now: float) -> Kind | None:
-        """The kind of the newest verdict; None if there is none, it is out of date, or its loop is over."""
+        """Return the kind of the newest verdict; None if there is none, it is out of date, or its loop is over."""
         known = self.verdict
         return None if known is None or known["over"] or now > self._due + PERIOD_S else known["kind"]
 
     @property
     def main(self) -> str | None:
-        """The id of the loader whose loop trains, as last looked at; None before the first step."""
+        """The id of the loader whose loop trains, as of the last verdict; None before the first step."""
         return self._loops.main()
 
     def judge(self, now: float, states: Sequence[State], *, loader: str | None = None) -> VerdictState | None:
-        """The verdict at a session time on a loader (its id; by default the loop under way, else the last), or None."""
+        """Return the verdict at a session time on a loader (its id; by default the loop under way, else the last), or
+        None.
+        """
         found = self._judge(now, states, loader=loader)
         self._calibrate_if_bound(found)
         if found is None and loader is None:
@@ -324,7 +326,7 @@ class CurrentVerdict:
         return self._warned(found, now, states)
 
     def _warned(self, found: dict[str, Any] | None, now: float, states: Sequence[State]) -> VerdictState | None:
-        """A verdict as sent to pages: without the offer, and with the warnings."""
+        """Return a verdict as sent to pages: without the offer, and with the warnings."""
         if found is None:
             return None
         sent = {name: value for name, value in found.items() if name != "offer"}
@@ -337,7 +339,9 @@ class CurrentVerdict:
     def _judge(
         self, now: float, states: Sequence[State], *, before: int | None = None, loader: str | None = None
     ) -> dict[str, Any] | None:
-        """The verdict at `now`, without the event with the id `before` and later ones; `offer`: the switch to offer."""
+        """Return the verdict at `now`, without the event with the id `before` and later ones; `offer`: the switch to
+        offer.
+        """
         store = self._store
         rows = store.rows(store.seq_before(now - _LOOKED_AT_S), CHARTS)
         steps = store.steps.table(now - _LOOKED_AT_S)
@@ -359,7 +363,9 @@ class CurrentVerdict:
         )
 
     def _ended(self, now: float, states: Sequence[State]) -> dict[str, Any] | None:
-        """The verdict on the loop that ended last, by all its steps since the last change; None if there was none."""
+        """Return the verdict on the loop that ended last, by all its steps since the last change; None if there was
+        none.
+        """
         store, loader = self._store, self._loops.main()
         if loader is None:
             return None
@@ -371,7 +377,7 @@ class CurrentVerdict:
         return live_verdict(rows, steps, events, states, loader=loader, switched=switched, aside=aside, over=True)
 
     def gains(self, now: float, state: State, *, before: int | None = None) -> list[GainState]:
-        """The predicted gains of changes of one loader, as `analysis.results.Gain` in JSON; see `_judge`."""
+        """Return the predicted gains of changes of one loader, as `analysis.results.Gain` in JSON; see `_judge`."""
         verdict = self._judge(now, [state], before=before, loader=state["id"])
         return [] if verdict is None else verdict["gains"]
 
@@ -416,7 +422,7 @@ class CurrentVerdict:
         return self._switched
 
     def _failed(self, error: Exception, states: Sequence[State]) -> VerdictState | None:
-        """An undetermined verdict with the error as its reason; a repeated error is logged once."""
+        """Return an undetermined verdict with the error as its reason; a repeated error is logged once."""
         cause = f"{type(error).__name__}: {error}"
         if cause != self._last_error:
             self._last_error = cause

@@ -33,7 +33,7 @@ class Exporter:
         self._store = store
 
     def snapshot(self) -> Snapshot:
-        """An immutable copy of everything measured so far; SessionError if that is nothing."""
+        """Return an immutable copy of everything measured so far; SessionError if that is nothing."""
         session = self._session
         if session.id is None or self._store.last_seq == 0:
             raise SessionError("Nothing was measured yet: start the monitor first (%monitor start).")
@@ -53,7 +53,9 @@ class Exporter:
         return comparison(snapshot, None if loader is None else line(loader))
 
     def render(self) -> str:
-        """The HTML report, rendered in a separate process; other machines have their names only if that is allowed."""
+        """Return the HTML report, rendered in a separate process; other machines have their names only if that is
+        allowed.
+        """
         snapshot, names = self.snapshot(), self._session.hidden_names()
         return render_in_process(snapshot if names is None else with_pseudonyms(snapshot, names))
 
@@ -70,7 +72,7 @@ class Exporter:
 
 
 def loader_words(loader: LoaderState) -> str:
-    """The state of a loader of this process: in the past tense where it has ended."""
+    """Return the state of a loader of this process: in the past tense where it has ended."""
     if loader.get("ended"):
         return f"has ended, was on {loader['backend']}"
     return loader["status"]

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import MonitorError
 from ..text import line
-from .rank_tracker import JobLoader
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
     from ..protocol.states import LoaderState
     from .current_verdict import Offers
     from .loader_tracker import LoaderTracker
+    from .optional_parts import JobLoader
 
 Found = TypeVar("Found", bound="SwitchableLoader | JobLoader")
 
@@ -21,8 +21,8 @@ Found = TypeVar("Found", bound="SwitchableLoader | JobLoader")
 class LoaderCommands:
     """The commands of one process."""
 
-    def __init__(self, tracker: LoaderTracker, offers: Offers, jobs: Callable[[], list[JobLoader]]) -> None:
-        """`jobs`: the loaders of jobs whose ranks joined this process's session."""
+    def __init__(self, tracker: LoaderTracker, offers: Offers, jobs: Callable[[], Sequence[JobLoader]]) -> None:
+        """`jobs` returns the loaders of jobs whose ranks joined this process's session."""
         self._tracker = tracker
         self._offers = offers
         self._jobs = jobs
@@ -46,7 +46,7 @@ class LoaderCommands:
         return self._offers.decline(self.choose(loader).id)
 
     def question(self, backend: str, *, loader: str | None = None) -> str | None:
-        """The question to ask before switching to an engine, or None."""
+        """Return the question to ask before switching to an engine, or None."""
         state = self.choose(loader).state()
         if backend == (state["wanted"] or state["backend"]):
             return None
@@ -72,7 +72,7 @@ class LoaderCommands:
         return state
 
     def choose(self, loader: str | None) -> SwitchableLoader | JobLoader:
-        """The live loader with an id or name; the only one for None. MonitorError if there is none, or several.
+        """Return the live loader with an id or name; the only one for None. MonitorError if there is none, or several.
 
         Those of this process come before those of jobs, which have the job's number in their names.
         """
@@ -83,7 +83,7 @@ class LoaderCommands:
         return _chosen(known, loader)
 
     def choose_own(self, loader: str | None) -> SwitchableLoader:
-        """As `choose`, of the loaders of this process alone."""
+        """Choose as `choose` does, among the loaders of this process alone."""
         live = self._tracker.loaders()
         if not live:
             raise MonitorError(

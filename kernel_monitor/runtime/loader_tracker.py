@@ -13,7 +13,7 @@ from ..steps import watched_loader
 from ..steps.measured_step import PHASES, Step
 from ..steps.step_meter import Meter, Totals
 from ..store import Store
-from ..text import shown_in
+from ..text import printable_in
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -72,7 +72,7 @@ class LoaderTracker:
                 self._read[source.id] = source.meter.steps_since(self._totals[source.id].steps)[1]
 
     def loaders(self) -> list[SwitchableLoader]:
-        """The live switchable loaders, oldest first."""
+        """Return the live switchable loaders, oldest first."""
         module = _loaders_module()
         return [] if module is None else list(module.live())
 
@@ -83,24 +83,26 @@ class LoaderTracker:
             module.stop_calibrations()
 
     def sources(self) -> list[SwitchableLoader | Source]:
-        """The live switchable loaders, then the watched sources."""
+        """Return the live switchable loaders, then the watched sources."""
         return [*self.loaders(), *watched_loader.live()]
 
     def states(self) -> list[LoaderState]:
-        """The states of the live loaders, and the last states of the most recently ended ones (`"ended": true`)."""
+        """Return the states of the live loaders, and the last states of the most recently ended ones (`"ended":
+        true`).
+        """
         live: dict[str, LoaderState] = {
-            source.id: {**shown_in(source.state()), "ended": False} for source in self.sources()
+            source.id: {**printable_in(source.state()), "ended": False} for source in self.sources()
         }
         ended: list[LoaderState] = [{**state, "ended": True} for key, state in self._states.items() if key not in live]
         return [*ended[-KEPT_ENDED:], *live.values()]
 
     def reported(self) -> list[ReportedState]:
-        """The states with the counts of every epoch before the newest, as `epochs`."""
+        """Return the states with the counts of every epoch before the newest, as `epochs`."""
         self._counted = {}  # the epochs in progress went on since the last count
-        self.look()
+        self.refresh()
         return [{**state, "epochs": self.past.get(key, [])} for key, state in self._states.items()]
 
-    def look(self) -> list[LoaderState]:
+    def refresh(self) -> list[LoaderState]:
         """Register new and ended loaders and finished epochs; returns `states`."""
         module = _loaders_module()
         if module is not None and not self._listening:
@@ -126,7 +128,7 @@ class LoaderTracker:
         return states
 
     def _read_last_epochs(self) -> None:
-        """Read once more the counts of sources that ended: their last epochs may have passed since the last look."""
+        """Read once more the counts of sources that ended: their last epochs may have passed since the last refresh."""
         live = {source.id: source.log for source in watched_loader.live()}
         for key, log in self._logs.items():
             state, counts = self._states.get(key), log.counts()
@@ -147,7 +149,7 @@ class LoaderTracker:
         }
 
     def values(self, window: float) -> dict[str, float]:
-        """The loaders' series for the last `window` s, from the differences of the meters' totals."""
+        """Return the loaders' series for the last `window` s, from the differences of the meters' totals."""
         values: dict[str, float] = {}
         columns = self._store.schema.columns
         for key, meter in list(self._meters.items()):
@@ -157,13 +159,13 @@ class LoaderTracker:
             if new.phased:
                 self.phased.add(key)
             if f"loader/{key}/images" not in columns:
-                continue  # made since the last `look`
+                continue  # made since the last `refresh`
             part = {f"loader/{key}/{name}": value for name, value in _between(old, new, window).items()}
             values |= {name: value for name, value in part.items() if name in columns}
         return values
 
     def steps(self, seconds: float) -> list[_Stepped]:
-        """The steps of each loader that ended since the last call, `seconds` ago."""
+        """Return the steps of each loader that ended since the last call, `seconds` ago."""
         found = []
         with self._reading:
             live = {source.id: source.meter for source in self.sources()}

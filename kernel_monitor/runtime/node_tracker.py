@@ -18,11 +18,11 @@ from ..text import line
 if TYPE_CHECKING:
     from ..node_sources import NodeSource
 
-LOOK_S = 1.0
-"""Between two looks at which nodes there are: each change makes pages load their charts again, and the nodes of a
+REFRESH_S = 1.0
+"""Between two readings of which nodes there are: each change makes pages load their charts again, and the nodes of a
 cluster come one after the other."""
 SPARING = 10
-"""Looks that take long are rarer: machines that come and go without end must not hold the other rows up."""
+"""Refreshes that take long are rarer: machines that come and go without end must not hold the other rows up."""
 FADE_S = 3.0
 """How long a node that went delivers 0 batches/s before its values end: the charts' means of two seconds would else be
 those of its last few rows, and rise to whatever they were."""
@@ -62,14 +62,14 @@ class NodeTracker:
         self._means: dict[str, list[str]] = {}  # series of means of the nodes that are alive, and of what
         self._fading: dict[str, float] = {}  # series of batches of nodes that just went, and until when they are 0
 
-    def look(self) -> None:
-        """Register nodes that came, changed or went; at most once in `LOOK_S`."""
+    def refresh(self) -> None:
+        """Register nodes that came, changed or went; at most once in `REFRESH_S`."""
         now = self._clock()
         if now >= self._due:
-            self._look(now)
-            self._due = now + max(LOOK_S, SPARING * (self._clock() - now))
+            self._refresh(now)
+            self._due = now + max(REFRESH_S, SPARING * (self._clock() - now))
 
-    def _look(self, now: float) -> None:
+    def _refresh(self, now: float) -> None:
         sources = node_sources.live()
         if not sources and not self.nodes:
             return
@@ -124,7 +124,9 @@ class NodeTracker:
                 self._store.set_nodes(nodes)
 
     def values(self) -> dict[str, float]:
-        """The newest values of the nodes that are alive, by the series' names; batches of all sources together."""
+        """Return the newest values of the nodes that are alive, by the series' names; batches of all sources
+        together.
+        """
         now = self._clock()
         self._fading = {name: until for name, until in self._fading.items() if now < until}
         found = dict.fromkeys(self._fading, 0.0)
@@ -147,7 +149,7 @@ class NodeTracker:
         return found
 
     def _nodes_of(self, source: NodeSource) -> list[Node]:
-        """The nodes of a source, checked; without values, and with the cause, where it failed."""
+        """Return the nodes of a source, checked; without values, and with the cause, where it failed."""
         before = self._owned.get(id(source), [])
         try:
             nodes = [_checked(node) for node in source.nodes()]
@@ -169,7 +171,7 @@ class NodeTracker:
 
 
 def _checked(node: Node) -> Node:
-    """A node as it can be shown and stored. A ValueError or TypeError names what cannot."""
+    """Return a node as it can be shown and stored. A ValueError or TypeError names what cannot."""
     if not _ID.fullmatch(node.id):
         raise ValueError(f"{node.id!r:.80} is no id of a node")
     cores = tuple(sorted({int(core) for core in node.cores}))
@@ -181,7 +183,7 @@ def _checked(node: Node) -> Node:
 
 
 def folded(nodes: Iterable[Node], unfolded: tuple[str, ...] | None) -> tuple[Node, ...]:
-    """The nodes, those folded that are not to be shown with their cores.
+    """Return the nodes, those folded that are not to be shown with their cores.
 
     `unfolded`: ids, or `all` or `none`; None: all nodes while they have few cores together, else none.
     """
@@ -192,7 +194,7 @@ def folded(nodes: Iterable[Node], unfolded: tuple[str, ...] | None) -> tuple[Nod
 
 
 def _bounded(nodes: Iterable[Node]) -> Iterable[Node]:
-    """The nodes, those beyond `MOST_CORES` without their cores."""
+    """Return the nodes, those beyond `MOST_CORES` without their cores."""
     left = MOST_CORES
     for node in nodes:
         left -= len(node.cores)
@@ -201,6 +203,6 @@ def _bounded(nodes: Iterable[Node]) -> Iterable[Node]:
 
 
 def _joined(one: Node, other: Node) -> Node:
-    """One node from what two sources say of it: it is alive if either says so."""
+    """Return one node from what two sources say of it: it is alive if either says so."""
     cores = tuple(sorted({*one.cores, *other.cores}))
     return replace(one if one.alive or not other.alive else other, cores=cores, gpus=one.gpus or other.gpus)

@@ -59,7 +59,7 @@ class Share:
         self._since = pid, time.monotonic(), _process_seconds(pid) or 0.0
 
     def now(self) -> float | None:
-        """The share since `begin`; None if unknown."""
+        """Return the share since `begin`; None if unknown."""
         pid, begun, before = self._since
         used, lived = _process_seconds(pid), time.monotonic() - begun
         return None if used is None or lived <= 0 else 100 * (used - before) / lived

@@ -10,24 +10,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import steps
-from ..diagnosis.diagnose_command import DiagnoseCommand, Diagnosis
-from ..diagnosis.diagnosis_run import DiagnosisContext
+from ..analysis.job_figures import scaling
+from ..diagnosis.diagnosis_run import DiagnoseCommand, Diagnosis, DiagnosisContext
 from ..errors import MonitorError, SessionError
 from ..integrations import ray_cluster
 from ..os_process import in_forked_children
-from ..profiler.profile_command import PATIENCE_S, Profile, ProfileCommand
-from ..profiler.profile_run import ProfileContext
+from ..plugins import missing, plugin
 from ..recorded import Opened, RecordedSession
 from ..steps import cuda_times
-from ..store import Store
+from ..store import Snapshot, Store
 from ..stream.hub import Hub, SidebarRequest
-from ..text import given, shown
+from ..text import checked_text, printable
 from .current_verdict import under_way
 from .export import Exporter, lines
 from .loader_commands import LoaderCommands
+from .optional_parts import ALONE_S, PATIENCE_S, profiler
 from .overhead import OwnCost, thread_seconds
 from .publisher import Publisher
-from .rank_commands import DEFAULT_S, RankCommands
 from .recorder import left_behind
 from .session import Session
 from .settings import Price, Record, Settings
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from ..analysis.switch_comparison import SwitchComparison
     from ..protocol.analysis_states import DiagnosisState, Findings, GainState, OfferState, ProfileState, VerdictState
     from ..protocol.states import LoaderState, RecordingState, SettingsState
-    from ..store import Snapshot
     from ..widgets import Dashboard
 
 _RECORDER_ANSWER_S = 3.0  # how long `configure` waits for the recorder's answer, which usually takes 50 ms
@@ -82,16 +80,8 @@ class Monitor:
             gains=self._gains,
         )
         self.diagnosis = DiagnoseCommand(self._loaders.choose_own, diagnosis)
-        profile = ProfileContext(
-            sources=tracker.sources,
-            recording=lambda: session.recorder.to_json()["path"],
-            session_time=session.session_time,
-            add_event=session.add_event,
-            start=self.start,
-        )
-        self.profiler = ProfileCommand(profile)
+        self.profiler = profiler(session, self.start)
         self.exporter = Exporter(self.live_session, self.store)
-        self.rank_commands = RankCommands(session.ranks, self.snapshot, self.opened.open)
         self._news: str | None = None
         self._began = 0.0
         self._configure_store()
@@ -158,11 +148,14 @@ class Monitor:
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
+            MonitorError: `ranks` is given, and the package `ranks` is not installed.
         """
         with self._lock:
             cluster = None if ray is None else _cluster(ray)
             if send_files not in (None, True, False, "auto"):
                 raise SessionError(f"send_files is True, False or auto, not {send_files!r}.")
+            if ranks and plugin("ranks") is None:
+                raise missing("ranks")
             before = self._settings
             after = before.changed(
                 interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names,
@@ -207,7 +200,7 @@ class Monitor:
         return self.live_session.id
 
     def cost(self) -> OwnCost:
-        """The monitor's own use of the processor.
+        """Return the monitor's own use of the processor.
 
         `threads`: CPU seconds of each of its threads in this process, by name; `kernel`: their sum since the start, in
         percent of one core; `sampler`: the sampler process after its start, in percent of one core, or None.
@@ -221,14 +214,14 @@ class Monitor:
         }
 
     def status(self) -> str:
-        """A few lines for people: what runs, what it costs, what was missed and where it is recorded."""
+        """Return a few lines for people: what runs, what it costs, what was missed and where it is recorded."""
         if self.live_session.id is None:
             return "kernel_monitor is not running. %monitor start starts it."
         found = lines(self.live_session, self.store, self.settings, self.cost())
-        return shown("\n".join([*found, *self.step_notices(), *self.live_session.notices]))
+        return printable("\n".join([*found, *self.step_notices(), *self.live_session.notices]))
 
     def dashboard(self) -> Dashboard:
-        """The dashboard as a widget, for the output of a cell. Starts the monitor if needed."""
+        """Return the dashboard as a widget, for the output of a cell. Starts the monitor if needed."""
         from ..widgets import Dashboard
 
         self.start()
@@ -250,7 +243,7 @@ class Monitor:
         Updated while a page shows the loop. `switch` accepts one, `decline` refuses it.
         """
         offers = self.publisher.current.offers
-        offers.look(self.loader_states(), diagnosing="diagnosing" in under_way(self._tasks()))
+        offers.refresh(self.loader_states(), diagnosing="diagnosing" in under_way(self._tasks()))
         return offers.standing
 
     @property
@@ -299,7 +292,7 @@ class Monitor:
         return self._loaders.set(loader=loader, workers=workers, prefetch=prefetch, threads=threads)
 
     def question(self, backend: str, *, loader: str | None = None) -> str | None:
-        """The question to ask before switching to an engine, or None."""
+        """Return the question to ask before switching to an engine, or None."""
         return self._loaders.question(backend, loader=loader)
 
     def decline(self, loader: str | None = None) -> bool:
@@ -335,7 +328,7 @@ class Monitor:
 
     def profile(
         self, steps: int = 10, *, loader: str | None = None, wait: bool = True, patience: float = PATIENCE_S
-    ) -> Profile | None:
+    ) -> dict[str, Any] | None:
         """Profile the next steps of the running loop with torch.profiler: operators, kernels, and a trace of them.
 
         It starts and stops on the loop's own thread between two steps. The steps are marked as profiled, for they
@@ -349,7 +342,7 @@ class Monitor:
             patience: s to wait for the first step.
 
         Returns:
-            What was found; None with `wait=False`.
+            What was found, as docs/messages.md has it (*Profile*), which prints as two tables; None with `wait=False`.
 
         Raises:
             MonitorError: there is no such loader, a profile is under way, or it failed; the message says why.
@@ -357,7 +350,7 @@ class Monitor:
         return self.profiler.start(steps, loader=loader, wait=wait, patience=patience)
 
     def snapshot(self) -> Snapshot:
-        """An immutable copy of everything measured so far; SessionError if that is nothing."""
+        """Return an immutable copy of everything measured so far; SessionError if that is nothing."""
         return self.exporter.snapshot()
 
     def comparison(self, loader: str | None = None) -> SwitchComparison:
@@ -387,7 +380,7 @@ class Monitor:
         return self.exporter.export(path)
 
     def scaling(self, job: int | None = None, *, alone: str | os.PathLike[str] | Snapshot | None = None) -> Scaling:
-        """The scaling efficiency of a job: its images/s over its ranks times those of one rank alone.
+        """Return the scaling efficiency of a job: its images/s over its ranks times those of one rank alone.
 
         Args:
             job: its number; by default the newest one of several ranks.
@@ -400,10 +393,12 @@ class Monitor:
         Raises:
             SessionError: one of the two was not measured, or not for long enough.
         """
-        return self.rank_commands.scaling(job, alone=alone)
+        if alone is None or isinstance(alone, Snapshot):
+            return scaling(self.snapshot(), job, alone)
+        return scaling(self.snapshot(), job, self.opened.open(alone).snapshot, f" (session {os.fspath(alone)})")
 
     def run_alone(
-        self, job: int | None = None, *, seconds: float = DEFAULT_S, confirmed: bool = False, wait: bool = True
+        self, job: int | None = None, *, seconds: float = ALONE_S, confirmed: bool = False, wait: bool = True
     ) -> Scaling | None:
         """Run one rank of a job alone for some seconds, and say how well the job scales.
 
@@ -419,18 +414,19 @@ class Monitor:
         Raises:
             SessionError: it is not confirmed (the message is the question), or cannot be run, with the reason.
         """
-        return self.rank_commands.run_alone(job, seconds=seconds, confirmed=confirmed, wait=wait)
+        alone = self.live_session.ranks.alone
+        return alone.run(job, self.scaling, seconds=seconds, confirmed=confirmed, wait=wait)
 
     def stop_alone(self) -> bool:
         """End what runs alone. Returns False if nothing does."""
-        return self.rank_commands.stop_alone()
+        return self.live_session.ranks.alone.stop()
 
     def loader_states(self) -> list[LoaderState]:
-        """The states of the loaders that live in this process."""
+        """Return the states of the loaders that live in this process."""
         return self.live_session.tracker.states()
 
     def job_states(self) -> list[LoaderState]:
-        """The states of the loaders that all ranks of a job have in common."""
+        """Return the states of the loaders that all ranks of a job have in common."""
         return self.live_session.ranks.loader_states()
 
     def mark(self, label: str) -> dict[str, Any]:
@@ -442,7 +438,7 @@ class Monitor:
         Returns:
             The event: `id`, `kind`, `time` (session s), `label`.
         """
-        text = given(label, "A mark", sys.maxsize)
+        text = checked_text(label, "A mark", sys.maxsize)
         if not text:
             raise MonitorError("A mark needs words: monitor.mark('augment x12').")
         if len(text) > MAX_LABEL:
@@ -457,7 +453,7 @@ class Monitor:
         return list(cuda_times.LOST)
 
     def news(self) -> str | None:
-        """The message that the previous session ended without a goodbye, returned once; or None."""
+        """Return the message that the previous session ended without a goodbye, returned once; or None."""
         news, self._news = self._news, None
         return news
 
@@ -475,10 +471,13 @@ class Monitor:
             self.publisher.notify("configured")
 
     def _tasks(self) -> Findings:
-        return {"diagnosing": self.diagnosing, "profiling": self.profiling, "alone": self.rank_commands.state()}
+        alone = self.live_session.ranks.alone.state(ALONE_S)
+        return {"diagnosing": self.diagnosing, "profiling": self.profiling, "alone": alone}
 
     def _gains(self, loader: str) -> list[GainState]:
-        """The gains that changes of a loader (its id) are expected to bring, as `analysis.results.Gain` in JSON."""
+        """Return the gains that changes of a loader (its id) are expected to bring, as `analysis.results.Gain` in
+        JSON.
+        """
         at = self.live_session.session_time(time.monotonic())
         state = next((state for state in self.loader_states() if state["id"] == loader), None)
         return [] if at is None or state is None else self.publisher.current.gains(at, state)
@@ -505,7 +504,7 @@ def open_session(path: str | os.PathLike[str] | None = None) -> RecordedSession:
 
 
 def _cluster(address: str) -> str:
-    """A cluster's address, or an empty text for none; SessionError if it is no address."""
+    """Return a cluster's address, or an empty text for none; SessionError if it is no address."""
     try:
         return ray_cluster.checked(address) if address != "" else ""
     except MonitorError as error:

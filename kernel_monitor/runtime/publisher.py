@@ -63,7 +63,7 @@ class Publisher:
         self._publish = publish
 
     def hello(self) -> Identity:
-        """The reply to a page's first request: versions, environment and state."""
+        """Return the reply to a page's first request: versions, environment and state."""
         return {
             "protocol": message_types.PROTOCOL,
             "version": __version__,
@@ -76,7 +76,7 @@ class Publisher:
         }
 
     def state(self) -> MonitorState:
-        """`settings`, `charts` (each available, or with the reason why not) and `recording`."""
+        """Return `settings`, `charts` (each available, or with the reason why not) and `recording`."""
         schema = self._store.schema
         if self._charts[0] != schema.version:
             self._charts = schema.version, available(schema)
@@ -87,7 +87,7 @@ class Publisher:
         }
 
     def findings(self) -> Findings:
-        """`verdict` and `main` loader as last computed, open `offers`, what is said of `ranks`, and tasks."""
+        """Return `verdict` and `main` loader as last computed, open `offers`, what is said of `ranks`, and tasks."""
         return {
             "verdict": self.current.verdict,
             "offers": self.current.offers.standing,
@@ -97,7 +97,7 @@ class Publisher:
         }
 
     def events(self, after: int = 0) -> list[Event]:
-        """The session's events after the one with id `after`."""
+        """Return the session's events after the one with id `after`."""
         return cast("list[Event]", self._store.events(after))
 
     def notify(self, kind: str, **fields: Any) -> None:
@@ -130,7 +130,7 @@ class Publisher:
             publish(message_types.GLANCE, content)
 
     def glance(self) -> Figures:
-        """The figures of a status bar, the kind of the current verdict, and the recording's state."""
+        """Return the figures of a status bar, the kind of the current verdict, and the recording's state."""
         session, store = self._session, self._store
         last = max(1, round(_GLANCE_PERIOD_S / self._settings().interval))
         now = session.session_time(time.monotonic())
@@ -187,7 +187,7 @@ class Publisher:
 
 
 def machine_figures(rows: Rows, *, loaders: Sequence[str]) -> MachineFigures:
-    """The figures of some rows, with the rates of these loaders (their ids) added up; what is not known is None.
+    """Return the figures of some rows, with the rates of these loaders (their ids) added up; what is not known is None.
 
     CPU is of the cores that this process may use, memory of its container where that has a limit.
     """
@@ -212,7 +212,7 @@ def machine_figures(rows: Rows, *, loaders: Sequence[str]) -> MachineFigures:
 
 
 def _values(rows: Rows, names: list[str]) -> list[npt.NDArray[np.float32]]:
-    """The known values of each of these series that has any."""
+    """Return the known values of each of these series that has any."""
     columns = [rows.values[:, rows.schema.columns[name]] for name in names if name in rows.schema.columns]
     known = [values[np.isfinite(values)] for values in columns]
     return [values for values in known if len(values)]

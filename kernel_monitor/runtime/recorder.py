@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from ..errors import MonitorError
 from ..node_sources import Node, node_series
 from ..privacy import T, pseudonymous
-from ..ranks.rank import Rank, job_series, jobs_of, rank_series
+from ..rank import Rank, job_series, jobs_of, rank_series
 from ..record import sessions
-from ..text import shown
+from ..text import printable
 
 if TYPE_CHECKING:
     from ..loaders import SwitchableLoader
@@ -31,7 +31,7 @@ States = Sequence[Mapping[str, Any]]
 LOG = logging.getLogger(__name__)
 
 FLUSH_S = 0.5  # between two sends of values and steps: a killed kernel loses at most this much
-LOOK_S = 1.0  # between two comparisons of the loaders' states and workers with those sent last
+COMPARE_S = 1.0  # between two comparisons of the loaders' states and workers with those sent last
 OFF = "Recording is off."
 
 
@@ -73,7 +73,7 @@ class Recording:
     def on(self) -> bool:
         return self._state["state"] in ("recording", "moved")
 
-    def turn(self, *, on: bool, folder: str | None, session: str, origin: float) -> Path | None:
+    def set(self, *, on: bool, folder: str | None, session: str, origin: float) -> Path | None:
         """Begin, resume or end the recording of a session (its id) that began at `origin` (Unix s).
 
         Returns its file, the same for a whole session unless `folder` changes (None: the default one), or None.
@@ -150,13 +150,13 @@ class RecorderFeed:
         self._rank_rows: dict[str, _RankRows] = {}
         self._epochs: Mapping[str, Any] | None = None
         self._workers: list[int] = []
-        self._flushed = self._looked = clock()
+        self._flushed = self._compared = clock()
 
     def begin(self, facts: Mapping[str, Any]) -> None:
-        """A new sampler has started: send it everything."""
+        """Send everything to a sampler that has just started."""
         with self._lock:
             self._states, self._nodes, self._ranks, self._epochs, self._workers = None, (), (), None, []
-            self._looked -= LOOK_S
+            self._compared -= COMPARE_S
         self._send({"do": "facts", "facts": facts})
 
     def record(self, do: str, **fields: Any) -> None:
@@ -179,9 +179,9 @@ class RecorderFeed:
             if now - self._flushed >= FLUSH_S:
                 self._flush()
                 self._flushed = now
-            if now - self._looked >= LOOK_S:
-                self._looked = now
-                self._look(states, loaders)
+            if now - self._compared >= COMPARE_S:
+                self._compared = now
+                self._send_changes(states, loaders)
 
     def nodes(self, row_time: float, nodes: Sequence[Node], values: Mapping[str, float]) -> None:
         """Take the nodes and their values of the row at `row_time`, to be sent with the loaders' next ones."""
@@ -235,7 +235,7 @@ class RecorderFeed:
         """Send the last values and the reason why the session ends."""
         with self._lock:
             self._flush()
-            self._look(states, loaders)
+            self._send_changes(states, loaders)
         self._send({"do": "goodbye", "reason": reason})
 
     def _flush(self) -> None:
@@ -256,7 +256,7 @@ class RecorderFeed:
         if ranks:
             self._send({"do": "rank-values", "ranks": ranks})
 
-    def _look(self, states: States, loaders: Loaders) -> None:
+    def _send_changes(self, states: States, loaders: Loaders) -> None:
         workers = sorted(pid for loader in loaders for pid in loader.worker_pids)
         if workers != self._workers:
             self._workers = workers
@@ -277,12 +277,12 @@ def _rank_names(rank: str, steps: bool, gpu: bool) -> tuple[str, ...]:
 
 
 def _packed(cells: Sequence[float]) -> str:
-    """As float32 in base64."""
+    """Return the values as float32 in base64."""
     return base64.b64encode(struct.pack(f"<{len(cells)}f", *cells)).decode("ascii")
 
 
 def left_behind() -> dict[str, str] | None:
-    """`{"path", "message"}` of the newest session that ended without a goodbye, reported once; or None."""
+    """Return `{"path", "message"}` of the newest session that ended without a goodbye, once; or None."""
     try:
         found = sessions.left_without_goodbye()
         if found is None:
@@ -300,8 +300,8 @@ def left_behind() -> dict[str, str] | None:
 
 
 def words(recording: RecordingState) -> str:
-    """A recording's state as one line."""
+    """Return a recording's state as one line."""
     if recording["state"] not in ("recording", "moved"):
         return f"not recording: {recording['message']}"
-    line = f"recording to {shown(str(recording['path']))}"
+    line = f"recording to {printable(str(recording['path']))}"
     return f"{line} ({recording['message']})" if recording["message"] else line

@@ -20,11 +20,11 @@ from ..protocol.states import LoaderState
 from ..sample.clock import SessionClock
 from ..sample.sampler_client import SamplerClient
 from ..store import Store
-from ..text import shown_in
+from ..text import printable_in
 from .loader_tracker import LoaderTracker
 from .node_tracker import NodeTracker
+from .optional_parts import live_ranks
 from .overhead import Share
-from .rank_tracker import RankTracker
 from .recorder import FLUSH_S, RecorderFeed, Recording
 from .settings import Settings
 
@@ -75,7 +75,7 @@ class Session:
         self.client: SamplerClient | None = None
         self.tracker = LoaderTracker(store, self.session_time, self.add_event)
         self.nodes = NodeTracker(store, self.remember)
-        self.ranks = RankTracker(store, self.remember, self.add_event)
+        self.ranks = live_ranks(store, self.remember, self.add_event)
         self.share = Share()
         self.expected_hello: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._feed = RecorderFeed(self._send, lambda: self.recorder.on, hidden=self.hidden_names)
@@ -116,7 +116,7 @@ class Session:
                 self._clock = SessionClock(time.monotonic(), time.time())
                 self.id = uuid.uuid4().hex
             origin = self._clock.origin
-            path = self.recorder.turn(on=settings.record, folder=settings.record_to, session=self.id, origin=origin)
+            path = self.recorder.set(on=settings.record, folder=settings.record_to, session=self.id, origin=origin)
             self._window_from = self._stepped = time.monotonic()
             self.tracker.begin()
             self.ranks.begin(settings.ranks)
@@ -144,7 +144,7 @@ class Session:
         """Give the store the columns of this machine's last hello, so that pages build their charts meanwhile."""
         hello = None if self._store.schema.host else self.expected_hello()
         if hello is not None:
-            self.tracker.look()
+            self.tracker.refresh()
             try:
                 self._store.set_host({**hello, "interval": self._settings.interval, "origin": clock.origin})
             except (KeyError, TypeError, ValueError) as error:
@@ -198,7 +198,7 @@ class Session:
             if wanted == (before.record, before.record_to) and (self.recorder.on or not after.record):
                 return
             origin = self._clock.origin
-            path = self.recorder.turn(on=after.record, folder=after.record_to, session=self.id, origin=origin)
+            path = self.recorder.set(on=after.record, folder=after.record_to, session=self.id, origin=origin)
             self._send({"do": "record", "path": None if path is None else str(path)})
             if path is not None:
                 self._feed.begin(self.facts())
@@ -211,7 +211,7 @@ class Session:
 
     def add_event(self, kind: str, at: float, **fields: Any) -> dict[str, Any]:
         """Add an event at a session time (s), for pages, reports and the recording; returns it."""
-        event = self._store.add_event(kind, at, **shown_in(fields))
+        event = self._store.add_event(kind, at, **printable_in(fields))
         self._feed.record("event", event=event)
         return event
 
@@ -244,11 +244,13 @@ class Session:
         }
 
     def hidden_names(self) -> dict[str, str] | None:
-        """The names of other machines that may not leave this one, and the ids in their place; None if they may."""
+        """Return the names of other machines that may not leave this one, and the ids in their place; None if they
+        may.
+        """
         return None if self._settings.node_names else pseudonyms()
 
     def session_time(self, monotonic: float) -> float | None:
-        """The session time (s) of a `time.monotonic()`; None before the session began."""
+        """Return the session time (s) of a `time.monotonic()`; None before the session began."""
         clock = self._clock
         return None if clock is None else clock.time(monotonic)
 
@@ -279,9 +281,9 @@ class Session:
         if clock is None:
             return
         tracker = self.tracker
-        states = tracker.look()
-        self.nodes.look()
-        self.ranks.look()
+        states = tracker.refresh()
+        self.nodes.refresh()
+        self.ranks.refresh()
         self.missed += missed
         at = clock.time(sampled)
         window = max(sampled - self._window_from, 1e-6)
@@ -330,14 +332,14 @@ class Session:
 
 
 def _price_of(settings: Settings) -> dict[str, Any]:
-    """The prices as an event has them."""
+    """Return the prices as an event has them."""
     per_node = {} if settings.node_price is None else {"per_node": settings.node_price}
     return {"per_hour": settings.price, "currency": settings.currency, **per_node}
 
 
 @cache  # a reply on the control channel must take less than a millisecond
 def version(distribution: str) -> str | None:
-    """The version of an installed package, or None."""
+    """Return the version of an installed package, or None."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import SessionError
 from ..protocol.states import SettingsState
 from ..store.charts import CHART_IDS, chart_ids, default_charts
-from ..text import shown
+from ..text import printable
 
 INTERVAL_S = (0.05, 60.0)
 HISTORY_S = (60.0, 3600.0)
@@ -60,7 +60,7 @@ class Settings:
         return max(FEWEST_ROWS, math.ceil(round(self.history / self.interval, 6)))
 
     def to_json(self) -> SettingsState:
-        """The settings as sent to pages."""
+        """Return the settings as sent to pages."""
         found: SettingsState = {
             "interval": self.interval,
             "history": self.history,
@@ -88,7 +88,9 @@ class Settings:
         ranks: Any = None,
         unfolded: Any = None,
     ) -> Settings:
-        """A copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong one."""
+        """Return a copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong
+        one.
+        """
         new = self
         if interval is not None:
             new = replace(new, interval=_seconds("interval", interval, INTERVAL_S))
@@ -182,7 +184,7 @@ def _price(wanted: Any, currency: str) -> dict[str, Any]:
     if found is not None and not (found["before"] and found["after"]):
         number = float(found["number"].replace(",", "."))
         currency = found["before"] or found["after"] or currency
-        if shown(currency) != currency:
+        if printable(currency) != currency:
             raise SessionError(f"The currency {currency!r} has characters in it that cannot be shown: {EXAMPLES}")
     elif isinstance(wanted, int | float) and not isinstance(wanted, bool):
         number = float(wanted)

@@ -9,7 +9,7 @@ from collections import deque
 from math import isnan, nan
 from typing import NamedTuple
 
-from ..ranks import rank_client
+from ..plugins import plugin
 from . import boundary, cuda_times
 from .cuda_times import Trail
 from .measured_step import NO_GRADIENTS, ON_DEVICE, PHASES, WARM_UP, Step
@@ -147,7 +147,9 @@ class StepClock:
         self._trail: Trail | None = None
         if not watched.models:
             meter.seen = 0
-        rank_client.follow(meter)
+        ranks = plugin("ranks")
+        if ranks is not None:
+            ranks.follow(meter)  # sends the steps of this process if it is a rank of a job
 
     def __del__(self) -> None:
         self._meter.idle = True  # on whatever thread that is noticed

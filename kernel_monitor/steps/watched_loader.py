@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import MonitorError
 from ..os_process import in_forked_children
-from ..text import given
+from ..text import checked_text
 from . import cuda_times
 from .measured_step import PHASES
 from .phases import thread_phases
@@ -87,7 +87,7 @@ class Source:
         planned: Callable[[], int | None] = lambda: None,  # the same for samples
         engines: Sequence[EngineState] = (),  # that might be thought of for it, none of which can be chosen
     ) -> None:
-        name = None if name is None else given(name, "The name of a loop") or None
+        name = None if name is None else checked_text(name, "The name of a loop") or None
         number = next_number()
         self.id = f"loader-{number}"
         self.name = self.id if name is None else name

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..node_sources import Node
     from ..protocol.states import ChartState
-    from ..ranks.rank import Rank
+    from ..rank import Rank
     from .schema import Schema
 
 

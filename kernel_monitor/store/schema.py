@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..node_sources import Node, node_series
-from ..ranks.rank import Rank, job_series, jobs_of, rank_series
+from ..rank import Rank, job_series, jobs_of, rank_series
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

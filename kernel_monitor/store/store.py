@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..node_sources import Node
-from ..ranks.rank import Rank
+from ..rank import Rank
 from .charts import DEFAULT_CHARTS, shown_series
 from .schema import (
     Schema,

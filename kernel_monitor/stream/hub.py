@@ -21,7 +21,7 @@ from ..errors import MonitorError
 from ..protocol.message_types import ErrorReply, HistoryReply
 from ..protocol.states import ChartState, Event
 from ..store import Rows
-from ..text import line, shown, shown_in
+from ..text import line, printable, printable_in
 
 LEASE_S = 20.0  # how long a subscription lives without renewal, in seconds
 IDLE_PAUSE_S = 600.0  # seconds without a running cell after which frames pause until a user acts on a page
@@ -144,7 +144,7 @@ def error(exc: BaseException) -> ErrorReply:
         message = str(exc)
     except BaseException as worse:  # noqa: BLE001 - a user's exception whose __str__ fails must still be reported
         message = f"{name}, which has no words of its own: {type(worse).__name__} in its __str__"
-    return {"status": "error", "error": name, "message": shown(message)[:MAX_ERROR] or name}
+    return {"status": "error", "error": name, "message": printable(message)[:MAX_ERROR] or name}
 
 
 def sendable(content: Mapping[str, object]) -> Mapping[str, object]:
@@ -155,7 +155,7 @@ def sendable(content: Mapping[str, object]) -> Mapping[str, object]:
     try:
         json.dumps(content, ensure_ascii=False, default=_number).encode()
     except UnicodeEncodeError:
-        return shown_in(dict(content))
+        return printable_in(dict(content))
     except (TypeError, ValueError, RecursionError) as cause:
         raise MonitorError(f"The answer cannot be sent: {cause}.") from cause
     return content

@@ -90,12 +90,14 @@ def reenact(grid: Grid, data: Path) -> dict[str, Any]:
 
 
 def _told(sentence: str, problem: str | None) -> str:
-    """The verdict's sentence with what forbids to compare the epochs' times."""
+    """Return the verdict's sentence with what forbids to compare the epochs' times."""
     return sentence if problem is None else f"{sentence} Its times per epoch must not be averaged: {problem}."
 
 
 def _iterator(images: Any, count: int, size: int, resize: int, crop: int) -> tuple[Iterator[Any], str]:
-    """An iterator that ends after `count` images and is not reset: DALI's own, or torch's where DALI cannot run."""
+    """Return an iterator that ends after `count` images and is not reset: DALI's own, or torch's where DALI cannot
+    run.
+    """
     try:
         from nvidia.dali import fn, pipeline_def, types
         from nvidia.dali.plugin.pytorch import DALIGenericIterator

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..errors import MonitorError
-from ..report.formats import plural
 
 # ---- What a sweep measures: a grid of rows, each with the engines that are compared in it.
 
@@ -79,7 +78,7 @@ class Grid:
 
 
 def backend_of(engine: str) -> str:
-    """The loader's name of an engine: `dali-cpu` of `dali-cpu fused`."""
+    """Return the loader's name of an engine: `dali-cpu` of `dali-cpu fused`."""
     return engine.removesuffix(f" {FUSED}")
 
 
@@ -91,7 +90,9 @@ def fused_of(engine: str, row: Row) -> bool | None:
 
 
 def order_of(row: Row, number: int) -> tuple[str, ...]:
-    """The engines of a row in the order of its pass `number` (from 1): A B, then B A, so that drift hits all alike."""
+    """Return the engines of a row in the order of its pass `number` (from 1): A B, then B A, so that drift hits all
+    alike.
+    """
     return row.engines if number % 2 else row.engines[::-1]
 
 
@@ -214,7 +215,7 @@ class Choice:
 
 
 def preset(name: str, choice: Choice, *, cores: int, gpu: bool, images: int, data: str) -> Grid:
-    """The grid of a preset on a machine with so many usable `cores`, with a GPU or without.
+    """Return the grid of a preset on a machine with so many usable `cores`, with a GPU or without.
 
     Raises:
         MonitorError: there is no such preset, or a choice is none.
@@ -255,6 +256,8 @@ def _rows(name: str, choice: Choice, dali: str, batch: int, workers: int, cores:
             for model in choice.models or ("resnet50",)
         )
     if name == "workers":
+        from ..report.formats import plural  # imports NumPy, which the command line's help does without
+
         return tuple(
             Row(
                 f"{'' if model is None else f'{model} · '}{plural(count, 'worker')}, prefetch {ahead}",
@@ -280,12 +283,12 @@ def _rows(name: str, choice: Choice, dali: str, batch: int, workers: int, cores:
 
 
 def _engine(name: str, dali: str) -> str:
-    """`dali` and `dali-fused` as the engines of this machine; others as they are."""
+    """Return the engines of this machine for `dali` and `dali-fused`; others as they are."""
     return {"dali": dali, "dali-fused": f"{dali} {FUSED}", "native": "torchvision"}.get(name, name)
 
 
 def _knobs(workers: int, prefetch: int) -> dict[str, int]:
-    """As many threads of DALI as workers of torchvision."""
+    """Return knobs with as many threads of DALI as workers of torchvision."""
     return {"workers": workers, "prefetch": prefetch, "threads": workers}
 
 

@@ -38,7 +38,7 @@ class Swept:
         return self.folder / PAGE
 
     def cells(self) -> list[Any]:
-        """The cells of the table, row by row (`sweeps.table_cells.Cell`)."""
+        """Return the cells of the table, row by row (`sweeps.table_cells.Cell`)."""
         from .table_cells import cells
 
         return [cell for row in cells(self.content, self.price) for cell in row]
@@ -124,7 +124,7 @@ def sweep(
     if name == "own":
         if not isinstance(loader, SwitchableLoader):
             raise MonitorError("A sweep of your own needs the loader: sweep(loader=switchable(…), step=…).")
-        from .own import as_before, own_grid, own_training
+        from .training import as_before, own_grid, own_training
 
         kept = as_before(loader)
         grid, root = own_grid(loader, choice, knobs), None
@@ -170,9 +170,8 @@ def run(
     grid: Grid, prepare: Prepare, target: Path, *, root: Path | None, again: bool, settings: Any, progress: bool
 ) -> Swept:
     """Measure what is missing of a grid, and write the page in any case."""
-    from .progress_line import Progress
     from .sweep_file import machine_facts
-    from .sweep_run import SweepRun
+    from .sweep_run import Progress, SweepRun
     from .sweep_summary import write_page
 
     file = begin(target, grid, machine_facts(), again=again)
@@ -194,7 +193,7 @@ def run(
 
 
 def _expected(grid: Grid) -> float | None:
-    """s that a pass takes, before one is measured; None where whole epochs are."""
+    """Return the s that a pass is expected to take, before one is measured; None where whole epochs are."""
     if grid.epochs:
         return None
     starting = ROW_S / grid.passes
@@ -241,7 +240,7 @@ class _recorded:  # noqa: N801 - used as a context manager
 
 
 def _demo(count: int, *, progress: bool) -> Path:
-    """A demo set of so many images in the user's cache folder."""
+    """Make a demo set of so many images in the user's cache folder."""
     from ..demo import demo_data
     from ..stream.chart_documents import cache_folder
 
@@ -249,7 +248,8 @@ def _demo(count: int, *, progress: bool) -> Path:
 
 
 def compared(a: Path, b: Path) -> tuple[str, float]:
-    """Two sweeps of one grid as a table of their ratios, and the largest relative difference; NaN where none is known.
+    """Return the ratios of two sweeps of one grid as a table, and their largest relative difference; NaN where none
+    is known.
 
     Raises:
         MonitorError: one of them is no sweep, or they have no cell in common.

@@ -51,7 +51,7 @@ class SweepFile:
 
 
 def begin(folder: Path, grid: Grid, about: dict[str, Any], *, again: bool = False) -> SweepFile:
-    """The sweep of this grid in a folder: a new one, or the one that is there, to go on with.
+    """Return the sweep of this grid in a folder: a new one, or the one that is there, to go on with.
 
     Args:
         folder: it is made if need be.
@@ -80,7 +80,7 @@ def begin(folder: Path, grid: Grid, about: dict[str, Any], *, again: bool = Fals
 
 
 def read(folder: Path) -> SweepFile:
-    """The sweep in a folder. Raises MonitorError if there is none that can be read."""
+    """Return the sweep in a folder. Raises MonitorError if there is none that can be read."""
     try:
         content = json.loads((folder / NAME).read_text("utf-8"))
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def read(folder: Path) -> SweepFile:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """The first setting in which two grids differ, in words."""
+    """Return the first setting in which two grids differ, in words."""
     for name, value in now.items():
         if before.get(name) != value:
             if name == "rows":
@@ -108,7 +108,7 @@ _PACKAGES = ("torch", "torchvision", "pillow", "nvidia-dali-cuda120")
 
 
 def machine_facts() -> dict[str, Any]:
-    """`machine` (processor, cores, memory in bytes, system, GPU or None) and `versions`."""
+    """Return `machine` (processor, cores, memory in bytes, system, GPU or None) and `versions`."""
     import torch
 
     found = host.facts()

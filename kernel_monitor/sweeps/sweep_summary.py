@@ -36,12 +36,12 @@ def summary(content: Mapping[str, Any], price: float | None = None, currency: st
 
 
 def failed(found: Sequence[Sequence[Cell]]) -> list[Cell]:
-    """The cells that were not measured."""
+    """Return the cells that were not measured."""
     return [cell for row in found for cell in row if cell.problem is not None]
 
 
 def sentence(found: Sequence[Sequence[Cell]]) -> str:
-    """The result in one sentence: the largest saving of an engine, and the largest loss."""
+    """Return the result in one sentence: the largest saving of an engine, and the largest loss."""
     known = [cell for row in found for cell in row if math.isfinite(cell.saved) and cell.engine != REPLAYS]
     if not known:
         return "No two engines of a row were measured yet."
@@ -60,7 +60,7 @@ def sentence(found: Sequence[Sequence[Cell]]) -> str:
 
 
 def _said_of_signs(found: Sequence[Sequence[Cell]]) -> str | None:
-    """In how many cells the predicted sign was right, and in how many there was a change at all."""
+    """Return in how many cells the predicted sign was right, and in how many there was a change at all."""
     right, judged = signs(found)
     if not judged:
         return None
@@ -72,7 +72,7 @@ def _said_of_signs(found: Sequence[Sequence[Cell]]) -> str | None:
 
 
 def table(content: Mapping[str, Any], price: float | None = None, currency: str = "") -> str:
-    """The table for a terminal: each cell with its seconds per epoch, what was delivered and what it saves."""
+    """Return the table for a terminal: each cell with its seconds per epoch, what was delivered and what it saves."""
     found = cells(content, price)
     head = [
         "",
@@ -109,7 +109,7 @@ def table(content: Mapping[str, Any], price: float | None = None, currency: str 
 
 
 def closing(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> list[str]:
-    """The sentences below the table: result, predicted signs, the empty epoch, and what failed."""
+    """Return the sentences below the table: result, predicted signs, the empty epoch, and what failed."""
     lines = [sentence(found)]
     if (exact := exactness(content, found)) is not None:
         lines.append(exact)
@@ -137,7 +137,7 @@ def exactness(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> st
 
 
 def predicted(cell: Cell) -> str:
-    """`12 to 31 %, right`; `-` where nothing was predicted."""
+    """Return words such as `12 to 31 %, right`; `-` where nothing was predicted."""
     if not (math.isfinite(cell.low) and math.isfinite(cell.high)):
         return "-"
     words = f"{percent(cell.low).removesuffix(' %')} to {percent(cell.high)}"
@@ -156,7 +156,7 @@ def write_page(folder: Path, content: dict[str, Any], price: float | None, curre
 
 
 def render(content: dict[str, Any], price: float | None = None, currency: str = "") -> str:
-    """The page of what a `sweep.json` holds, freed of folders and of names of users."""
+    """Return the page of what a `sweep.json` holds, freed of folders and of names of users."""
     content = cleaned(content)
     grid = content["grid"]
     found = cells(content, price)
@@ -195,7 +195,7 @@ def render(content: dict[str, Any], price: float | None = None, currency: str = 
 
 
 def _engines(found: Sequence[Sequence[Cell]]) -> list[str]:
-    """All engines, those of the first row first."""
+    """Return all engines, those of the first row first."""
     return list(dict.fromkeys(cell.engine for row in found for cell in row))
 
 
@@ -204,14 +204,16 @@ def _on_gpu(found: Sequence[Sequence[Cell]]) -> bool:
 
 
 def _histograms(found: Sequence[Sequence[Cell]]) -> list[Drawn]:
-    """The utilisation of the GPUs in each row (of the cores where there is none), all engines over each other."""
+    """Return the utilisation of the GPUs in each row (of the cores where there is none), all engines over each
+    other.
+    """
     metric = "gpu" if _on_gpu(found) else "cpu"
     made = [drawn(row[0].row, [(cell.engine, cell.windows) for cell in row if cell.windows], metric) for row in found]
     return [one for one in made if one is not None]
 
 
 def _spread(cell: Cell, metric: str, quantile: str) -> float:
-    """A percentile of a metric, the mean over the passes; NaN where it was not measured."""
+    """Return a percentile of a metric, the mean over the passes; NaN where it was not measured."""
     known = [window[metric][quantile] for window in cell.windows if window.get(metric)]
     return sum(known) / len(known) if known else math.nan
 
@@ -222,7 +224,7 @@ def _slower(found: Sequence[Sequence[Cell]]) -> list[Cell]:
 
 
 def _rules(found: Sequence[Sequence[Cell]]) -> list[tuple[Figures, list[Cell]]]:
-    """Every rule that fired, with the cells in which it did."""
+    """Return every rule that fired, with the cells in which it did."""
     fired: dict[str, tuple[Figures, list[Cell]]] = {}
     for row in found:
         for cell in row:

@@ -79,7 +79,9 @@ class Cell:
 
 
 def cells(content: Mapping[str, Any], price: float | None = None) -> list[list[Cell]]:
-    """The cells of each row, in the order of the grid; of rows that were not measured yet, cells without figures."""
+    """Return the cells of each row, in the order of the grid; of rows that were not measured yet, cells without
+    figures.
+    """
     grid = content["grid"]
     return [_row(row, content, int(grid["images"]), price) for row in grid["rows"]]
 
@@ -174,7 +176,7 @@ def signs(found: Sequence[Sequence[Cell]]) -> tuple[int, int]:
 
 
 def ratios(content: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    """The rate of each engine over that of its row's first, by row and engine."""
+    """Return the rate of each engine over that of its row's first, by row and engine."""
     found = {}
     for row in cells(content):
         for cell in row[1:]:
@@ -194,7 +196,7 @@ def _saved(before: float, after: float) -> float:
 
 
 def _mean(windows: Sequence[Figures], name: str) -> float:
-    """The mean of a figure in ms, weighted by the steps that it is the mean of."""
+    """Return the mean of a figure in ms, weighted by the steps that it is the mean of."""
     known = [(one[name], one["timed_steps"]) for one in windows if one.get(name) is not None and one.get("timed_steps")]
     steps = sum(weight for _, weight in known)
     return sum(value * weight for value, weight in known) / steps if steps else math.nan
@@ -234,7 +236,9 @@ class Drawn:
 
 
 def drawn(row: str, engines: Sequence[tuple[str, Sequence[dict[str, Any]]]], metric: str) -> Drawn | None:
-    """The histograms of the engines of a row from the figures of their windows; None where nothing was measured."""
+    """Return the histograms of the engines of a row from the figures of their windows; None where nothing was
+    measured.
+    """
     shares = {engine: _joined(windows, metric) for engine, windows in engines}
     known = {engine: found for engine, found in shares.items() if found is not None}
     if not known:
@@ -249,7 +253,7 @@ def drawn(row: str, engines: Sequence[tuple[str, Sequence[dict[str, Any]]]], met
 
 
 def _joined(windows: Sequence[dict[str, Any]], metric: str) -> tuple[Any, int] | None:
-    """The shares of all windows together, in `BINS` bins, and how many samples they are of."""
+    """Return the shares of all windows together, in `BINS` bins, and how many samples they are of."""
     total, samples = np.zeros(BINS), 0
     for window in windows:
         bins, spread = window.get(f"{metric}_histogram"), window.get(metric)
@@ -272,7 +276,7 @@ def _path(shares: Any, top: float, *, closed: bool) -> str:
 
 
 def of_windows(timed: Mapping[str, Timed], snapshot: Snapshot, loader: str) -> dict[str, Figures]:
-    """The figures of the windows of one pass, by engine, in the order in which they were measured.
+    """Return the figures of the windows of one pass, by engine, in the order in which they were measured.
 
     The rules look at the segments as the switches made them: a mark behind a switch, which takes its warm-up off the
     window, would hide the switch from rules that compare both of its sides.
@@ -285,7 +289,7 @@ def of_windows(timed: Mapping[str, Timed], snapshot: Snapshot, loader: str) -> d
 
 
 def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: Analysis, loader: str) -> Figures:
-    """The figures of a window as JSON-able values; what is not known is None.
+    """Return the figures of a window as JSON-able values; what is not known is None.
 
     `rate` is what was delivered (of `synthetic`: replayed) in a second of wall time. `wait`, `step` and `own_work`
     are ms, means over the steps of the window's segment; `own_work` is the training's own part of a step.
@@ -327,7 +331,9 @@ def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: A
 
 
 def _around(analysis: Analysis, segment: Segment) -> str | None:
-    """The key of the segment of another analysis that has most of this segment's time; None where there is none."""
+    """Return the key of the segment of another analysis that has most of this segment's time; None where there is
+    none.
+    """
     same = [one for one in analysis.segments if one.loader == segment.loader]
     shared = {one.key: min(one.end, segment.end) - max(one.start, segment.start) for one in same}
     key = max(shared, key=lambda one: shared[one], default=None)
@@ -335,7 +341,9 @@ def _around(analysis: Analysis, segment: Segment) -> str | None:
 
 
 def rules_of(analysis: Analysis, key: str | None, *, about: str = "") -> list[dict[str, Any]]:
-    """The rules that fired on a segment (None: on the session), with evidence that begins with the words `about`."""
+    """Return the rules that fired on a segment (None: on the session), with evidence that begins with the words
+    `about`.
+    """
     return [
         {
             "rule": finding.rule,
@@ -351,12 +359,12 @@ def rules_of(analysis: Analysis, key: str | None, *, about: str = "") -> list[di
 
 
 def _segment_of(analysis: Analysis, label: str, loader: str) -> Segment | None:
-    """The segment of a loader that the mark of this label began."""
+    """Return the segment of a loader that the mark of this label began."""
     return next((one for one in reversed(analysis.segments) if (one.label, one.loader) == (label, loader)), None)
 
 
 def own_work(segment: Segment) -> float:
-    """The part of a mean step that is not waiting for data, ms; on a GPU at least the GPU's own time."""
+    """Return the part of a mean step that is not waiting for data, ms; on a GPU at least the GPU's own time."""
     own = segment.step - segment.wait
     if segment.on_device:
         own = max(own, sum(time for phase, time in segment.phases.items() if phase != "other"))

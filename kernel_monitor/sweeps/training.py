@@ -1,9 +1,10 @@
-"""The trainings of the presets: images, chain of transforms, loader, model and step."""
+"""The trainings of a sweep: of the presets (images, chain of transforms, loader, model, step), and of a notebook."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from ..errors import MonitorError
 from ..loaders import SwitchableLoader, switchable
 from ..os_process import usable_cores
 from ..runtime import monitor
-from .presets import Grid, Row, backend_of
+from .presets import FUSED, Choice, Grid, Row, backend_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,7 +66,7 @@ def device() -> torch.device:
 
 
 def chain(row: Row) -> Any:
-    """The transforms of a row, the same objects for every engine.
+    """Return the transforms of a row, the same objects for every engine.
 
     The crop comes before the normalisation, which changes neither a pixel nor the work of the reading: DALI then does
     the whole chain.
@@ -87,7 +88,7 @@ def chain(row: Row) -> Any:
 
 
 def folder(data: Path) -> ImageFolder:
-    """The images, a folder for each class.
+    """Return the images, a folder for each class.
 
     Raises:
         MonitorError: there are none.
@@ -99,7 +100,7 @@ def folder(data: Path) -> ImageFolder:
 
 
 def prepare(row: Row, grid: Grid, data: Path) -> Training:
-    """The training of one row of a preset.
+    """Return the training of one row of a preset.
 
     Raises:
         MonitorError: there is no such model, or the loader cannot be made.
@@ -142,7 +143,7 @@ def _training_threads(cores: int) -> int:
 
 
 def model(name: str, classes: int) -> nn.Module:
-    """A model of torchvision with random weights.
+    """Return a model of torchvision with random weights.
 
     Raises:
         MonitorError: torchvision has none of that name.
@@ -155,7 +156,7 @@ def model(name: str, classes: int) -> nn.Module:
 
 
 def supervised(network: nn.Module, optimizer: torch.optim.Optimizer, where: torch.device | None) -> Step:
-    """A step of supervised training: copy, forward, cross entropy, backward, update."""
+    """Return a step of supervised training: copy, forward, cross entropy, backward, update."""
 
     def step(batch: Any) -> None:
         images, labels = batch
@@ -255,7 +256,7 @@ class TrainingLoop:
             self._hand_over()
         self._failed = False
         for _ in range(self.warm_up(name)):
-            self._turn()
+            self._step()
         self._check(name)
 
     def warm_up(self, name: str) -> int:
@@ -265,7 +266,7 @@ class TrainingLoop:
         return min(max(IN_FLIGHT, ahead) + 1, _MOST_WARM_UP)
 
     def measure(self, engine: str, label: str, seconds: float, steps: int) -> Timed:
-        """A window of at least so many seconds and steps, marked with `label` in the recording.
+        """Measure a window of at least so many seconds and steps, marked with `label` in the recording.
 
         Raises:
             _CellFailed: another engine delivered in it.
@@ -282,7 +283,7 @@ class TrainingLoop:
         return self._timed(engine, label, began, done, before, 0 if ended == self._ended else self._ended - ended)
 
     def measure_epochs(self, engine: str, label: str, epochs: int) -> Timed:
-        """A window of whole epochs, which begins with a new iteration."""
+        """Measure a window of whole epochs, which begins with a new iteration."""
         self._batches = None
         self._enter_ended()
         self._finish_device()
@@ -314,7 +315,7 @@ class TrainingLoop:
         if not self._failed:
             self._work(batch)
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         self._work(self._next())
 
     def _next(self) -> Any:
@@ -337,7 +338,7 @@ class TrainingLoop:
             torch.cuda.synchronize()
 
     def _enter_ended(self) -> None:
-        """The newest epoch has ended: later ones count on from what it delivered."""
+        """Note that the newest epoch has ended: later ones count on from what it delivered."""
         newest = self.loader.newest
         if newest is not None and newest is not self._entered:
             self._before = self._counted()
@@ -358,3 +359,77 @@ class TrainingLoop:
             before.skipped + newest.skipped,
             decoded,
         )
+
+
+# ---- The sweep of a loader and a training that a person has.
+
+KNOBS = ("workers", "prefetch", "threads")
+
+
+def own_grid(loader: SwitchableLoader, choice: Choice, knobs: Sequence[Mapping[str, int]] | None) -> Grid:
+    """Return a row for each setting of the knobs; without named engines, those that can run and ask no question.
+
+    Raises:
+        MonitorError: a knob is none.
+    """
+    found = loader.backends
+    able = [name for name, one in found.items() if one.available and one.confirm is None]
+    dali = next((name for name in ("dali-gpu", "dali-cpu") if name in able), "dali-cpu")
+    words = {"dali": dali, "dali-fused": f"{dali} {FUSED}", "native": "torchvision"}
+    engines = tuple(dict.fromkeys(words.get(one, one) for one in choice.engines or able))
+    rows = []
+    for setting in knobs or ({},):
+        if unknown := sorted(set(setting) - set(KNOBS)):
+            raise MonitorError(f"There is no knob {unknown[0]!r}. There are: {', '.join(KNOBS)}.")
+        words_of = ", ".join(f"{name} {setting[name]}" for name in KNOBS if name in setting)
+        rows.append(Row(words_of or loader.name, engines, knobs=dict(setting)))
+    passes, seconds = choice.times()
+    return Grid(
+        "own",
+        tuple(rows),
+        passes=passes,
+        seconds=seconds,
+        epochs=choice.epochs,
+        short=choice.short,
+        quick=choice.quick,
+        images=len(loader.dataset),
+        data=loader.name,
+    )
+
+
+def own_training(
+    loader: SwitchableLoader, step: Callable[[Any], object] | None, model: Any, optimizer: Any
+) -> Callable[[Row], Training]:
+    """Return what prepares a row: its knobs are set; the loader goes on where it was.
+
+    Raises:
+        MonitorError: there is neither a step nor a model with its optimizer.
+    """
+    if step is None and (model is None or optimizer is None):
+        raise MonitorError("A sweep of your own needs the step of your loop, step=…, or model= and optimizer=.")
+    where = None if model is None else next(model.parameters()).device
+
+    def prepare(row: Row) -> Training:
+        if row.knobs:
+            loader.set(**row.knobs)
+        watched = None if model is None else monitor.watch(model, optimizer)
+        return Training(loader, step or supervised(model, optimizer, where), watched, keep=True)
+
+    return prepare
+
+
+@contextmanager
+def as_before(loader: SwitchableLoader) -> Iterator[None]:
+    """Give a loader back its engine and its knobs afterwards."""
+    engine, knobs = loader.backend, loader.knobs
+    fused = loader.fused_decode
+    try:
+        yield
+    finally:
+        if loader.fused_decode != fused:
+            loader.fused_decode = fused
+        now = loader.knobs._asdict()
+        changed = {name: value for name, value in knobs._asdict().items() if value is not None and now[name] != value}
+        if changed:
+            loader.set(**changed)
+        loader.switch(engine)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from bokeh.models.ui import UIElement
 
 from ..node_sources import Node
-from ..ranks.rank import JOB_PARTS, JOB_RANKS, Rank, jobs_of
+from ..rank import JOB_PARTS, JOB_RANKS, Rank, jobs_of
 from ..store import Schema
 from ..store.charts import MANY_ROWS, hosts_of
 from ..store.schema import PHASE_SERIES

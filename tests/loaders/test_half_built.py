@@ -84,7 +84,7 @@ def test_no_loader_is_seen_before_it_is_whole(folder: Path) -> None:
 
     unlisten = listen(registered)
     try:
-        with hammering(ask_all, following.look, lambda: following.values(0.1)) as failed:
+        with hammering(ask_all, following.refresh, lambda: following.values(0.1)) as failed:
             for number in range(150):
                 loader = switchable(DataLoader(data, batch_size=8))
                 loader.set(prefetch=2 + number % 3)

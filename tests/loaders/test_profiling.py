@@ -35,8 +35,8 @@ def monitor(tmp_path: Path) -> Iterator[Monitor]:
     monitor = Monitor()
     monitor.start(interval=0.05, record=tmp_path)
     yield monitor
-    if monitor.profiler._run is not None:
-        assert monitor.profiler._run.ended.wait(60)
+    state = monitor.profiler.ended(60)
+    assert state is None or state["state"] != "running"
     monitor.stop()
     assert not in_use()
 

@@ -17,6 +17,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from kernel_monitor import monitor
+from kernel_monitor.ranks.rank_server import RankServer
+from kernel_monitor.ranks.rank_tracker import RankTracker
 
 DESCRIPTORS = 1024
 SAMPLES, BATCH = 64, 8
@@ -52,11 +54,17 @@ class Loop:
             self.error = f"{type(error).__name__}: {error}"
 
 
+def ranks_server() -> RankServer:
+    ranks = monitor.live_session.ranks
+    assert isinstance(ranks, RankTracker)
+    assert ranks.server is not None
+    return ranks.server
+
+
 def reports(loop: Loop) -> None:
     before = (time.monotonic(), monitor.store.last_seq, loop.epochs)
     while os.read(0, 1):  # sys.stdin would be locked meanwhile, and each worker closes it
-        server = monitor.live_session.ranks.server
-        assert server is not None
+        server = ranks_server()
         now = (time.monotonic(), monitor.store.last_seq, loop.epochs)
         seconds, rows, epochs = (after - since for after, since in zip(now, before, strict=True))
         before = now
@@ -88,8 +96,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     monitor.configure(ranks="tcp://127.0.0.1:0", record=False)
     monitor.start()
-    server = monitor.live_session.ranks.server
-    assert server is not None
+    server = ranks_server()
     loop = Loop()
     print(server.folder, flush=True)
     threading.Thread(target=reports, args=(loop,), daemon=True).start()

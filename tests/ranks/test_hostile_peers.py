@@ -20,10 +20,9 @@ import psutil
 import pytest
 import zmq
 
+from kernel_monitor.rank import Row
 from kernel_monitor.ranks import session_files
-from kernel_monitor.ranks.identity import Identity
-from kernel_monitor.ranks.rank_frames import STEP, Frame, Machine, Row, packed, unpacked
-from kernel_monitor.ranks.rank_loaders import Chunk
+from kernel_monitor.ranks.rank_frames import STEP, Chunk, Frame, Identity, Machine, packed, unpacked
 from kernel_monitor.ranks.rank_server import RankServer
 
 from .conftest import ROOT
@@ -351,14 +350,14 @@ def test_a_thread_that_fails_or_ends_goes_on_and_says_so(tmp_path: Path, monkeyp
         failures: list[BaseException] = [OSError("Too many open files"), SystemExit()]
         lost: list[bool] = []
 
-        def look(alive: object) -> None:
+        def refresh(alive: object) -> None:
             if failures:
                 raise failures.pop(0)
             if lost and server._listener is not None:
                 lost.clear()
                 server._listener.router.close()
 
-        monkeypatch.setattr(server.hosts, "look", look)
+        monkeypatch.setattr(server.hosts, "refresh", refresh)
         assert until(lambda: server.restarts == 1)
         assert server.faults() == [
             "the thread that hears ranks failed 1 time and went on, the last time: OSError: Too many open files"

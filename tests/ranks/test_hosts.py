@@ -17,11 +17,10 @@ import pytest
 
 from kernel_monitor import node_sources
 from kernel_monitor.ranks import identity
-from kernel_monitor.ranks.host_sampler import PERIOD_S, HostSampler
 from kernel_monitor.ranks.hosts import ENDED, KEPT_GONE, MOST_HOSTS, MOST_KNOWN, SILENT_S, Hosts
-from kernel_monitor.ranks.identity import Identity
 from kernel_monitor.ranks.jobs import Jobs
-from kernel_monitor.ranks.rank_frames import Frame, Machine, packed, unpacked
+from kernel_monitor.ranks.rank_client import READING_S, HostSampler
+from kernel_monitor.ranks.rank_frames import Frame, Identity, Machine, packed, unpacked
 from kernel_monitor.ranks.rank_server import RankServer
 from kernel_monitor.ranks.session_files import VARIABLE
 
@@ -75,9 +74,9 @@ def test_readings_are_those_of_a_machine_until_its_ranks_have_ended(clock: Clock
     assert (node.id, node.name, node.cores, node.gpus) == ("node-1", "far-name", (0, 1), ("H100",))
     assert hosts.table.values()["node/node-1/cpu/1/busy"] == 40.0
     assert node_sources.pseudonyms()["far-name"] == "node-1"
-    hosts.look({"far"})
+    hosts.refresh({"far"})
     assert hosts.table.nodes()[0].alive
-    hosts.look(set())
+    hosts.refresh(set())
     (gone,) = hosts.table.nodes()
     assert (gone.alive, gone.reason, gone.cores) == (False, ENDED, (0, 1))
     hosts.heard(frame(5))
@@ -106,11 +105,11 @@ def test_hosts_their_names_cores_and_shapes_are_bounded(clock: Clock) -> None:
     # Those whose ranks have ended make room, and the page forgets them.
     number = MOST_HOSTS
     while number < MOST_KNOWN:
-        hosts.look(set())
+        hosts.refresh(set())
         for each in range(number, min(number + MOST_HOSTS, MOST_KNOWN)):
             hosts.heard(hosts.admitted(frame(1, f"host {each}", machine=READ)))
         number += MOST_HOSTS
-    hosts.look(set())
+    hosts.refresh(set())
     assert len(hosts.table.nodes()) == KEPT_GONE
     with pytest.raises(ValueError, match=f"more than {MOST_KNOWN} other hosts in a session"):
         hosts.admitted(frame(1, "one more"))
@@ -157,7 +156,7 @@ def test_the_machine_is_read_only_while_that_is_wanted_and_once_a_second() -> No
     first = sampler.reading(now)
     assert first is not None
     assert len(first.cores) >= 1
-    assert sampler.reading(now + PERIOD_S / 2) is None
+    assert sampler.reading(now + READING_S / 2) is None
     time.sleep(0.3)
     second = sampler.reading(now + 1)
     assert second is not None
@@ -171,7 +170,7 @@ def test_a_machine_that_cannot_be_read_harms_no_frame(monkeypatch: pytest.Monkey
     def fails() -> None:
         raise OSError("no /proc here")
 
-    monkeypatch.setattr("kernel_monitor.ranks.host_sampler._readers", fails)
+    monkeypatch.setattr("kernel_monitor.ranks.rank_client._readers", fails)
     sampler = HostSampler()
     sampler.wanted = True
     assert [sampler.reading(now) for now in (10.0, 20.0)] == [None, None]

@@ -8,11 +8,11 @@ import os
 import pytest
 
 from kernel_monitor.os_process import start_of
+from kernel_monitor.rank import Row
 from kernel_monitor.ranks import identity
-from kernel_monitor.ranks.identity import Identity
 from kernel_monitor.ranks.jobs import KEPT_ENDED, MOST_JOBS, MOST_RANKS, Jobs, means
 from kernel_monitor.ranks.rank_client import ClockOffset
-from kernel_monitor.ranks.rank_frames import Frame, Row
+from kernel_monitor.ranks.rank_frames import Frame, Identity
 
 PORT = "127.0.0.1:29500 run"
 
@@ -51,7 +51,7 @@ def test_values_are_means_of_the_steps_of_a_frame_and_hold_until_the_next_is_due
     clock.now += 0.2
     assert jobs.values() == {}
     clock.now += 5
-    jobs.look()
+    jobs.refresh()
     assert jobs.ranks()[0].reason == "nothing was heard of it for 5 s"
     jobs.heard(frame(process(1, 0)))
     assert ids(jobs) == [("1-0", 2, True)]
@@ -100,7 +100,7 @@ def test_a_process_of_this_machine_has_ended_when_it_is_gone() -> None:
     here = identity.host_key()
     jobs.heard(frame(Identity(here, "", os.getpid(), start_of(os.getpid()) or 0.0, 1, 0, 2, PORT)))
     jobs.heard(frame(Identity(here, "", os.getpid(), 1.0, 1, 1, 2, PORT)))  # its number has gone to another process
-    jobs.look()
+    jobs.refresh()
     assert [(rank.alive, rank.reason, rank.host) for rank in jobs.ranks()] == [
         (True, None, ""),
         (False, "its process has ended", ""),
@@ -121,7 +121,7 @@ def test_only_the_newest_that_ended_are_kept() -> None:
     jobs = Jobs(Clock())
     for pid in range(1, KEPT_ENDED + 9):
         jobs.heard(frame(process(pid, 0, job=f"far {pid}"), bye="it has finished"))
-    jobs.look()
+    jobs.refresh()
     assert [rank.job for rank in jobs.ranks()] == list(range(9, KEPT_ENDED + 9))
 
 
@@ -145,7 +145,7 @@ def test_the_numbers_of_jobs_are_bounded_and_idle_ones_go_first() -> None:
     jobs.heard(frame(process(1, 0, job="lasting")))
     for pid in range(2, 2 * MOST_JOBS):
         jobs.heard(frame(process(pid, 0, job=f"far {pid}"), bye="it has finished"))
-        jobs.look()
+        jobs.refresh()
     assert len(jobs._numbers) == MOST_JOBS
     assert jobs.heard(frame(process(5000, 1, job="lasting"))).id == "1-1"
 

@@ -12,9 +12,8 @@ import psutil
 import pytest
 
 from kernel_monitor.os_process import child_environment
-from kernel_monitor.ranks.descendants import RankCommand, command_of, supervisor
+from kernel_monitor.ranks.alone_run import FORKED, UNKNOWN, JobCommands, RankCommand, command_of, supervisor
 from kernel_monitor.ranks.session_files import JoinError
-from kernel_monitor.runtime.rank_tracker import FORKED, UNKNOWN, JobCommands
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -56,7 +55,7 @@ def test_what_is_no_script_is_refused(words: tuple[str, ...]) -> None:
 def test_a_fork_of_this_process_is_refused() -> None:
     commands = JobCommands()
     assert commands.of(1) == UNKNOWN
-    commands.look({1: os.getpid()})
+    commands.refresh({1: os.getpid()})
     assert commands.of(1) == FORKED
 
 

@@ -41,7 +41,7 @@ def test_a_job_is_compared_with_one_of_its_ranks_alone(page: Page, port: int, tm
     wait_for(page, "not any(r.alive for r in ranks)", 15)
 
     # A page may ask for it, and offers to loops are looked at as before.
-    assert page.value("(monitor.rank_commands.state()['running'], monitor.offers)") == (False, [])
+    assert page.value("(monitor.live_session.ranks.alone.state(20)['running'], monitor.offers)") == (False, [])
     question = refusal(page, "monitor.run_alone(seconds=5)")
     assert "-m tests.ranks.training" in question
     assert "confirmed=True" in question
@@ -56,7 +56,7 @@ def test_a_job_is_compared_with_one_of_its_ranks_alone(page: Page, port: int, tm
 
     # Stopped, it leaves no note, and can be run again.
     page.run("monitor.run_alone(seconds=60, confirmed=True, wait=False)\nstopped = monitor.stop_alone()")
-    assert page.value("stopped, monitor.live_session.ranks.notes") == (True, {})
+    assert page.value("stopped, monitor.live_session.ranks.alone.notes") == (True, {})
 
     # Killed, the kernel leaves nothing behind.
     page.run("monitor.run_alone(seconds=60, confirmed=True, wait=False)")
@@ -65,7 +65,7 @@ def test_a_job_is_compared_with_one_of_its_ranks_alone(page: Page, port: int, tm
         process
         for process in psutil.process_iter(["cmdline"])
         if "tests.ranks.training" in (process.info["cmdline"] or [])
-        and "kernel_monitor.ranks.alone_process" not in process.info["cmdline"]
+        and "kernel_monitor.ranks.alone_run" not in process.info["cmdline"]
     ]
     os.kill(page.value("os.getpid()"), signal.SIGKILL)
     alone.wait(15)

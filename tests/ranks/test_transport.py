@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import zmq
 
+from kernel_monitor.rank import Row
 from kernel_monitor.ranks import session_files
-from kernel_monitor.ranks.identity import Identity
-from kernel_monitor.ranks.rank_frames import MOST_BYTES, Frame, Row, packed, unpacked
+from kernel_monitor.ranks.rank_frames import MOST_BYTES, Frame, Identity, packed, unpacked
 from kernel_monitor.ranks.rank_server import RankServer
 from kernel_monitor.ranks.session_files import VARIABLE, Join, JoinError
 from kernel_monitor.steps.measured_step import Step

@@ -10,8 +10,8 @@ import pytest
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.sweeps.presets import Choice, backend_of, fused_of, order_of, preset
-from kernel_monitor.sweeps.progress_line import Progress
 from kernel_monitor.sweeps.sweep_file import begin, read
+from kernel_monitor.sweeps.sweep_run import Progress
 from kernel_monitor.sweeps.sweep_summary import exactness, sentence
 from kernel_monitor.sweeps.table_cells import cells, noise_of, ratios, sign_right, signs
 

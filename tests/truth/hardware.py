@@ -10,7 +10,7 @@ import numpy as np
 from kernel_monitor.analysis.frames import Floats, Frames
 from kernel_monitor.analysis.slow_rank import WINDOW_S, SlowRank, slow_rank
 from kernel_monitor.node_sources import Node
-from kernel_monitor.ranks.rank import Rank
+from kernel_monitor.rank import Rank
 from kernel_monitor.store import Rows, Store
 from kernel_monitor.store.schema import Series
 

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kernel_monitor.analysis.slow_rank import Cause
-from kernel_monitor.ranks.identity import Identity
+from kernel_monitor.rank import Rank, Row, rank_series
 from kernel_monitor.ranks.jobs import Jobs
-from kernel_monitor.ranks.rank import Rank, rank_series
-from kernel_monitor.ranks.rank_frames import Frame, Row
+from kernel_monitor.ranks.rank_frames import Frame, Identity
 from kernel_monitor.store import Store
 
 PERIOD_S = 0.5

@@ -10,10 +10,10 @@ import pytest
 
 from kernel_monitor.analysis.rules import evaluate
 from kernel_monitor.analysis.slow_rank import JobPeriod
-from kernel_monitor.ranks.identity import Identity
+from kernel_monitor.rank import Row
 from kernel_monitor.ranks.jobs import Jobs
-from kernel_monitor.ranks.rank_frames import Frame, Row
-from kernel_monitor.runtime.rank_tracker import JobPeriods
+from kernel_monitor.ranks.rank_frames import Frame, Identity
+from kernel_monitor.ranks.rank_tracker import JobPeriods
 from kernel_monitor.steps.measured_step import WARM_UP
 from kernel_monitor.store import Store
 
@@ -62,7 +62,7 @@ def watched(
                 identity = Identity("here", "host", 100 + rank, 1.0, 1, rank, len(waits), "job")
                 jobs.heard(Frame(identity, now, 1.0, 1.0, 0, 0, 0.0, 0.0, None, rows))
             sent = [[] for _ in sent]
-            periods.look(now, jobs.recent)
+            periods.refresh(now, jobs.recent)
             found |= {period.sentence: period for period in periods.found.values()}
     return list(found.values()), events
 
@@ -107,7 +107,7 @@ def test_a_pattern_that_ends_is_no_longer_shown() -> None:
         lengths = [0.1 * (1 + slow * (n % 2)) for n in range(80)]
         nan = np.nan
         rows[:] = [(float(start + n), 0, n, 8, 0.0, length, nan, nan, nan, nan, 0) for n, length in enumerate(lengths)]
-        periods.look(3.0 * look, lambda: {rank: rows})
+        periods.refresh(3.0 * look, lambda: {rank: rows})
         assert bool(periods.found) == (1 <= look < 5), look
     store.set_ranks((rank,))
     (finding,) = evaluate(store.snapshot([], {}), (), only={"rank-step-period"})

@@ -8,7 +8,7 @@ import pytest
 
 from kernel_monitor.analysis.results import Finding
 from kernel_monitor.analysis.rules import evaluate
-from kernel_monitor.ranks.rank import Rank
+from kernel_monitor.rank import Rank
 from kernel_monitor.store import Rows, Snapshot, Store
 
 from .hardware import with_gpus

@@ -11,7 +11,7 @@ import pytest
 from kernel_monitor.analysis.frames import Frames
 from kernel_monitor.analysis.rules import evaluate
 from kernel_monitor.analysis.slow_rank import WINDOW_S, SlowRank, slow_rank
-from kernel_monitor.ranks.rank import Rank
+from kernel_monitor.rank import Rank
 from kernel_monitor.store import Store
 
 from . import hardware

@@ -9,8 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks.metrics import FRAME, METRICS
-from kernel_monitor import node_sources
-from kernel_monitor.ranks import rank
+from kernel_monitor import node_sources, rank
 from kernel_monitor.sample.host.processes import ROLES
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"

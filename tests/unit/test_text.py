@@ -16,20 +16,20 @@ from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime.settings import Settings
 from kernel_monitor.steps.watched_loader import live, step
-from kernel_monitor.text import NAME_LETTERS, given, line, shown, shown_in
+from kernel_monitor.text import NAME_LETTERS, checked_text, line, printable, printable_in
 
 BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
 HALF = "loss \ud800 0.3"
 
 
 def test_every_control_and_bidirectional_character_and_surrogate_is_escaped() -> None:
-    escaped = {code for code in range(sys.maxunicode + 1) if shown(chr(code)) != chr(code)}
+    escaped = {code for code in range(sys.maxunicode + 1) if printable(chr(code)) != chr(code)}
     named = {code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in ("Cc", "Cs", "Zl", "Zp")}
     assert escaped == (named | set(BIDI)) - set(map(ord, "\t\n"))
-    assert shown("\x1b[2J\u202egpj.tac \x9b") == "\\x1b[2J\\u202egpj.tac \\x9b"
-    assert shown(os.fsdecode(b"caf\xe9.jpg")) == "caf\\xe9.jpg"
-    assert shown("\ud83d\ude00") == "\\ud83d\\ude00"  # two halves are no whole character in Python
-    assert shown("日本語 é \N{FAMILY} ا") == "日本語 é \N{FAMILY} ا"
+    assert printable("\x1b[2J\u202egpj.tac \x9b") == "\\x1b[2J\\u202egpj.tac \\x9b"
+    assert printable(os.fsdecode(b"caf\xe9.jpg")) == "caf\\xe9.jpg"
+    assert printable("\ud83d\ude00") == "\\ud83d\\ude00"  # two halves are no whole character in Python
+    assert printable("日本語 é \N{FAMILY} ا") == "日本語 é \N{FAMILY} ا"
 
 
 @for_all(strategies.text(strategies.characters()), strategies.integers(1, 100))
@@ -42,14 +42,14 @@ def test_a_line_is_one_short_line_that_can_be_encoded_and_stays_as_it_is(text: s
 
 
 def test_a_name_is_cut_and_half_a_character_is_refused() -> None:
-    assert given("  train\n set ", "It") == "train set"
-    assert given("x" * 10_000, "It") == "x" * (NAME_LETTERS - 1) + "…"
+    assert checked_text("  train\n set ", "It") == "train set"
+    assert checked_text("x" * 10_000, "It") == "x" * (NAME_LETTERS - 1) + "…"
     with pytest.raises(MonitorError, match=r"It has half a character in it \('\\ud800', a lone surrogate\)"):
-        given(HALF, "It")
+        checked_text(HALF, "It")
 
 
 def test_lists_and_objects_as_a_whole() -> None:
-    assert shown_in({"a\x00": [1, None, ("\u202e", 2.5)]}) == {"a\\x00": [1, None, ["\\u202e", 2.5]]}
+    assert printable_in({"a\x00": [1, None, ("\u202e", 2.5)]}) == {"a\\x00": [1, None, ["\\u202e", 2.5]]}
 
 
 def test_names_of_loops_are_kept_short_and_harmless() -> None:

@@ -23,10 +23,9 @@ from kernel_monitor.diagnosis.diagnosis_run import DiagnosisRun
 from kernel_monitor.diagnosis.trials import Trial, diagnosis
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.protocol.message_types import FRAME
-from kernel_monitor.ranks.descendants import RankCommand
-from kernel_monitor.ranks.rank import Rank
+from kernel_monitor.rank import Rank
+from kernel_monitor.ranks.alone_run import RankCommand, question
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.runtime.rank_commands import question
 
 from .test_wire import ask, golden, images, request, shape
 
@@ -87,7 +86,7 @@ def found() -> dict[str, Any]:
 
 
 def profile(backend: str, began: float, heaviest: str) -> dict[str, Any]:
-    """What profiling found, as `kernel_monitor/profiler/profile_command.py` has it."""
+    """What profiling found, as `kernel_monitor/profiler/plugin.py` has it."""
     return {
         "loader": LOADER,
         "name": "train <b>",

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import SessionError
-from ...ranks.rank import Rank
+from ...rank import Rank
 from ..frames import Floats, Frames
 from ..job_figures import ranks_by_job, scaling
 from ..results import Advice, Evidence, Finding

@@ -20,7 +20,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 
 from ...errors import MonitorError, SampleError
-from ...text import shown
+from ...text import printable
 from ..plan import Skipped, Slot, is_plain, shown_key
 from ..random_streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
 from ..transforms.inject import Injected
@@ -66,7 +66,7 @@ class BadSample:
 
     def error(self) -> SampleError:
         """The exception to raise in the user's loop."""
-        message = shown(f"sample {shown_key(self.index)}, {self.path}: {self.text}")
+        message = printable(f"sample {shown_key(self.index)}, {self.path}: {self.text}")
         error = SampleError(message, path=self.path, index=self.index)
         if self.cause:
             error.__cause__ = pickle.loads(self.cause)  # noqa: S301 - written by our own worker, never by a file

@@ -14,7 +14,7 @@ from bokeh.models import ColumnDataSource, VArea
 from kernel_monitor.analysis import analyse
 from kernel_monitor.analysis.job_figures import compared, job_figures, job_phases, plain
 from kernel_monitor.analysis.slow_rank import SlowRank
-from kernel_monitor.ranks.rank import Rank, job_series
+from kernel_monitor.rank import Rank, job_series
 from kernel_monitor.report.page import section
 from kernel_monitor.report.subject import Subject
 from kernel_monitor.store import Snapshot, Store

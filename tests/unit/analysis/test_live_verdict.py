@@ -78,7 +78,7 @@ def test_an_epoch_that_delivered_nothing_is_warned_of_while_the_next_runs() -> N
     one = LoopWarnings(store, lambda: tracker.past)
 
     def said() -> list[str]:
-        mine = [found for found in tracker.look() if found["name"] == "twice"]
+        mine = [found for found in tracker.refresh() if found["name"] == "twice"]
         return [words for words in one.of("loader-1", 1.0, mine) if words.startswith("twice: ")]
 
     watched = watch_loader(iter(range(5)), name="twice")

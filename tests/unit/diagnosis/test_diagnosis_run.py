@@ -273,7 +273,7 @@ def test_of_several_loaders_it_is_the_one_in_use(
     idle.leave()
     loop = train("train")
     wait_for(lambda: len(loop.came) > 5)
-    monkeypatch.setattr("kernel_monitor.diagnosis.diagnose_command.TOGETHER_S", 0.5)
+    monkeypatch.setattr("kernel_monitor.diagnosis.diagnosis_run.TOGETHER_S", 0.5)
     time.sleep(0.6)
     monitor.diagnose(seconds=1.0, wait=False)
     assert state(monitor)["name"] == "train"
@@ -295,9 +295,9 @@ def test_while_it_evaluates_the_training_is_the_one_in_use(
     assert monitor.diagnosis._in_use() == loop.loader.id
     loop.pause.set()
     wait_for(lambda: time.monotonic() - loop.came[-1][0] > 0.5)
-    monkeypatch.setattr("kernel_monitor.diagnosis.diagnose_command.TOGETHER_S", 0.2)
+    monkeypatch.setattr("kernel_monitor.diagnosis.diagnosis_run.TOGETHER_S", 0.2)
     assert monitor.diagnosis._in_use() == loop.loader.id
-    monkeypatch.setattr("kernel_monitor.diagnosis.diagnose_command.EVALUATION_S", 0.2)
+    monkeypatch.setattr("kernel_monitor.diagnosis.diagnosis_run.EVALUATION_S", 0.2)
     assert monitor.diagnosis._in_use() == evaluation.loader.id
 
 

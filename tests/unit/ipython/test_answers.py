@@ -73,7 +73,7 @@ def test_nothing_to_cancel(shell: InteractiveShell, capsys: pytest.CaptureFixtur
 def test_a_profile_stands_under_the_cell_of_its_loop(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernel_monitor.ipython.answers.READING_S", 60.0)  # the trace is read by a new process
+    monkeypatch.setattr("kernel_monitor.profiler.plugin.READING_S", 60.0)  # the trace is read by a new process
     shell.run_cell("%monitor profile 5")
     assert capsys.readouterr().out.startswith("profiling the next 5 steps")
     shell.run_cell(

@@ -15,7 +15,7 @@ import pytest
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.profiler.operators import LONGEST_NAME, MOST, keep, new_trace, prune, tables
-from kernel_monitor.profiler.profile_command import pairs, text
+from kernel_monitor.profiler.plugin import pairs, text
 from kernel_monitor.runtime import Monitor
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_monitor.ranks.rank_client import ClockOffset
-from kernel_monitor.runtime.rank_tracker import coarse
+from kernel_monitor.ranks.rank_tracker import coarse
 
 
 def test_a_bound_is_rounded_up_and_kept_until_much_more_is_known() -> None:

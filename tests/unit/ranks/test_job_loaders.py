@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from kernel_monitor.errors import BackendUnavailable, MonitorError
-from kernel_monitor.ranks.identity import Identity
+from kernel_monitor.rank import Rank
 from kernel_monitor.ranks.job_loaders import KEPT, KEPT_TOLD, MOST_COUNTED, JobLoaders
-from kernel_monitor.ranks.rank import Rank
-from kernel_monitor.ranks.rank_frames import Frame, packed, unpacked
-from kernel_monitor.ranks.rank_loaders import Chunk
+from kernel_monitor.ranks.rank_frames import Chunk, Frame, Identity, packed, unpacked
 
 LOADER = "job-1/train"
 

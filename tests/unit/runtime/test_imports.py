@@ -18,7 +18,7 @@ def test_a_module_that_is_being_imported_has_no_loaders_yet(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, name, ModuleType(name))  # what others see of it until its last line has run
     following = LoaderTracker(Store(), lambda monotonic: monotonic, lambda *_args, **_fields: None)
     assert following.loaders() == []
-    assert isinstance(following.look(), list)
+    assert isinstance(following.refresh(), list)
 
 
 @pytest.mark.parametrize("name", ["torch", "torch.cuda", "kernel_monitor.steps.cuda_times"])

@@ -27,7 +27,7 @@ class Loop:
         self.source = watched_loader.Source("train", lambda: 10, lambda: 320)
         self.meter: Meter = self.source.meter
         self.epoch = self.source.begin()
-        following.look()
+        following.refresh()
 
     def step(self, end: float, images: int = 32, phased: bool = False, **more: Any) -> None:
         phases = (0.0, 0.125, 0.25, 0.0625) if phased else ()
@@ -55,7 +55,7 @@ def test_a_watched_source_has_columns_a_state_and_epochs() -> None:
     loop.step(1.0)
     assert [source.id for source in one.sources()] == [loop.source.id]
     assert one.loaders() == []
-    (state,) = one.look()
+    (state,) = one.refresh()
     assert (state["name"], state["backends"], state["samples"], state["ended"]) == ("train", [], 32, False)
     assert store.schema.names == tuple(f"loader/{loop.source.id}/{part}" for part in ("images", "wait", "step"))
     (reported,) = one.reported()
@@ -88,7 +88,7 @@ def test_phases_bring_columns_of_their_own_and_say_nothing_of_what_was_never_see
     assert set(one.values(1.0)) == {f"{name}/{part}" for part in ("images", "wait", "step")}, "no columns yet"
     assert [bool(one.phased)] == [True]
     version = store.schema.version
-    one.look()
+    one.refresh()
     assert store.schema.version == version + 1
     assert store.schema.loaders[0].phased
     loop.step(5.0, phased=True)
@@ -98,7 +98,7 @@ def test_phases_bring_columns_of_their_own_and_say_nothing_of_what_was_never_see
         "forward": 125.0, "backward": 250.0, "optimizer": 62.5, "other": 312.5,
     }  # fmt: skip
     assert f"{name}/copy" not in values
-    assert one.look() == one.look()
+    assert one.refresh() == one.refresh()
     assert store.schema.version == version + 1
 
 
@@ -173,12 +173,12 @@ def test_a_source_that_ends_leaves_its_last_steps_and_its_state() -> None:
     loop = Loop(one)
     name = loop.source.id
     loop.step(1.0)
-    one.look()
+    one.refresh()
     loop.step(2.0)
     del loop
     gc.collect()
     assert one.sources() == []
-    (state,) = one.look()
+    (state,) = one.refresh()
     assert state["ended"]
     assert one.values(0.5)[f"loader/{name}/images"] == 128.0
     (stepped,) = one.steps(0.5)
@@ -197,7 +197,7 @@ def test_nothing_of_a_source_is_kept_but_its_state() -> None:
         one.steps(0.1)
         del loop
     gc.collect()
-    one.look()
+    one.refresh()
     one.steps(0.1)
     assert (one._meters, one._read, one._totals) == ({}, {}, {})
     assert len(one._states) <= 5

@@ -16,7 +16,15 @@ from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable, node_series, register
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.runtime.node_tracker import FADE_S, KEPT_GONE, LEFT, LOOK_S, MOST_CORES, UNFOLDED_CORES, NodeTracker
+from kernel_monitor.runtime.node_tracker import (
+    FADE_S,
+    KEPT_GONE,
+    LEFT,
+    MOST_CORES,
+    REFRESH_S,
+    UNFOLDED_CORES,
+    NodeTracker,
+)
 from kernel_monitor.sample.node_sampler import NodeSampler
 from kernel_monitor.store import Store
 
@@ -59,9 +67,9 @@ class Following:
         self.store.set_host(HELLO)
         self.tracker = NodeTracker(self.store, self.said.append, clock=lambda: self.now)
 
-    def look(self) -> tuple[Node, ...]:
-        self.now += LOOK_S
-        self.tracker.look()
+    def refresh(self) -> tuple[Node, ...]:
+        self.now += REFRESH_S
+        self.tracker.refresh()
         return self.store.schema.nodes
 
     def row(self) -> dict[str, float]:
@@ -83,7 +91,7 @@ def following(monkeypatch: pytest.MonkeyPatch) -> Following:
 
 def test_without_a_source_nothing_changes(following: Following) -> None:
     version = following.store.schema.version
-    assert following.look() == ()
+    assert following.refresh() == ()
     assert following.row() == {}
     assert following.store.schema.version == version
 
@@ -91,7 +99,7 @@ def test_without_a_source_nothing_changes(following: Following) -> None:
 def test_columns_come_with_a_node_and_stay_with_the_reason_when_it_goes(following: Following) -> None:
     table = NodeTable(clock=lambda: following.now)
     node = table.add("a", "rack-a", [0, 2])
-    (known,) = following.look()
+    (known,) = following.refresh()
     assert known == Node("node-1", "rack-a", (0, 2))
     series = tuple(name for name, _ in node_series("node-1", (0, 2)))
     assert following.store.schema.names == ("cpu/0/busy", *series)
@@ -102,29 +110,29 @@ def test_columns_come_with_a_node_and_stay_with_the_reason_when_it_goes(followin
     reading = {"node/node-1/cpu/2/busy": 50.0, "node/node-1/busy": 50.0, "node/node-1/memory": 9.0}
     assert following.row() == {**reading, "node/node-1/batches": 2.0}
     table.gone(node, "its machine\nwas taken away")
-    assert following.look() == (Node("node-1", "rack-a", (0, 2), alive=False, reason="its machine was taken away"),)
+    assert following.refresh() == (Node("node-1", "rack-a", (0, 2), alive=False, reason="its machine was taken away"),)
     assert following.row() == {"node/node-1/batches": 0.0}, "no rate of its last few rows"
     following.now += FADE_S
     assert following.row() == {}
     assert following.store.schema.names == ("cpu/0/busy", *series), "the past stays"
     assert following.store.rows().values[0][2] == 50.0
     table.add("a", "rack-a", [0, 2])
-    assert following.look() == (Node("node-1", "rack-a", (0, 2)),)
+    assert following.refresh() == (Node("node-1", "rack-a", (0, 2)),)
     del table
     gc.collect()
-    assert following.look() == (Node("node-1", "rack-a", (0, 2), alive=False, reason=LEFT),)
+    assert following.refresh() == (Node("node-1", "rack-a", (0, 2), alive=False, reason=LEFT),)
 
 
 def test_nodes_that_come_together_change_the_columns_once(following: Following) -> None:
     table = NodeTable()
     version = following.store.schema.version
     table.add("a", "a", [0])
-    following.look()
+    following.refresh()
     for key in "bcdef":
         table.add(key, key, [0])
-        following.tracker.look()  # with every frame
+        following.tracker.refresh()  # with every frame
     assert following.store.schema.version == version + 1
-    assert len(following.look()) == 6
+    assert len(following.refresh()) == 6
     assert following.store.schema.version == version + 2
 
 
@@ -133,14 +141,14 @@ def test_of_machines_that_come_and_go_all_day_the_last_ones_keep_their_rows(foll
     stays = table.add("stays", "stays", [0])
     for number in range(KEPT_GONE + 5):
         node = table.add(f"spot {number}", f"spot-{number}", [0, 1])
-        following.look()
+        following.refresh()
         table.gone(node, "taken away")
-        following.look()
-    found = following.look()
+        following.refresh()
+    found = following.refresh()
     assert [node.name for node in found] == ["stays", *(f"spot-{number}" for number in range(5, KEPT_GONE + 5))]
     assert found[0].id == stays
     version = following.store.schema.version
-    following.look()
+    following.refresh()
     assert following.store.schema.version == version
 
 
@@ -148,9 +156,9 @@ def test_many_cores_are_folded_and_pages_are_sent_the_means_until_they_ask(follo
     table = NodeTable(clock=lambda: following.now)
     wide = table.add("a", "rack-a", range(UNFOLDED_CORES), gpus=("H100", "H100"))
     following.store.set_charts(["nodes"])
-    assert not following.look()[0].folded
+    assert not following.refresh()[0].folded
     narrow = table.add("b", "rack-b", [0])
-    assert [node.folded for node in following.look()] == [True, True]
+    assert [node.folded for node in following.refresh()] == [True, True]
     table.update(wide, {"cpu/0/busy": 10.0, "cpu/1/busy": 30.0, "gpu/0/utilisation": 80.0, "gpu/1/utilisation": 90.0})
     found = following.row()
     assert (found["node/node-1/busy"], found["node/node-1/gpu"]) == (20.0, 85.0)
@@ -167,7 +175,7 @@ def test_many_cores_are_folded_and_pages_are_sent_the_means_until_they_ask(follo
     assert len(sent(wide)) == UNFOLDED_CORES + 2
     assert {"gpu/0/utilisation", "gpu/1/utilisation"} <= sent(wide)
     following.tracker.unfold(("none",))
-    assert [node.folded for node in following.look()] == [True, True]
+    assert [node.folded for node in following.refresh()] == [True, True]
     following.tracker.unfold(None)
     assert sent(narrow) == {"busy"}
     assert len(following.store.rows().schema.names) > UNFOLDED_CORES  # the rows keep every core
@@ -177,7 +185,7 @@ def test_two_loaders_on_one_machine_make_one_node(following: Following) -> None:
     one, other = NodeTable(clock=lambda: following.now), NodeTable(clock=lambda: following.now)
     node = one.add("a", "rack-a", [0, 1])
     assert other.add("a", "rack-a", [0, 1]) == node
-    following.look()
+    following.refresh()
     for table in (one, other):
         table.update(node, {"cpu/0/busy": 30.0})
         table.delivered(node)
@@ -188,7 +196,7 @@ def test_two_loaders_on_one_machine_make_one_node(following: Following) -> None:
     following.now += 1.0
     assert following.row() == {"node/node-1/cpu/0/busy": 30.0, "node/node-1/busy": 30.0, "node/node-1/batches": 4.0}
     one.gone(node, "its worker ended")
-    assert following.look()[0].alive
+    assert following.refresh()[0].alive
 
 
 @pytest.mark.parametrize(
@@ -201,10 +209,10 @@ def test_a_source_whose_values_fail_is_shown_with_the_cause_and_harms_nothing(
     source, good = Source(Node("n", "rack-a", (0,))), NodeTable()
     kept = good.add("b", "rack-b", [0])
     good.update(kept, {"memory": 3.0})
-    following.look()
+    following.refresh()
     source.newest = values
     assert following.row()["node/node-1/memory"] == 3.0
-    first = following.look()[0]
+    first = following.refresh()[0]
     assert (first.id, first.alive) == ("n", False)
     assert first.reason is not None
     assert first.reason.startswith("its load cannot be read: ")
@@ -212,10 +220,10 @@ def test_a_source_whose_values_fail_is_shown_with_the_cause_and_harms_nothing(
     following.now += FADE_S
     source.newest = {"node/n/memory": 4.0, "cpu/0/busy": 77.0, "node/n/network/sent": float("inf")}
     following.row()
-    following.look()
+    following.refresh()
     assert following.row() == {"node/n/memory": 4.0, "node/node-1/memory": 3.0, "node/node-1/batches": 0.0}
     assert following.store.rows().values[-1][0] == 1.0, "another's series stays"
-    assert following.look()[0].alive
+    assert following.refresh()[0].alive
 
 
 @pytest.mark.parametrize(
@@ -223,9 +231,9 @@ def test_a_source_whose_values_fail_is_shown_with_the_cause_and_harms_nothing(
 )
 def test_a_source_whose_nodes_make_no_sense_is_named(following: Following, nodes: object) -> None:
     source = Source(Node("n", "rack-a", (0,)))
-    assert following.look()[0].alive
+    assert following.refresh()[0].alive
     source.known = nodes
-    (node,) = following.look()
+    (node,) = following.refresh()
     assert (node.id, node.cores, node.alive) == ("n", (0,), False)
     assert len(following.said) == 1
     assert "The load of other machines is not shown" in following.said[0]
@@ -233,7 +241,7 @@ def test_a_source_whose_nodes_make_no_sense_is_named(following: Following, nodes
 
 def test_names_are_made_safe_and_more_cores_than_fit_are_left_out(following: Following) -> None:
     source = Source(Node("n", "rack\x1b[31m\n" + "a" * 200, tuple(range(MOST_CORES))), Node("m", "", (0, 1)))
-    wide, narrow = following.look()
+    wide, narrow = following.refresh()
     assert "\x1b" not in wide.name
     assert len(wide.name) == 80
     assert (len(wide.cores), narrow.name, narrow.cores) == (MOST_CORES, "m", ())

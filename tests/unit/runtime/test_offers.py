@@ -179,7 +179,7 @@ class Session:
         until = self.now + seconds
         while self.now < until - 1e-6:
             self.now += PERIOD_S
-            self.offers.look(self.states)
+            self.offers.refresh(self.states)
             self.offers.judge(self.now, verdict, self.states, **{"busy": False, **self.more})
         return self.offers.standing
 
@@ -300,13 +300,13 @@ def test_no_to_one_loader_is_none_to_another(session: Session) -> None:
 
 def test_what_diagnose_tries_is_nobodys_choice_and_what_it_measures_is_said(session: Session) -> None:
     session.run(14)
-    session.offers.look([state(backend="dali-cpu")], diagnosing=True)
+    session.offers.refresh([state(backend="dali-cpu")], diagnosing=True)
     assert session.offers.standing != []
     measured = {**GAIN, "measured": 0.46, "by": "Diagnose"}
     better = {**MAY, "advice": "dali-cpu is ready: Diagnose measured 46 %.", "gain": measured}
     session.run(2, gains=[measured], offer=better)
     assert [one["sentence"] for one in session.offers.standing] == [better["advice"]]
-    session.offers.look([state(backend="dali-cpu")])
+    session.offers.refresh([state(backend="dali-cpu")])
     assert session.offers.standing == []
 
 
@@ -318,7 +318,7 @@ def test_what_was_slower_once_is_not_offered_though_the_loop_is_another_now(sess
 def test_an_ended_loader_leaves_nothing(session: Session) -> None:
     session.run(14)
     session.states = [state(ended=True)]
-    session.offers.look(session.states)
+    session.offers.refresh(session.states)
     assert session.offers.standing == []
     session.run(2)
     assert vars(session.offers)["_open"] == vars(session.offers)["_bound"] == {}

@@ -12,7 +12,7 @@ from bokeh.models import ColumnDataSource, Plot, VSpan
 from bokeh.models.renderers import GlyphRenderer
 
 from kernel_monitor.node_sources import Node
-from kernel_monitor.ranks.rank import Rank
+from kernel_monitor.rank import Rank
 from kernel_monitor.store import Schema
 from kernel_monitor.store.charts import (
     CHART_IDS,

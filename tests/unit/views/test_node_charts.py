@@ -166,7 +166,7 @@ def test_the_table_of_machines_says_what_they_did() -> None:
 def test_a_live_export_names_machines_only_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_sources, "_ids", {})
     monkeypatch.setattr(node_sources, "_pseudonyms", {})
-    monkeypatch.setattr("kernel_monitor.runtime.node_tracker.LOOK_S", 0.0)
+    monkeypatch.setattr("kernel_monitor.runtime.node_tracker.REFRESH_S", 0.0)
     sent: list[Snapshot] = []
     monkeypatch.setattr("kernel_monitor.runtime.export.render_in_process", sent.append)
     one = Monitor()
@@ -174,7 +174,7 @@ def test_a_live_export_names_machines_only_where_that_is_allowed(monkeypatch: py
     node = table.add("0123abcd", "rack-a", [0], "10.0.0.5")
     tracker = one.live_session.nodes
     assert isinstance(tracker, NodeTracker)
-    tracker.look()
+    tracker.refresh()
     monkeypatch.setattr(one.exporter, "snapshot", lambda: replace(
         session(), schema=one.store.schema, events=[{"id": 1, "kind": "switch-failed", "message": "10.0.0.5, 0123abcd"}]
     ))  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from bokeh.models import ColumnDataSource, Grid
 
-from kernel_monitor.ranks.rank import Rank
+from kernel_monitor.rank import Rank
 from kernel_monitor.report.privacy import clean, with_pseudonyms
 from kernel_monitor.store import Schema, Store
 from kernel_monitor.store.charts import filled, shape

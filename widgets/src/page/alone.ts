@@ -1,5 +1,5 @@
 /** *Run one rank alone*: below the sentences on ranks, once a job has ended whose command is known (its Python half:
- * kernel_monitor/runtime/rank_commands.py). */
+ * kernel_monitor/ranks/alone_run.py). */
 
 import type { AnalysisState } from '../analysis/analysis.js';
 import { button, element, errorText, setText } from './dom.js';

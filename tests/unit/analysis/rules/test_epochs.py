@@ -32,8 +32,8 @@ class Session:
         self.store = Store()
         self.tracker = LoaderTracker(self.store, lambda _: 1.0, lambda *_args, **_fields: None)
 
-    def look(self) -> None:
-        self.tracker.look()
+    def refresh(self) -> None:
+        self.tracker.refresh()
 
     def snapshot(self, loader: str) -> Snapshot:
         """The session as a report has it, of the one loader with that name."""
@@ -57,7 +57,7 @@ def test_an_exhausted_generator_is_flagged_in_every_epoch_after_the_first(sessio
     watched = watch_loader(batches(), name="generated")
     for _ in range(10):
         for _ in watched:
-            session.look()
+            session.refresh()
     found = session.told("generated")
     assert (found.state, found.times, found.severity) == ("fired", 9, "warning")
     assert found.evidence[0].text == (
@@ -92,7 +92,7 @@ def test_epochs_that_pass_before_the_loader_ends_are_counted(session: Session) -
     """As in a function that trains and returns: a tenth of a second lies between two looks."""
     watched = watch_loader(batches(), name="local")
     for _ in watched:
-        session.look()
+        session.refresh()
     assert [len(list(watched)) for _ in range(2)] == [0, 0]
     del watched
     found = session.told("local")

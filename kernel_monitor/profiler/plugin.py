@@ -1,17 +1,25 @@
-"""The command *Profile 10 steps*: starts one profile at a time, and has the newest one's state, result and text."""
+"""What the rest of the package uses of `profiler`: the command *Profile 10 steps*, its magic and its request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import MonitorError
-from ..protocol.analysis_states import ProfileState
+from ..plugins import Command, Later, Request
 from ..text import line
-from .profile_run import ProfileContext, ProfileRun
+
+if TYPE_CHECKING:
+    from ..protocol.analysis_states import ProfileState
+    from ..protocol.message_types import FindingsReply
+    from ..runtime import Monitor
+    from ..runtime.session import Session
+    from .profile_run import ProfileRun
 
 MOST_STEPS = 200  # a profile holds some thousand events a step in memory
-PATIENCE_S = 10.0  # how long a step is waited for before there is no loop to profile
+PATIENCE_S = 600.0  # how long `%monitor profile` waits for a loop in another cell
+READING_S = 5.0  # how long the end of a cell waits for a trace that is being read
 _WIDEST = 60  # characters of an operator's name in a line of text
 Result = Mapping[str, Any]
 Pair = tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]
@@ -28,30 +36,32 @@ class Profile(dict[str, Any]):
 
 
 class ProfileCommand:
-    """Starts a profile, one at a time, and holds the newest."""
+    """Starts a profile, one at a time, and holds the newest (`runtime.optional_parts.Profiler`)."""
 
-    def __init__(self, context: ProfileContext) -> None:
-        self._context = context
+    def __init__(self, session: Session, start: Callable[[], None]) -> None:
+        """`start` starts the monitor; one that runs goes on."""
+        self._session, self._start = session, start
         self._run: ProfileRun | None = None
+        self._answered: Result | None = None  # by `answer`, the last time
 
-    def start(
-        self, steps: int = 10, *, loader: str | None = None, wait: bool = True, patience: float = PATIENCE_S
-    ) -> Profile | None:
+    def start(self, steps: int, *, loader: str | None, wait: bool, patience: float) -> Profile | None:
         """Profile the next steps of the running loop with torch.profiler: operators, kernels, and a trace of them.
 
         See `Monitor.profile`.
         """
+        from .profile_run import ProfileRun
+
         if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
             raise MonitorError(f"1 to {MOST_STEPS} steps can be profiled, not {steps!r}.")
-        sources = [(source.id, source.name) for source in self._context.sources()]
+        sources = [(source.id, source.name) for source in self._session.tracker.sources()]
         chosen = [source for source in sources if loader is not None and line(loader) in source]
         if loader is not None and len(chosen) != 1:
             names = ", ".join(name for _, name in sources) or "none"
             raise MonitorError(f"No single loader is called {loader!r}. Those that can be profiled are: {names}.")
         if self._run is not None and not self._run.ended.is_set():
             raise MonitorError("Steps are being profiled already: wait for that to end.")
-        self._context.start()
-        run = self._run = ProfileRun(self._context, chosen[0] if chosen else None, steps, patience)
+        self._start()
+        run = self._run = ProfileRun(self._session, chosen[0] if chosen else None, steps, patience)
         run.start()
         if not wait:
             return None
@@ -67,10 +77,28 @@ class ProfileCommand:
         return None if self._run is None else self._run.state
 
     def ended(self, seconds: float) -> ProfileState | None:
-        """`state` once the newest profile has ended, or after so many seconds."""
+        """Return `state` once the newest profile has ended, or after so many seconds."""
         if self._run is not None:
             self._run.ended.wait(seconds)
         return self.state
+
+    def answer(self) -> str | None:
+        """Return the newest profile's result beside the one that was answered before; None while it runs.
+
+        Waits some seconds for a trace that is being read.
+        """
+        state = self.state
+        if self._run is not None and self._run.reading:
+            state = self.ended(READING_S)
+        if state is None or state["state"] == "running":
+            return None
+        if state["result"] is None:
+            return f"not profiled: {state['message']}"
+        result: Result = state["result"]
+        before, self._answered = self._answered, result
+        if before is not None and before["loader"] != result["loader"]:
+            before = None
+        return f"{text(result, before)}\n{state['message']}"
 
     def end_here(self) -> None:
         """End a profile of this thread's loop with the steps it has: the code that ran the loop has ended."""
@@ -82,8 +110,52 @@ class ProfileCommand:
         self._run = None
 
 
+def profiler(session: Session, start: Callable[[], None]) -> ProfileCommand:
+    """Return the profiler of a session; `start` starts the monitor."""
+    return ProfileCommand(session, start)
+
+
+# ---- `%monitor profile`, and the request of a page.
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--loader", default=None)
+    parser.add_argument("steps", nargs="?", type=int, default=10, metavar="N")
+
+
+def _profile(monitor: Monitor, options: argparse.Namespace) -> Later:
+    steps = options.steps
+    monitor.profile(steps, loader=options.loader, wait=False, patience=PATIENCE_S)
+    which = "the next step" if steps == 1 else f"the next {steps} steps"
+    return Later(f"profiling {which}", cast("ProfileCommand", monitor.profiler).answer)
+
+
+def _answer_profile(monitor: Monitor, args: Mapping[str, object]) -> FindingsReply:
+    from ..control import only, optional
+
+    only("profile", args, "loader", "steps")
+    steps: Any = args.get("steps", 10)  # `profile` checks it
+    monitor.profile(steps, loader=optional(args, "loader"), wait=False)
+    return {"status": "ok", "profiling": monitor.profiling}
+
+
+MAGICS = (
+    Command(
+        "profile",
+        """%monitor profile [N] [--loader LOADER]
+                                torch.profiler over the next N steps (default 10); the result stands under the cell""",
+        _profile,
+        _add_profile,
+    ),
+)
+REQUESTS = (Request("profile", _answer_profile),)
+
+
+# ---- A profile as text.
+
+
 def pairs(before: Result | None, after: Result, table: str) -> list[Pair]:
-    """The rows of `table` (`cpu` or `gpu`) of two profiles side by side: those of `after` first, in its order.
+    """Return the rows of `table` (`cpu` or `gpu`) of two profiles side by side: those of `after` first, in its order.
 
     Each with its name; None where it is not among the first rows of a profile.
     """
@@ -93,7 +165,7 @@ def pairs(before: Result | None, after: Result, table: str) -> list[Pair]:
 
 
 def text(result: Result, before: Result | None = None) -> str:
-    """A profile for people; with `before`, its shares stand beside those of that one."""
+    """Return a profile for people; with `before`, its shares stand beside those of that one."""
     steps, wall = result["steps"], result["wall_ms"]
     lines = [f"{result['name']}, {result['backend']}: {steps} steps in {wall:,.0f} ms"]
     lines += _table("CPU operators", "own time", pairs(before, result, "cpu"), "self_ms", "count", "calls", before)

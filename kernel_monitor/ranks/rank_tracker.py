@@ -14,25 +14,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 
 from ..analysis.frames import Frames
 from ..analysis.job_figures import job_phases
 from ..analysis.slow_rank import WINDOW_S, JobPeriod, SlowRank, job_period, slow_rank
 from ..errors import MonitorError
-from ..ranks.descendants import RankCommand, command_of
-from ..ranks.rank import Rank
-from ..ranks.rank_frames import Row
-from ..ranks.rank_server import RankServer
-from ..ranks.session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
+from ..rank import Rank, Row
 from ..sample.gpu.nvml import index_of
 from ..store import StepTable, Store
 from ..store.schema import ranks_series
 from ..text import line
+from .alone_run import AloneRuns
+from .rank_server import RankServer
+from .session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
 
 if TYPE_CHECKING:
     from ..protocol.states import LoaderState
-    from ..ranks.rank_server import RankServer
 
 
 # ---- A loader of all ranks of a job, for the commands of users: the same questions as to a loader of this process.
@@ -48,7 +45,7 @@ class JobLoader:
         self._changed = changed
 
     def state(self) -> LoaderState:
-        """Its state now. MonitorError: no rank has it any more."""
+        """Return its state now. MonitorError: no rank has it any more."""
         for state in self._server.loader_states():
             if state["id"] == self.id:
                 return state
@@ -60,53 +57,16 @@ class JobLoader:
         self._changed()
 
     def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
-        """Ask every rank to turn knobs; returns at once. A rank that cannot says so in the job's status."""
+        """Ask every rank to set knobs; returns at once. A rank that cannot says so in the job's status."""
         knobs = {"workers": workers, "prefetch": prefetch, "threads": threads}
         self._server.set(self.id, {name: value for name, value in knobs.items() if value is not None})
         self._changed()
 
 
-# ---- How the jobs of this machine were started, read while their ranks run, so that one can be run again alone.
-
-FORKED = "its ranks are forks of this process, and no script that could be started again"
-KEPT = 64  # commands of jobs, the newest
-UNKNOWN = "none of its ranks ran on this machine long enough for its command to be known"
-
-
-class JobCommands:
-    """Asked on the sampler's reader thread; the commands stay in memory."""
-
-    def __init__(self) -> None:
-        self._of: dict[
-            int, tuple[int, RankCommand | str]
-        ] = {}  # by the job's number: a rank's process, and the command
-
-    def look(self, leads: dict[int, int]) -> None:
-        """`leads`: the process of the first rank of each job here, by the job's number."""
-        for job, pid in leads.items():
-            if pid != self._of.get(job, (0, ""))[0]:
-                self._of[job] = pid, _command(pid)
-        for job in list(self._of)[:-KEPT]:
-            del self._of[job]
-
-    def of(self, job: int) -> RankCommand | str:
-        """The command of a job, or why it cannot be run."""
-        return self._of.get(job, (0, UNKNOWN))[1]
-
-
-def _command(pid: int) -> RankCommand | str:
-    try:
-        command = command_of(pid)
-    except JoinError as error:
-        return str(error)
-    own = psutil.Process().cmdline()
-    return FORKED if list(command.words) == own else command
-
-
 # ---- Looks for patterns in the single steps of the jobs' ranks, now and then, and notes each as an event.
 
-_PATTERNS_S = 2.0  # between two looks
-FRESH = 16  # new steps between two looks at a job that both must have found it
+_PATTERNS_S = 2.0  # between two searches
+FRESH = 16  # new steps between two searches that both must have found a pattern
 
 
 class JobPeriods:
@@ -120,10 +80,10 @@ class JobPeriods:
         self.found: dict[int, JobPeriod] = {}
         self._add_event = add_event
         self._due = 0.0
-        self._last: dict[int, float] = {}  # by the job's number: the end of the newest step that was looked at
-        self._once: dict[int, JobPeriod | None] = {}  # what the last look found
+        self._last: dict[int, float] = {}  # by the job's number: the end of the newest step that was searched
+        self._once: dict[int, JobPeriod | None] = {}  # what the last search found
 
-    def look(self, at: float, recent: Callable[[], Mapping[Rank, Sequence[Row]]]) -> None:
+    def refresh(self, at: float, recent: Callable[[], Mapping[Rank, Sequence[Row]]]) -> None:
         """Look at the newest steps if it is due; `at`: session s."""
         if at < self._due:
             return
@@ -153,10 +113,10 @@ class JobPeriods:
             self.found.pop(job, None)
 
 
-LOOK_S = 0.5  # between two looks at who has joined
-SPARING = 10  # looks that take long are rarer: ranks that come and go without end must not hold the other rows up
-FEW = 32  # ranks that are judged at each look; more of them less often, as it takes longer
-_PHASES_S = 0.25  # between two looks at which ranks are the slowest and the median one: frames come half as often
+REFRESH_S = 0.5  # between two checks of who has joined
+SPARING = 10  # refreshes that take long are rarer: ranks that come and go without end must not hold the other rows up
+FEW = 32  # ranks that are judged at each refresh; more of them less often, as it takes longer
+_PHASES_S = 0.25  # between two choices of which ranks are the slowest and the median one: frames come half as often
 _SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
 HELD_S = 4.0  # how long it stays when nothing is found any more: a rank that is slow now and then is one that is slow
 _BOUNDS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
@@ -171,9 +131,8 @@ class RankTracker:
         ranks: those that have columns; a new object when anything about them changed.
         reason: why no rank can join; None where they can.
         slow: the slow rank of each job that has one now, by the job's number.
-        periods, commands: the patterns of the jobs' steps, and how they were started.
-        notes: how well a job scales, in words, by the job's number, where one rank of it was run alone.
-        running_alone: what runs alone now, in words.
+        periods: the patterns of the jobs' steps.
+        alone: runs one rank of a job alone.
     """
 
     def __init__(self, store: Store, complain: Callable[[str], object], add_event: Callable[..., object]) -> None:
@@ -181,9 +140,7 @@ class RankTracker:
         self.reason: str | None = _NOT_OFFERED
         self.slow: dict[int, SlowRank] = {}
         self.periods = JobPeriods(add_event)
-        self.commands = JobCommands()
-        self.notes: dict[int, str] = {}
-        self.running_alone: Callable[[], str | None] = lambda: None
+        self.alone = AloneRuns(lambda: self.ranks, lambda: self._server)
         self._store = store
         self._complain = complain
         self._add_event = add_event
@@ -233,14 +190,13 @@ class RankTracker:
         self._server, self._files, self.reason = None, None, _NOT_OFFERED
 
     def sentences(self) -> list[str]:
-        """On the jobs now: their slow ranks, and patterns of their steps."""
+        """Return sentences on the jobs now: their slow ranks, and patterns of their steps."""
         found = [slow.sentence for slow in self.slow.values()]
         found += [period.sentence for period in self.periods.found.values()]
-        alone = self.running_alone()
-        return [*found, *self.notes.values(), *([] if alone is None else [alone])]
+        return [*found, *self.alone.sentences()]
 
     def lines(self) -> list[str]:
-        """For the status: each job, and what is not known exactly."""
+        """Return lines for the status: each job, and what is not known exactly."""
         found = []
         for job in dict.fromkeys(rank.job for rank in self.ranks):
             own = [rank for rank in self.ranks if rank.job == job]
@@ -263,11 +219,11 @@ class RankTracker:
         return found
 
     def loader_states(self) -> list[LoaderState]:
-        """The states of the switchable loaders that a job's ranks have, one for each job and name."""
+        """Return the states of the switchable loaders that a job's ranks have, one for each job and name."""
         return self._states if self._server is not None else []
 
     def loaders(self) -> list[JobLoader]:
-        """The same, to command."""
+        """Return the same loaders, to command."""
         server = self._server
         return [] if server is None else [JobLoader(server, state, self._read_states) for state in self._states]
 
@@ -297,15 +253,15 @@ class RankTracker:
             ]
         return "\n".join(lines)
 
-    def look(self) -> None:
-        """Register ranks that came, changed or ended; at most once in `LOOK_S`."""
+    def refresh(self) -> None:
+        """Register ranks that came, changed or ended; at most once in `REFRESH_S`."""
         server, now = self._server, time.monotonic()
         if server is None or now < self._due:
             return
-        self._due = now + LOOK_S
+        self._due = now + REFRESH_S
         try:
             server.revive()
-            self._look(server, now)
+            self._refresh(server, now)
         except Exception as error:  # noqa: BLE001 - whatever it is: the other rows go on, and the status says so
             self._failed(error)
         self._due = max(self._due, now + SPARING * (time.monotonic() - now))
@@ -316,16 +272,16 @@ class RankTracker:
         self._failures += 1
         self._failure = line(f"{type(error).__name__}: {error}")
 
-    def _look(self, server: RankServer, now: float) -> None:
+    def _refresh(self, server: RankServer, now: float) -> None:
         self._clock = coarse(server.accuracy()[0], self._clock)
         ranks = tuple(replace(rank, clock=self._clock if rank.node else None) for rank in server.ranks())
         if ranks != self.ranks:
             self.ranks = ranks
             self._series = frozenset(series.name for series in ranks_series(ranks))
             self._store.set_ranks(ranks)
-            self.commands.look(server.leads())
+            self.alone.commands.refresh(server.leads())
             for job in {rank.job for rank in ranks if rank.alive}:
-                self.notes.pop(job, None)  # it has begun again
+                self.alone.notes.pop(job, None)  # it has begun again
             shown = {rank.job for rank in ranks}
             for kept in (self._said, self._seen):
                 for job in kept.keys() - shown - self.slow.keys():
@@ -333,7 +289,7 @@ class RankTracker:
         self._read_states()
         if ranks and self._store.last_seq:
             if now >= self._judge_due:
-                self._judge_due = now + LOOK_S * max(1.0, len(ranks) / FEW)
+                self._judge_due = now + REFRESH_S * max(1.0, len(ranks) / FEW)
                 self._judge(server)
             self._tell(server)
 
@@ -355,7 +311,7 @@ class RankTracker:
         """Find patterns and the slow rank of each job in the newest rows; an event notes when one becomes slow."""
         rows = self._store.rows(max(0, self._store.last_seq - round(WINDOW_S / self._store.schema.interval) - 1))
         frames, end = Frames(rows, StepTable()), float(rows.time[-1])
-        self.periods.look(end, server.recent)
+        self.periods.refresh(end, server.recent)
         found: dict[int, SlowRank] = {}
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing
@@ -384,7 +340,7 @@ class RankTracker:
     def values(
         self, host: Mapping[str, float] = MappingProxyType({}), nodes: Mapping[str, float] = MappingProxyType({})
     ) -> dict[str, float]:
-        """The newest values of the ranks that are alive and of their jobs, by the series' names.
+        """Return the newest values of the ranks that are alive and of their jobs, by the series' names.
 
         `host`, `nodes`: the newest values of this machine and of the others, of which ranks get those of their GPU.
         """
@@ -393,7 +349,7 @@ class RankTracker:
             return {}
         try:
             return self._values(server, host, nodes)
-        except Exception as error:  # noqa: BLE001 - as in `look`
+        except Exception as error:  # noqa: BLE001 - as in `refresh`
             self._failed(error)
             return {}
 
@@ -413,7 +369,8 @@ class RankTracker:
 
 
 def coarse(bound: float | None, before: float | None) -> float | None:
-    """A bound (s) as one of `_BOUNDS_MS` that is not below it; the one before while it is less than five times as wide.
+    """Return a bound (s) as one of `_BOUNDS_MS` that is not below it; `before` while that is less than five times
+    as wide.
 
     Each change makes pages load their charts again, and what is known of a clock improves with every quick exchange.
     """

@@ -1,10 +1,16 @@
-"""What a rank is, and the series that it has. Imports nothing of the package, so that the recorder can use it."""
+"""The ranks of a job as sessions, recordings and charts know them: `Rank`, its series, and its single steps (`Row`).
+
+The package `ranks` finds live ones. This module imports nothing of the package, so that the recorder can use it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+Row = tuple[float, int, int, int, float, float, float, float, float, float, int]
+"""One step of a rank, with the fields of `steps.measured_step.Step`; `end` is in s of the kernel's monotonic clock."""
 
 STEP_PARTS = (
     ("step", "ms"),
@@ -55,18 +61,20 @@ class Rank:
 
 
 def rank_series(rank: str, *, steps: bool, gpu: bool = False) -> list[tuple[str, str]]:
-    """The series of a rank (its id), in order: names and units. `gpu`: whether its GPU is known."""
+    """Return the series of a rank (its id), in order: names and units. `gpu`: whether its GPU is known."""
     parts = (("cpu", "%"), *(STEP_PARTS if steps else ()), *(GPU_PARTS if gpu else ()))
     return [(f"rank/{rank}/{part}", unit) for part, unit in parts]
 
 
 def job_series(job: int) -> list[tuple[str, str]]:
-    """The series of a job (its number) that has ranks which send steps: of all, of its slowest and its median rank."""
+    """Return the series of a job (its number) that has ranks which send steps: of all, of its slowest and its median
+    rank.
+    """
     totals = [(f"job/{job}/{part}", unit) for part, unit in _JOB_TOTALS]
     return totals + [(f"job/{job}/{which}/{part}", unit) for which in JOB_RANKS for part, unit in JOB_PARTS]
 
 
 def jobs_of(ranks: Iterable[Rank]) -> list[int]:
-    """The jobs of these ranks that have `job_series`: those with two ranks or more that send steps."""
+    """Return the jobs of these ranks that have `job_series`: those with two ranks or more that send steps."""
     counts = Counter(rank.job for rank in ranks if rank.steps)
     return [job for job, count in counts.items() if count > 1]

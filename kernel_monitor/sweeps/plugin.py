@@ -1,4 +1,4 @@
-"""The options of `kernel-monitor sweep`, and what the command does."""
+"""What the rest of the package uses of `sweeps`: `sweep`, and the command `kernel-monitor sweep`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MonitorError
+from ..plugins import Command
 from .presets import PRESETS
+from .sweep_command import STOPPED, compared, default_folder, sweep
+from .sweep_file import read
+
+__all__ = ["COMMANDS", "sweep"]
 
 _WORST = 0.10  # how far the ratio of a cell may be from that of another run, a share
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("preset", metavar="PRESET", nargs="?", help="; ".join(f"{k}: {v}" for k, v in PRESETS.items()))
     parser.add_argument(
         "--data", metavar="DIR", type=Path, help="your images, a folder per class (default: made for it)"
@@ -47,11 +52,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compare", metavar=("A", "B"), nargs=2, type=Path, help=compared)
 
 
-def command(options: argparse.Namespace) -> int:
-    """Run the sweep, or compare two. Exit status 0, or 1 where a cell was not measured or differs."""
-    from .sweep_command import STOPPED, compared, default_folder, sweep
-    from .sweep_file import read
-
+def _run(options: argparse.Namespace) -> int:
+    """Run the sweep, or compare two. Returns the exit status: 1 where a cell was not measured or differs, else 0."""
     if options.compare is not None:
         text, worst = compared(*options.compare)
         sys.stdout.write(f"{text}\nThe largest difference is {100 * worst:.1f} %.\n")
@@ -74,3 +76,16 @@ def command(options: argparse.Namespace) -> int:
     text = json.dumps(swept.summary(), indent=1) if options.json else f"{swept}\n{swept.page}"
     sys.stdout.write(f"{text}\n")
     return int(any(cell.problem is not None for cell in swept.cells()))
+
+
+COMMANDS = (
+    Command(
+        "sweep",
+        "measure a table of trainings with torchvision and with DALI, and write one page of it",
+        _run,
+        _add_arguments,
+        "Trains several models for some seconds each, with torchvision and with DALI in turns, and writes a page with "
+        "the table of their speeds. The quick form is the default; --full measures longer. Ctrl-C stops it; the same "
+        "command goes on from there. Exit status 1: a cell of the table could not be measured.",
+    ),
+)
