@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..errors import BackendUnavailable, MonitorError, NotSwitchable, Refused
 from ..integrations import accelerate
 from ..integrations.distributed import Sharding, ShownSampler
+from ..node_sources import RayNode
 from ..protocol.states import EngineState, LoaderState
 from ..steps.step_meter import Meter
 from ..steps.watched_loader import SizedLoader, next_number
@@ -30,7 +31,6 @@ from .orders import Orders
 from .parity import Parity, compare
 from .plan import EpochRecord, EpochRecords
 from .random_streams import Defaults
-from .remote.nodes import RayNode
 from .state import loader_state, some_paths
 from .switching.engine_pool import EnginePool
 from .switching.epoch import EpochIterator, Guard, is_ours

@@ -13,7 +13,7 @@ from .. import steps
 from ..diagnosis.diagnose_command import DiagnoseCommand, Diagnosis
 from ..diagnosis.diagnosis_run import DiagnosisContext
 from ..errors import MonitorError, SessionError
-from ..integrations import ray_cluster
+from ..plugins import plugin
 from ..profiler.profile_command import PATIENCE_S, Profile, ProfileCommand
 from ..profiler.profile_run import ProfileContext
 from ..recorded import Opened, RecordedSession
@@ -32,6 +32,7 @@ from .session import Session
 from .settings import Price, Record, Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ..analysis.job_figures import Scaling
@@ -160,19 +161,14 @@ class Monitor:
             SessionError: a value is not accepted; nothing was changed.
         """
         with self._lock:
-            cluster = None if ray is None else _cluster(ray)
-            if send_files not in (None, True, False, "auto"):
-                raise SessionError(f"send_files is True, False or auto, not {send_files!r}.")
+            put_in_force = _ray_settings(ray, send_files)
             before = self._settings
             after = before.changed(
                 interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names,
                 ranks=ranks, unfolded=unfolded,
             )  # fmt: skip
             self._settings = after
-            if cluster is not None:
-                ray_cluster.Chosen.address = cluster or None
-            if send_files is not None:
-                ray_cluster.Chosen.send_files = None if send_files == "auto" else bool(send_files)
+            put_in_force()
             self._configure_store()
             if after != before or record is not None:
                 self.live_session.configure(before, after)
@@ -504,9 +500,19 @@ def open_session(path: str | os.PathLike[str] | None = None) -> RecordedSession:
     return monitor.opened.open(path)
 
 
-def _cluster(address: str) -> str:
-    """A cluster's address, or an empty text for none; SessionError if it is no address."""
+def _ray_settings(address: str | None, send_files: bool | str | None) -> Callable[[], None]:
+    """Check the settings of the engine `ray`; the returned function puts them in force.
+
+    Raises:
+        SessionError: a value is not accepted, or there is no such engine.
+    """
+    if address is None and send_files is None:
+        return lambda: None
+    engine = plugin("ray")
+    if engine is None:
+        raise SessionError("ray= and send_files= are settings of the engine ray, which is not installed.")
     try:
-        return ray_cluster.checked(address) if address != "" else ""
+        put_in_force: Callable[[], None] = engine.settings(address, send_files)
     except MonitorError as error:
         raise SessionError(str(error)) from None
+    return put_in_force

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ...errors import MonitorError, TransformNotTranslatable
+from ...node_sources import RayNode
 from ...os_process import usable_cores
 from ...text import cause
 from ..data.keyed_dataset import KeyedDataset
@@ -201,6 +202,23 @@ def gpu(setting: Setting) -> int:
     """Number of the CUDA device that `dali-gpu` decodes on."""
     index: int | None = setting.device.index  # torch's stubs leave out that "cuda" alone has none
     return torch.cuda.current_device() if index is None else index
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One entry of the registry of engines, `backends.SPECS`."""
+
+    name: str  # of the backend
+    obstacle: Callable[[Setting], str | None]  # why it cannot run, None where it can
+    build: Callable[[Setting], Engine]  # makes the engine
+    uses: frozenset[str]  # the knobs (fields of `Knobs`) that it is built with
+    confirm: Callable[[], str | None] = lambda: None  # what to ask a person before switching to it
+    replays: bool = False  # whether it hands out batches of before, whatever the data set has become
+    turn: Callable[[Any, Setting], None] | None = (
+        None  # changes the knobs of the running engine; None: a new one is made
+    )
+    # of an engine on other machines: what to say of the nodes that it has joined
+    note: Callable[[Sequence[RayNode]], str] | None = None
 
 
 # ---- The knobs of a loader: how many workers, batches in flight and threads.

@@ -19,17 +19,16 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import Refused
+from ...node_sources import RayNode
 from ...protocol.states import CalibrationState, RemoteLimits
 from ..calibration import Calibration, calibrate
-from ..engines.backends import SPECS, Backend, availability
+from ..engines.backends import RAY, SPECS, Backend, availability
 from ..engines.engine import Delivery, Engine, GivenSettings, Knobs, Setting, rest_in_workers, translated
 from ..engines.fork_server import NoWorkers
 from ..engines.rest_engine import RestEngine
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..engines.torch_engine import PREFETCH, InlineEngine, WorkersEngine
 from ..plan import Cursor, Slot
-from ..remote.nodes import NAME as RAY
-from ..remote.nodes import RayNode, sentence
 from .switch import SwitchState
 
 # ---- One engine of the pool, with the thread that may call it, and the run of batches that it works for.
@@ -238,10 +237,11 @@ class EnginePool:
     def backends(self) -> dict[str, Backend]:
         """Every backend by name. What `ray` would ask and which nodes work for it changes by itself."""
         found = dict(self._backends)
-        if found[RAY].available:
-            nodes = self.nodes
-            confirm = None if nodes else SPECS[RAY].confirm()
-            found[RAY] = found[RAY]._replace(confirm=confirm, note=sentence(nodes) if nodes else None)
+        for name, spec in SPECS.items():
+            if spec.note is not None and found[name].available:
+                nodes = self.nodes
+                confirm = None if nodes else spec.confirm()
+                found[name] = found[name]._replace(confirm=confirm, note=spec.note(nodes) if nodes else None)
         return found
 
     @property
