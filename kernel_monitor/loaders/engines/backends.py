@@ -12,8 +12,7 @@ from ...errors import BackendUnavailable
 from ...os_process import usable_cores
 from ...plugins import plugin
 from ..transforms.colour import Jitter
-from ..transforms.program import Program
-from ..transforms.translate import share
+from ..transforms.program import Program, share
 from .dali_batch import Batches, Work
 from .dali_engine import DEPTH as DALI_DEPTH
 from .dali_engine import DaliEngine
@@ -79,7 +78,7 @@ def _no_dali(setting: Setting) -> str | None:
         return _UNSEEDED
     if setting.own is not None:  # it opens and transforms the files by itself
         return None
-    return setting.keyed.source.obstacle or setting.refusal
+    return setting.obstacle or setting.refusal
 
 
 def _no_dali_cpu(setting: Setting) -> str | None:
@@ -192,7 +191,9 @@ def availability(setting: Setting) -> dict[str, Backend]:
     found = {}
     for name, spec in SPECS.items():
         reason = spec.obstacle(setting)
-        found[name] = Backend(reason is None, reason, spec.confirm(), None if reason else _note(name, setting))
+        found[name] = Backend(
+            reason is None, reason, spec.confirm and spec.confirm(), None if reason else _note(name, setting)
+        )
     return found
 
 
@@ -201,7 +202,7 @@ def _note(name: str, setting: Setting) -> str | None:
         return None
     in_workers = name == "dali-cpu" and rest_in_workers(setting)
     where = "in the loader's workers" if in_workers else "on the thread of the training loop"
-    return share(setting.keyed.source.transform, setting.program, where)
+    return share(setting.program, where)
 
 
 def resolve(name: str, backends: dict[str, Backend]) -> str:
