@@ -28,7 +28,7 @@ def settings(address: str | None, send_files: bool | str | None) -> Callable[[],
     """
     if send_files not in (None, True, False, "auto"):
         raise MonitorError(f"send_files is True, False or auto, not {send_files!r}.")
-    joined = checked(address) if address else None
+    joined = None if address in (None, "") else checked(address)
 
     def put_in_force() -> None:
         if address is not None:
