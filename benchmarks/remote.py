@@ -25,9 +25,9 @@ import psutil
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from kernel_monitor.integrations.ray_cluster import VARIABLE
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.os_process import usable_cores
+from kernel_monitor.ray.cluster import VARIABLE
 from tests.remote.running import RunningCluster
 
 from . import swap

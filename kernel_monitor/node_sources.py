@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .os_process import in_forked_children
 
@@ -60,6 +60,20 @@ class NodeSource(Protocol):
         Called once for every row of the monitor, by one thread: `batches` may be counted since the last call.
         """
         ...
+
+
+class RayNode(NamedTuple):
+    """A node of the Ray cluster that works for a loader, as `loader.nodes` lists it."""
+
+    id: str  # Ray's own
+    address: str  # IP address
+    workers: int  # of ours that take slots now
+    answered: int  # batches that it has computed
+    alive: bool
+    reason: str | None  # why it is left out; None where it is not
+    note: str | None  # what slows it down
+    is_ours: bool = False  # whether it is the machine that trains
+    is_sent_files: bool = False  # whether the files' contents are sent to it
 
 
 _lock = threading.Lock()

@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from ..errors import BackendUnavailable, MonitorError, NotSwitchable, Refused
 from ..integrations import accelerate
 from ..integrations.distributed import Sharding, ShownSampler
+from ..node_sources import RayNode
 from ..protocol.states import EngineState, LoaderState
 from ..steps.step_meter import Meter
 from ..steps.watched_loader import SizedLoader, next_number
@@ -30,7 +31,6 @@ from .orders import Orders
 from .parity import Parity, compare
 from .plan import EpochRecord, EpochRecords
 from .random_streams import Defaults
-from .remote.nodes import RayNode
 from .state import loader_state, some_paths
 from .switching.engine_pool import EnginePool
 from .switching.epoch import EpochIterator, Guard, is_ours
@@ -116,22 +116,6 @@ class FixedLoader(SizedLoader):
         """Nothing can be switched; raises `BackendUnavailable` with the reason."""
         reason = next(engine.reason for engine in self.backends.values())
         raise BackendUnavailable(f"{name} cannot be used: {reason}")
-
-
-def why_fixed(loader: DataLoader[Any]) -> str | None:
-    """Return why a DataLoader's engine cannot be switched, a sentence; None where it can."""
-    if type(loader).__iter__ is not DataLoader.__iter__:
-        return f"{type(loader).__name__} iterates in a way of its own, so that there is no order of samples to follow."
-    if isinstance(loader.dataset, IterableDataset):
-        return (
-            "The data set is iterable-style: its samples have no index, so that no other engine can take over between "
-            "two of them. A map-style data set, with __getitem__ and __len__, can be switched."
-        )
-    if not hasattr(type(loader.dataset), "__len__"):
-        return f"{type(loader.dataset).__name__} has no length, so that there is no plan of its samples."
-    if loader.batch_sampler is None:
-        return "The DataLoader gives single samples (batch_size=None), and engines take over between two batches."
-    return None
 
 
 _DRAWS_ANEW = "The order goes on from the state; what the data set draws is not repeated (seeded=False)."

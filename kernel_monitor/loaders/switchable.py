@@ -20,11 +20,11 @@ from ..os_process import in_forked_children
 from ..steps.watched_loader import WatchedLoader
 from ..text import cause, checked_text
 from . import events
-from .data.file_source import FileSource
+from .data.file_source import examined
 from .data.keyed_dataset import KeyedDataset
 from .data.layouts import parts
 from .engines.engine import setting
-from .loader import FixedLoader, LoaderView, SwitchableLoader, why_fixed
+from .loader import FixedLoader, LoaderView, SwitchableLoader
 from .orders import listed_keys
 
 _ON_ERROR = ("raise", "skip")
@@ -103,7 +103,7 @@ def switchable(
     wrapped = cast("DataLoader[Any]", loader)
     where = None if device is None else torch.device(device)
     try:
-        reason = why_fixed(wrapped)
+        reason = _why_fixed(wrapped)
         if reason is None:
             return _made(wrapped, name, dali, seed, where, on_error, shard=shard, dry_run=dry_run, seeded=seeded)
     except MonitorError:
@@ -132,8 +132,9 @@ def _made(
         _check_opaque(loader.dataset)
     # Asks for the length, too, which a plan needs.
     keys = listed_keys(loader)
-    keyed = KeyedDataset(FileSource(loader.dataset, dry_run=dry_run, seeded=seeded, keys=keys), on_error)
-    made = SwitchableLoader(setting(keyed, loader, device or _device(), dali), name, seed, shard=shard)
+    source, found = examined(loader.dataset, dry_run=dry_run, seeded=seeded, keys=keys)
+    keyed = KeyedDataset(source, on_error)
+    made = SwitchableLoader(setting(keyed, found, loader, device or _device(), dali), name, seed, shard=shard)
     with _lock:
         _live[made.id] = made  # complete: other threads may use it at once
     return made
@@ -180,6 +181,22 @@ def _check(loader: Any) -> None:
         f"the same data could be switched, but it would be without what {kind.__name__} does itself: its order and "
         "shuffling, its collation, and what it does with a batch, such as moving it to a device."
     )
+
+
+def _why_fixed(loader: DataLoader[Any]) -> str | None:
+    """Return why a DataLoader's engine cannot be switched, a sentence; None where it can."""
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return f"{type(loader).__name__} iterates in a way of its own, so that there is no order of samples to follow."
+    if isinstance(loader.dataset, IterableDataset):
+        return (
+            "The data set is iterable-style: its samples have no index, so that no other engine can take over between "
+            "two of them. A map-style data set, with __getitem__ and __len__, can be switched."
+        )
+    if not hasattr(type(loader.dataset), "__len__"):
+        return f"{type(loader.dataset).__name__} has no length, so that there is no plan of its samples."
+    if loader.batch_sampler is None:
+        return "The DataLoader gives single samples (batch_size=None), and engines take over between two batches."
+    return None
 
 
 def _check_opaque(dataset: Any) -> None:

@@ -13,7 +13,6 @@ from .. import steps
 from ..analysis.job_figures import scaling
 from ..diagnosis.diagnosis_run import DiagnoseCommand, Diagnosis, DiagnosisContext
 from ..errors import MonitorError, SessionError
-from ..integrations import ray_cluster
 from ..os_process import in_forked_children
 from ..plugins import missing, plugin
 from ..recorded import Opened, RecordedSession
@@ -32,6 +31,7 @@ from .session import Session
 from .settings import Price, Record, Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ..analysis.job_figures import Scaling
@@ -151,9 +151,7 @@ class Monitor:
             MonitorError: `ranks` is given, and the package `ranks` is not installed.
         """
         with self._lock:
-            cluster = None if ray is None else _cluster(ray)
-            if send_files not in (None, True, False, "auto"):
-                raise SessionError(f"send_files is True, False or auto, not {send_files!r}.")
+            put_in_force = _ray_settings(ray, send_files)
             if ranks and plugin("ranks") is None:
                 raise missing("ranks")
             before = self._settings
@@ -162,10 +160,7 @@ class Monitor:
                 ranks=ranks, unfolded=unfolded,
             )  # fmt: skip
             self._settings = after
-            if cluster is not None:
-                ray_cluster.Chosen.address = cluster or None
-            if send_files is not None:
-                ray_cluster.Chosen.send_files = None if send_files == "auto" else bool(send_files)
+            put_in_force()
             self._configure_store()
             if after != before or record is not None:
                 self.live_session.configure(before, after)
@@ -503,9 +498,19 @@ def open_session(path: str | os.PathLike[str] | None = None) -> RecordedSession:
     return monitor.opened.open(path)
 
 
-def _cluster(address: str) -> str:
-    """Return a cluster's address, or an empty text for none; SessionError if it is no address."""
+def _ray_settings(address: str | None, send_files: bool | str | None) -> Callable[[], None]:
+    """Check the settings of the engine `ray`; the returned function puts them in force.
+
+    Raises:
+        SessionError: a value is not accepted, or there is no such engine.
+    """
+    if address is None and send_files is None:
+        return lambda: None
+    engine = plugin("ray")
+    if engine is None:
+        raise SessionError("ray= and send_files= are settings of the engine ray, which is not installed.")
     try:
-        return ray_cluster.checked(address) if address != "" else ""
+        put_in_force: Callable[[], None] = engine.settings(address, send_files)
     except MonitorError as error:
         raise SessionError(str(error)) from None
+    return put_in_force

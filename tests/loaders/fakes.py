@@ -13,8 +13,8 @@ import numpy as np
 
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader
-from kernel_monitor.loaders.engines.backends import SPECS, Spec
-from kernel_monitor.loaders.engines.engine import Delivery, Engine, Pull, Setting
+from kernel_monitor.loaders.engines.backends import SPECS
+from kernel_monitor.loaders.engines.engine import Delivery, Engine, Pull, Setting, Spec
 from kernel_monitor.loaders.plan import Skipped, Slot, mark_plain
 
 from .schedule import Config, PlannedFailure

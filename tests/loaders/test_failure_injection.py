@@ -56,7 +56,7 @@ LISTED = {
     "loaders/engines/engine.py": "read where engines are built",
     "loaders/state.py": "paths that are taken out of a message",
     "loaders/events.py": "told by the iteration what happened",
-    "loaders/remote": "asked whether other machines work for the loader",
+    "ray": "asked whether other machines work for the loader",
     "integrations": "samplers and process groups are looked at when an epoch begins",
     "steps": "the clock of the loop's steps",
     "os_process.py": "cores are counted where engines are built",

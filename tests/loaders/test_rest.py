@@ -18,7 +18,8 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.engines import backends, engine
-from kernel_monitor.loaders.transforms.translate import share, translate
+from kernel_monitor.loaders.transforms.program import share
+from kernel_monitor.loaders.transforms.translate import translate
 
 from .conftest import augmented, dali_begins, make_folder, violent
 from .test_knobs import eventually
@@ -208,7 +209,7 @@ def test_a_torch_whose_workers_cannot_be_given_single_batches_makes_it_grey(
     ],
 )
 def test_the_note_says_what_remains(chain: Any, said: str) -> None:
-    assert share(chain, translate(chain), "in the loader's workers") == f"{said} loader's workers."
+    assert share(translate(chain), "in the loader's workers") == f"{said} loader's workers."
 
 
 def test_the_state_has_the_note_and_a_whole_chain_has_none(files: Path) -> None:

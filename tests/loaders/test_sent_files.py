@@ -23,11 +23,11 @@ from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders.data.file_check import FileTable
 from kernel_monitor.loaders.data.keyed_dataset import KeyedDataset
 from kernel_monitor.loaders.data.sent_files import SentFiles
-from kernel_monitor.loaders.engines.ray_engine import packed
 from kernel_monitor.loaders.engines.torch_engine import answer
 from kernel_monitor.loaders.engines.worker_pickle import for_other_machines, why_not_remote
 from kernel_monitor.loaders.plan import Slot
-from kernel_monitor.loaders.remote.node_worker import probes, read_files, sees
+from kernel_monitor.ray.engine import packed
+from kernel_monitor.ray.node_worker import probes, read_files, sees
 
 from .conftest import augmented
 from .datasets import RUNNABLE, Case, as_written, equal

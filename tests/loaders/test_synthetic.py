@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from kernel_monitor.integrations.ray_cluster import ASK
 from kernel_monitor.loaders import SwitchableLoader
 from kernel_monitor.loaders.engines.synthetic import KEPT, SyntheticEngine
+from kernel_monitor.ray.cluster import ASK
 
 from .conftest import Make, settle
 

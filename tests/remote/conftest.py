@@ -9,10 +9,10 @@ import pytest
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from kernel_monitor.integrations import ray_cluster
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import ray_engine
-from kernel_monitor.loaders.remote.driver_process import DriverProcess
+from kernel_monitor.ray import cluster as ray_cluster
+from kernel_monitor.ray import engine as ray_engine
+from kernel_monitor.ray.driver_process import DriverProcess
 
 from ..loaders.conftest import augmented, make_folder
 from .running import RunningCluster

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.remote.packing import pack, unpack
+from kernel_monitor.ray.packing import pack, unpack
 
 from ..loaders.conftest import settle
 from ..loaders.test_order import IN_WORKERS, SAMPLERS, Numbered, files, observed, seed_all

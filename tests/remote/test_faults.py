@@ -19,10 +19,10 @@ from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import BackendUnavailable, SampleError
-from kernel_monitor.integrations import ray_cluster
 from kernel_monitor.loaders import SwitchableLoader
-from kernel_monitor.loaders.remote import driver_process
-from kernel_monitor.loaders.remote.node_worker import versions
+from kernel_monitor.ray import cluster as ray_cluster
+from kernel_monitor.ray import driver_process
+from kernel_monitor.ray.node_worker import versions
 
 from ..loaders.conftest import augmented, settle, violent
 from .conftest import Kept, Make, RunningCluster, until
@@ -179,7 +179,7 @@ def test_scripts_leave_nothing_on_the_nodes(cluster: RunningCluster, kept: Kept,
 def drivers() -> list[psutil.Process]:
     """Driver processes that nobody owns any more."""
     orphans = [process for process in psutil.process_iter(["cmdline", "ppid"]) if process.info["ppid"] == 1]
-    return [one for one in orphans if any(part.endswith("remote/driver.py") for part in one.info["cmdline"] or ())]
+    return [one for one in orphans if any(part.endswith("ray/driver.py") for part in one.info["cmdline"] or ())]
 
 
 @violent

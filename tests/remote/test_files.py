@@ -15,8 +15,8 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor import monitor
 from kernel_monitor.errors import SampleError
-from kernel_monitor.integrations import ray_cluster
 from kernel_monitor.loaders import SwitchableLoader
+from kernel_monitor.ray import cluster as ray_cluster
 
 from ..loaders.conftest import augmented
 from .conftest import Make, RunningCluster, until

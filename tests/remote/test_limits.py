@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.loaders.remote.nodes import PassedOn, RayNode
+from kernel_monitor.node_sources import RayNode
+from kernel_monitor.ray.nodes import PassedOn
 
 from .conftest import Make, RunningCluster, until
 

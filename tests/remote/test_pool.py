@@ -14,11 +14,11 @@ import cloudpickle
 import pytest
 from ray.util import scheduling_strategies
 
-from kernel_monitor.loaders.remote import node_worker
-from kernel_monitor.loaders.remote import pool as pool_module
-from kernel_monitor.loaders.remote.node_worker import NodeWorker, Place, Sending, Work, probes, versions
-from kernel_monitor.loaders.remote.nodes import sentence
-from kernel_monitor.loaders.remote.pool import Dispatch, Pool
+from kernel_monitor.ray import node_worker
+from kernel_monitor.ray import pool as pool_module
+from kernel_monitor.ray.node_worker import NodeWorker, Place, Sending, Work, probes, versions
+from kernel_monitor.ray.nodes import sentence
+from kernel_monitor.ray.pool import Dispatch, Pool
 
 GREETING = {"differs": None, "pid": 1, "shared_memory": 8 << 30, "sees_files": True}
 SENDING = Sending(always=False, refusal=None)

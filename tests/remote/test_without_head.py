@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from kernel_monitor.integrations import ray_cluster
+from kernel_monitor.ray import cluster as ray_cluster
 
 from .conftest import Make, RunningCluster, until
 from .test_faults import Slow, on_ray, whole

@@ -46,6 +46,16 @@ class Located(NamedTuple):
     reason: str | None = None  # why it gave nothing
 
 
+class Examined(NamedTuple):
+    """What engines that open the files of a data set themselves have to know of it."""
+
+    transform: Any = None  # of every image; None where there is none, or not one for all
+    kind: str = PIL  # of the images that it is given: "pil" or "tensor"
+    obstacle: str | None = None  # why only the data set's own function may open the files, a sentence; None: others may
+    refusal: str | None = None  # why there is not one transform for all, a sentence; None where there is
+    failure: str | None = None  # why the transform cannot be examined, from `text.cause`; None where it can
+
+
 class FileSource:
     """The files behind a data set, seen live: what changes in `dataset` is seen at the next look.
 
@@ -141,6 +151,19 @@ class FileSource:
                 "give every part the same transform object."
             )
         return transforms[0]
+
+    def examine(self) -> Examined:
+        """Return what the data set is now, in one piece."""
+        found = Examined()
+        try:
+            found = found._replace(transform=self.transform)
+            found = found._replace(kind=self.kind)
+        except TransformNotTranslatable as refusal:
+            found = found._replace(refusal=str(refusal))
+        except Exception as error:  # whatever the user's own classes raise
+            log.info("the transform cannot be examined", exc_info=True)
+            found = found._replace(failure=cause(error))
+        return found._replace(obstacle=self.obstacle)
 
     @property
     def openers(self) -> list[Opener]:
@@ -462,6 +485,12 @@ class _unraised:  # noqa: N801 - used as contextlib's own
         if isinstance(error, Exception):
             log.debug("the first samples cannot be read", exc_info=error)
         return isinstance(error, Exception)
+
+
+def examined(dataset: Any, **options: Any) -> tuple[FileSource, Examined]:
+    """Return the files behind a data set, and what it is now; `options` are those of `FileSource`."""
+    source = FileSource(dataset, **options)
+    return source, source.examine()
 
 
 def _files(view: Any) -> int:

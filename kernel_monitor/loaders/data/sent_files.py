@@ -36,7 +36,7 @@ class SentFiles:
 
     Args:
         rows: of the whole batch.
-        contents: of the files of those rows that have a `path`, in their order; as `remote.node_files.read_files`.
+        contents: of the files of those rows that have a `path`, in their order; as `ray.node_worker.read_files`.
     """
 
     def __init__(self, rows: Sequence[SentRow], contents: Sequence[Any]) -> None:

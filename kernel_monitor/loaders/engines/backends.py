@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from ...errors import BackendUnavailable, MonitorError
-from ...integrations import ray_cluster
+from ...errors import BackendUnavailable
 from ...os_process import usable_cores
-from ..remote.nodes import NAME as RAY
+from ...plugins import plugin
 from ..transforms.colour import Jitter
-from ..transforms.program import Program
-from ..transforms.translate import share
+from ..transforms.program import Program, share
 from .dali_batch import Batches, Work
 from .dali_engine import DEPTH as DALI_DEPTH
 from .dali_engine import DaliEngine
 from .dali_graph import OwnPipeline, Translated
-from .engine import Engine, Setting, gpu, rest_in_workers
+from .engine import Engine, Setting, Spec, gpu, rest_in_workers
 from .rest_engine import Packing, RestEngine
 from .synthetic import CONFIRM, SyntheticEngine
 from .synthetic import NAME as SYNTHETIC
@@ -41,21 +37,6 @@ class Backend(NamedTuple):
     reason: str | None  # why not, a sentence; None where it is available
     confirm: str | None = None  # what to ask a person before switching to it; None where there is nothing to ask
     note: str | None = None  # which part of the transforms it leaves to others, and where that runs; None if none
-
-
-@dataclass(frozen=True)
-class Spec:
-    """One entry of the registry."""
-
-    name: str  # of the backend
-    obstacle: Callable[[Setting], str | None]  # why it cannot run, None where it can
-    build: Callable[[Setting], Engine]  # makes the engine
-    uses: frozenset[str]  # the knobs (fields of `Knobs`) that it is built with
-    confirm: Callable[[], str | None] = lambda: None  # what to ask a person before switching to it
-    replays: bool = False  # whether it hands out batches of before, whatever the data set has become
-    turn: Callable[[Any, Setting], None] | None = (
-        None  # changes the knobs of the running engine; None: a new one is made
-    )
 
 
 def _torchvision(setting: Setting) -> Engine:
@@ -97,7 +78,7 @@ def _no_dali(setting: Setting) -> str | None:
         return _UNSEEDED
     if setting.own is not None:  # it opens and transforms the files by itself
         return None
-    return setting.keyed.source.obstacle or setting.refusal
+    return setting.obstacle or setting.refusal
 
 
 def _no_dali_cpu(setting: Setting) -> str | None:
@@ -183,31 +164,8 @@ def _cuda_obstacle() -> str:
 _DALI_KNOBS = frozenset({"threads", "prefetch", "fused_decode"})
 
 
-def _ray(setting: Setting) -> Engine:
-    from .ray_engine import RayEngine  # what it imports comes with the extra `ray`
-
-    return RayEngine(setting.keyed, setting.wrapped, setting.workers, setting.prefetch)
-
-
-def _turn_ray(engine: Any, setting: Setting) -> None:
-    engine.turn(setting.workers, setting.prefetch)
-
-
-def _no_ray(setting: Setting) -> str | None:
-    if not ray_cluster.installed():
-        return "Ray is not installed; pip install 'kernel-monitor[ray]'."
-    if not setting.keyed.source.seeded:
-        return "The data set draws as in a plain DataLoader (seeded=False), whose workers are seeded on this machine."
-    try:
-        if ray_cluster.address() == ray_cluster.LOCAL:  # not looked at before it is wanted: pickling may take long
-            return None
-    except MonitorError as error:
-        return str(error)
-    from .worker_pickle import why_not_remote
-
-    cause = why_not_remote((setting.keyed, setting.wrapped.collate_fn, setting.wrapped.worker_init_fn))
-    return None if cause is None else f"The data set cannot be sent to other machines: {cause}."
-
+RAY = "ray"  # the engine whose workers are on other machines; optional
+_ray = plugin(RAY)
 
 SPECS: dict[str, Spec] = {
     spec.name: spec
@@ -223,7 +181,7 @@ SPECS: dict[str, Spec] = {
             lambda: CONFIRM,
             replays=True,
         ),
-        Spec(RAY, _no_ray, _ray, frozenset({"workers", "prefetch"}), ray_cluster.question, turn=_turn_ray),
+        *([] if _ray is None else [_ray.spec()]),
     )
 }
 
@@ -233,7 +191,9 @@ def availability(setting: Setting) -> dict[str, Backend]:
     found = {}
     for name, spec in SPECS.items():
         reason = spec.obstacle(setting)
-        found[name] = Backend(reason is None, reason, spec.confirm(), None if reason else _note(name, setting))
+        found[name] = Backend(
+            reason is None, reason, spec.confirm and spec.confirm(), None if reason else _note(name, setting)
+        )
     return found
 
 
@@ -242,7 +202,7 @@ def _note(name: str, setting: Setting) -> str | None:
         return None
     in_workers = name == "dali-cpu" and rest_in_workers(setting)
     where = "in the loader's workers" if in_workers else "on the thread of the training loop"
-    return share(setting.keyed.source.transform, setting.program, where)
+    return share(setting.program, where)
 
 
 def resolve(name: str, backends: dict[str, Backend]) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -14,15 +13,16 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader
 
-from ...errors import MonitorError, TransformNotTranslatable
+from ...errors import MonitorError
+from ...node_sources import RayNode
 from ...os_process import usable_cores
-from ...text import cause
+from ..data.file_source import Examined
 from ..data.keyed_dataset import KeyedDataset
 from ..plan import Fallback, Skipped, Slot
 from ..random_streams import Streams
 from ..transforms.inject import Injected
 from ..transforms.program import Program
-from ..transforms.translate import translate
+from ..transforms.translate import examine
 
 Pull = Callable[[], Slot | None]
 
@@ -114,8 +114,6 @@ class WhenAsked:
 
 # ---- What an engine is built for: data set, settings of the wrapped DataLoader, knobs, translated transforms.
 
-log = logging.getLogger(__name__)
-
 
 class GivenSettings(NamedTuple):
     """Settings of a DataLoader that the user may assign between two iterations; each as the DataLoader has it."""
@@ -152,6 +150,7 @@ class Setting:
     fused_decode: bool | None = None  # whether a crop that comes first is decoded alone; None: on the CPU
     program: Program | None = None  # the data set's transform for DALI
     refusal: str | None = None  # why there is no program
+    obstacle: str | None = None  # why only the data set itself may open its files, see `Examined`
 
     def fused(self, device: int | None) -> bool:
         """Whether a crop that comes first is decoded alone (DALI's ROI decode) on a CUDA device, or None, the CPU.
@@ -163,28 +162,37 @@ class Setting:
 
 
 def setting(
-    keyed: KeyedDataset, wrapped: DataLoader[Any], device: torch.device, own: Callable[..., Any] | None = None
+    keyed: KeyedDataset,
+    examined: Examined,
+    wrapped: DataLoader[Any],
+    device: torch.device,
+    own: Callable[..., Any] | None = None,
 ) -> Setting:
     """Describe a wrapped loader as it is, its transform translated."""
     # DALI gets as many threads as the loader has workers, at most one per core given to us.
     threads = max(1, min(usable_cores(), wrapped.num_workers or 4))
-    return translated(Setting(keyed, wrapped, GivenSettings.of(wrapped), device, wrapped.num_workers, threads, own=own))
+    plain = Setting(keyed, wrapped, GivenSettings.of(wrapped), device, wrapped.num_workers, threads, own=own)
+    return translated(plain, examined)
 
 
-def translated(setting: Setting) -> Setting:
-    """The setting with the data set's transform as it is now."""
-    source = setting.keyed.source
-    try:
-        unexamined = _unexamined("transform", Injected(source.transform).failure) or _unexamined(
-            "collate function", Streams(setting.wrapped.collate_fn).failure
+def translated(setting: Setting, examined: Examined) -> Setting:
+    """Return the setting with the data set as it was examined, its transform translated."""
+    if examined.refusal is not None or examined.failure is not None:
+        return replace(
+            setting,
+            program=None,
+            refusal=examined.refusal or _unexamined("transform", examined.failure),
+            obstacle=examined.obstacle,
         )
-        program = None if unexamined is not None else translate(source.transform, source.kind)
-        return replace(setting, program=program, refusal=unexamined)
-    except TransformNotTranslatable as refusal:
-        return replace(setting, program=None, refusal=str(refusal))
-    except Exception as error:  # whatever the user's own classes raise
-        log.info("the transform cannot be examined", exc_info=True)
-        return replace(setting, program=None, refusal=_unexamined("transform", cause(error)))
+    found = examine(examined.transform, examined.kind)
+    refusal = (
+        _unexamined("transform", Injected(examined.transform, found.links).failure)
+        or _unexamined("collate function", Streams(setting.wrapped.collate_fn).failure)
+        or found.refusal
+        or _unexamined("transform", found.failure)
+    )
+    program = found.program if refusal is None else None
+    return replace(setting, program=program, refusal=refusal, obstacle=examined.obstacle)
 
 
 def _unexamined(what: str, failure: str | None) -> str | None:
@@ -201,6 +209,23 @@ def gpu(setting: Setting) -> int:
     """Number of the CUDA device that `dali-gpu` decodes on."""
     index: int | None = setting.device.index  # torch's stubs leave out that "cuda" alone has none
     return torch.cuda.current_device() if index is None else index
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One entry of the registry of engines, `backends.SPECS`."""
+
+    name: str  # of the backend
+    obstacle: Callable[[Setting], str | None]  # why it cannot run, None where it can
+    build: Callable[[Setting], Engine]  # makes the engine
+    uses: frozenset[str]  # the knobs (fields of `Knobs`) that it is built with
+    confirm: Callable[[], str | None] | None = None  # what to ask a person before switching to it; None: nothing
+    replays: bool = False  # whether it hands out batches of before, whatever the data set has become
+    turn: Callable[[Any, Setting], None] | None = (
+        None  # changes the knobs of the running engine; None: a new one is made
+    )
+    # of an engine on other machines: what to say of the nodes that it has joined
+    note: Callable[[Sequence[RayNode]], str] | None = None
 
 
 # ---- The knobs of a loader: how many workers, batches in flight and threads.

@@ -19,17 +19,16 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import Refused
+from ...node_sources import RayNode
 from ...protocol.states import CalibrationState, RemoteLimits
 from ..calibration import Calibration, calibrate
-from ..engines.backends import SPECS, Backend, availability
+from ..engines.backends import RAY, SPECS, Backend, availability
 from ..engines.engine import Delivery, Engine, GivenSettings, Knobs, Setting, rest_in_workers, translated
 from ..engines.fork_server import NoWorkers
 from ..engines.rest_engine import RestEngine
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..engines.torch_engine import PREFETCH, InlineEngine, WorkersEngine
 from ..plan import Cursor, Slot
-from ..remote.nodes import NAME as RAY
-from ..remote.nodes import RayNode, sentence
 from .switch import SwitchState
 
 # ---- One engine of the pool, with the thread that may call it, and the run of batches that it works for.
@@ -230,7 +229,6 @@ class EnginePool:
         self._preparing = False  # a thread starts new engines; never two at once
         self._releases = 0
         self._without_workers = False  # whether `torchvision` has none because none can be started
-        self._obstacle = setting.keyed.source.obstacle
         self._encoded: bool | None = None  # as DALI's engines were built for it; None while there are none
         self._calibrated: tuple[Setting, Calibration] | None = None
 
@@ -238,10 +236,11 @@ class EnginePool:
     def backends(self) -> dict[str, Backend]:
         """Every backend by name. What `ray` would ask and which nodes work for it changes by itself."""
         found = dict(self._backends)
-        if found[RAY].available:
-            nodes = self.nodes
-            confirm = None if nodes else SPECS[RAY].confirm()
-            found[RAY] = found[RAY]._replace(confirm=confirm, note=sentence(nodes) if nodes else None)
+        for name, spec in SPECS.items():
+            if spec.note is not None and found[name].available:
+                nodes = self.nodes
+                confirm = None if nodes or spec.confirm is None else spec.confirm()
+                found[name] = found[name]._replace(confirm=confirm, note=spec.note(nodes) if nodes else None)
         return found
 
     @property
@@ -298,7 +297,7 @@ class EnginePool:
                 return
             after = self.setting = replace(self.setting, **knobs)
             if "workers" in knobs:
-                self._backends = availability(after)  # DALI leaves them what it cannot do
+                self._backends = _available(after)  # DALI leaves them what it cannot do
             if self._preparing:
                 return  # the thread looks for newer settings when it is done
             made, slow = self._make()
@@ -343,7 +342,7 @@ class EnginePool:
             if old.prefetch_factor != now.prefetch_factor:
                 changed["prefetch"] = None
             self.setting = self._in_force = replace(self.setting, **changed)
-            self._backends = availability(self.setting)
+            self._backends = _available(self.setting)
             dropped = list(self._engines.values())
             self._engines.clear()
         for pooled in dropped:
@@ -352,15 +351,19 @@ class EnginePool:
     def refresh(self) -> None:
         """Look at the data set again, and give back DALI's engines where it has changed."""
         with self._lock:
-            setting, source = translated(self.setting), self.setting.keyed.source
-            obstacle = source.obstacle
+            source = self.setting.keyed.source
+            setting = translated(self.setting, source.examine())
             encoded = source.encoded if any("threads" in SPECS[name].uses for name in self._engines) else None
-            same = setting.program == self.setting.program and setting.refusal == self.setting.refusal
-            if same and obstacle == self._obstacle and (encoded == self._encoded or None in (encoded, self._encoded)):
+            before = self.setting
+            same = (setting.program, setting.refusal) == (before.program, before.refusal)
+            same = same and setting.obstacle == before.obstacle
+            if same and (encoded == self._encoded or None in (encoded, self._encoded)):
                 self._encoded = encoded
                 return
-            self.setting, self._obstacle, self._encoded = setting, obstacle, None
-            self._in_force = replace(self._in_force, program=setting.program, refusal=setting.refusal)
+            self.setting, self._encoded = setting, None
+            self._in_force = replace(
+                self._in_force, program=setting.program, refusal=setting.refusal, obstacle=setting.obstacle
+            )
             self._backends = availability(setting)
             dropped = [self._engines.pop(name) for name in list(self._engines) if name not in (TORCHVISION, RAY)]
         for pooled in dropped:
@@ -385,7 +388,7 @@ class EnginePool:
             knobs: dict[str, Any] = {knob: getattr(previous.setting, knob) for knob in SPECS[name].uses}
             self.setting = self._in_force = replace(self.setting, **knobs)
             self._turn_running()
-            self._backends = availability(self.setting)
+            self._backends = _available(self.setting)
         self._state.knobs_changed(self.knobs, error)
         return True
 
@@ -483,7 +486,7 @@ class EnginePool:
                     self._install(made)
                 elif not again:
                     self.setting = self._in_force
-                    self._backends = availability(self.setting)
+                    self._backends = _available(self.setting)
                 released = releases != self._releases  # meanwhile: nothing may be left running
                 self._preparing = again
             if again or failure is not None or released:
@@ -494,6 +497,11 @@ class EnginePool:
             with self._lock:
                 wanted = self.setting
                 made, slow = self._make()
+
+
+def _available(setting: Setting) -> dict[str, Backend]:
+    """Return every backend by name, for data sets whose files may meanwhile have been found not to be readable."""
+    return availability(replace(setting, obstacle=setting.keyed.source.obstacle))
 
 
 def _prepared(slow: list[PooledEngine]) -> Exception | None:

@@ -7,11 +7,11 @@ import logging
 import threading
 
 from ..engines import worker_start
+from ..engines.backends import RAY
 from ..engines.fork_server import NoWorkers
 from ..engines.synthetic import NAME as SYNTHETIC
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..engines.torch_engine import WorkersEngine
-from ..remote.nodes import NAME as RAY
 from .engine_pool import EnginePool
 from .switch import Click, SwitchState
 

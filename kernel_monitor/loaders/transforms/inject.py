@@ -16,10 +16,10 @@ from PIL import Image
 from torchvision import tv_tensors
 
 from ...text import cause
-from .chain import APPLY, CHOICE, branches, flatten, gates_of, numbered
+from .chain import APPLY, CHOICE, gates_of
 from .operation import Cursor, Gate, Injection, Seeded
 from .params import UInt64s, uniforms
-from .translate import find
+from .translate import Link, links
 
 log = logging.getLogger(__name__)
 
@@ -29,16 +29,20 @@ class Injected:
 
     Usage: `begin(keys)` for a batch, then `run(image, row)` for each of its samples.
 
+    Args:
+        transform: the user's.
+        taken_apart: its `links`, where they are known already.
+
     Attributes:
         failure: why the transform could not be taken apart; None where it was. It then runs as it is, seeded.
     """
 
-    def __init__(self, transform: Any) -> None:
+    def __init__(self, transform: Any, taken_apart: list[Link] | None = None) -> None:
         self.failure: str | None = None
         self._cursor = Cursor()
         self._injections: list[Injection] = []
         try:
-            self._chain = [self._copy(operation, step) for operation, step in numbered(flatten(transform))]
+            self._chain = [self._copy(link) for link in (links(transform) if taken_apart is None else taken_apart)]
         except Exception as error:  # whatever the user's own classes raise
             log.info("%s cannot be examined", type(transform).__name__, exc_info=True)
             self.failure = cause(error)
@@ -68,15 +72,15 @@ class Injected:
         """Return what the last sample drew, by operation; transforms that were not applied to it are left out."""
         return {injection.operation: injection.drawn for injection in self._injections if injection.drawn is not None}
 
-    def _copy(self, operation: int, transform: Any) -> Callable[[Any], Any]:
-        op = find(transform)
+    def _copy(self, link: Link) -> Callable[[Any], Any]:
+        operation, transform, op = link.operation, link.transform, link.op
         if op is not None and op.inject is None:
             known: Callable[[Any], Any] = transform
             return known
         injection: Injection
-        if inside := branches(transform, operation):
+        if link.inside:
             injection = container = _Container(operation, transform, self._cursor)
-            container.branches = [[self._copy(number, inner) for number, inner in branch] for branch in inside]
+            container.branches = [[self._copy(inner) for inner in branch] for branch in link.inside]
         else:
             inject = Seeded if op is None or op.inject is None else op.inject
             injection = inject(operation, transform, self._cursor)

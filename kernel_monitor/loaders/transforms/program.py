@@ -6,7 +6,7 @@ A `Program` is the meeting point of the engines: `translate` writes it, `dali_gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class Program:
     rest_kind: str = "pil"
     tail: tuple[Step, ...] = ()  # steps on the scaled result, [3, height, width]
     reason: str | None = None  # why there is a rest, a sentence; None where there is none
+    names: tuple[str, ...] = field(default=(), compare=False)  # of the transforms of the flattened chain, for people
 
     @property
     def mirrors(self) -> tuple[Mirror, ...]:
@@ -82,3 +83,18 @@ def drawn(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> list[
                 found[row][step.operation] = value
         _, sizes = step.arrays(0, keys, sizes)
     return found
+
+
+def share(program: Program, where: str) -> str | None:
+    """Return what DALI does of a chain and what remains, a sentence; None where nothing remains.
+
+    `where` is where that runs, as in "in the loader's workers".
+    """
+    if program.rest is None:
+        return None
+    done, left = program.names[: program.rest], program.names[program.rest :]
+    does = f"decodes and does {', '.join(done)}" if done else "only decodes"
+    if not left:
+        return f"DALI {does}; what makes a batch of it runs {where}."
+    more = f" and {len(left) - 1} more run" if len(left) > 1 else " runs"
+    return f"DALI {does}; {left[0]}{more} {where}."

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain as joined
 from typing import Any
@@ -16,6 +18,7 @@ from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
 from ...errors import TransformNotTranslatable
+from ...text import cause
 from . import albumentations, colour, geometry
 from .chain import (
     APPLY,
@@ -34,6 +37,8 @@ from .chain import (
 )
 from .operation import Coin, Cursor, Erase, EraseInjection, Gate, Injection, Seeded, filling
 from .program import Program
+
+log = logging.getLogger(__name__)
 
 # ---- The transforms that are known by name: how each is read into DALI's steps, and how its numbers are put in.
 
@@ -342,8 +347,62 @@ _OF_ARRAYS = ("ToTensor", "ToPILImage", "ToImage", "Identity")
 """Torchvision's, that take NumPy arrays."""
 
 
+@dataclass(frozen=True)
+class Link:
+    """One transform of a flat chain."""
+
+    operation: int  # its number
+    transform: Any
+    op: Op | None  # its entry; None where there is none
+    inside: list[list[Link]]  # the branches of a container, see `chain.branches`; empty for all others
+
+
+def links(transform: Any) -> list[Link]:
+    """Take a transform apart: return its flat chain, each transform with its operation's number and its entry."""
+    return _links(numbered(list(flatten(transform))))
+
+
+def _links(steps: Iterable[tuple[int, Any]]) -> list[Link]:
+    return [
+        Link(operation, step, find(step), [_links(branch) for branch in branches(step, operation)])
+        for operation, step in steps
+    ]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A data set's transform, taken apart, and its program or the reason why there is none."""
+
+    links: list[Link] | None = None  # of its flat chain; None where it could not be taken apart
+    program: Program | None = None
+    refusal: str | None = None  # why there is no program, a sentence; None where there is one, or a failure
+    failure: str | None = None  # why it cannot be examined, from `text.cause`
+
+
+def examine(transform: Any, kind: str) -> Translation:
+    """Return what is to be known of a data set's transform, which is given images of this kind (see `Chain`)."""
+    found = Translation()
+    try:
+        found = replace(found, links=links(transform))
+        return replace(found, program=_program(found.links or [], kind))
+    except TransformNotTranslatable as error:
+        return replace(found, refusal=str(error))
+    except Exception as error:  # whatever the user's own classes raise
+        log.info("the transform cannot be examined", exc_info=True)
+        return replace(found, failure=cause(error))
+
+
 def translate(transform: Any, kind: str = "pil") -> Program:
     """Return the program of a data set's transform, which is given images of this kind (see `Chain`).
+
+    Raises:
+        TransformNotTranslatable: see `_program`.
+    """
+    return _program(links(transform), kind)
+
+
+def _program(chain_links: list[Link], kind: str) -> Program:
+    """Return the program of a chain that was taken apart, which is given images of this kind (see `Chain`).
 
     Where a transform cannot be done by DALI, the program ends before it (or, where it computes on floating-point
     pixels, before they became so), and `rest` is the position from which the user's own transforms go on.
@@ -351,12 +410,13 @@ def translate(transform: Any, kind: str = "pil") -> Program:
     Raises:
         TransformNotTranslatable: a transform takes more than one image; the message names it and its position.
     """
-    transforms = list(flatten(transform))
+    names = tuple(name_of(link.transform) for link in chain_links)
     chain = cut = Chain(kind)
     rest = 0
     reason: str | None = None
-    for position, (operation, transform) in enumerate(numbered(transforms)):
-        label = f"{name_of(transform)} (transform {position + 1} of {len(transforms)})"
+    for position, link in enumerate(chain_links):
+        transform = link.transform
+        label = f"{names[position]} (transform {position + 1} of {len(names)})"
         if type(transform) in (v2.MixUp, v2.CutMix):
             raise TransformNotTranslatable(f"{label}: it mixes whole batches; apply it in the collate function.")
         if type(transform) is StandardTransform:
@@ -366,7 +426,7 @@ def translate(transform: Any, kind: str = "pil") -> Program:
             continue
         attempt = chain.copy()
         try:
-            read(attempt, transform, operation)
+            _read(attempt, link)
         except Refused as refusal:
             reason = f"{label}: {refusal}."
             continue
@@ -375,15 +435,15 @@ def translate(transform: Any, kind: str = "pil") -> Program:
             cut, rest = chain, position + 1
     if reason is None:
         try:
-            return chain.program()
+            return replace(chain.program(), names=names)
         except Refused as refusal:
             reason = str(refusal)
-    return cut.head(rest, reason)
+    return replace(cut.head(rest, reason), names=names)
 
 
-def read(chain: Chain, transform: Any, operation: int) -> None:
-    """Add one transform, which has number `operation`, to a chain; `Refused` leaves the chain half read."""
-    inside = branches(transform, operation)
+def _read(chain: Chain, link: Link) -> None:
+    """Add one transform to a chain; `Refused` leaves the chain half read."""
+    transform, inside, operation = link.transform, link.inside, link.operation
     if inside and type(transform) in APPLY:
         _read_gated(chain, joined.from_iterable(inside), Gate(operation, 0.0, transform.p))
     elif inside and type(transform) in CHOICE:
@@ -392,7 +452,7 @@ def read(chain: Chain, transform: Any, operation: int) -> None:
     elif inside:
         raise Refused("the order of its transforms is drawn for each image")
     else:
-        op = find(transform)
+        op = link.op
         if op is None and not plain(transform):
             raise Refused("it has hooks or a forward() of its own")
         if op is None:
@@ -403,10 +463,10 @@ def read(chain: Chain, transform: Any, operation: int) -> None:
         op.read(chain, transform)
 
 
-def _read_gated(chain: Chain, transforms: Iterable[tuple[int, Any]], gate: Gate) -> None:
+def _read_gated(chain: Chain, inside: Iterable[Link], gate: Gate) -> None:
     outside, chain.gates = chain.gates, (*chain.gates, gate)
-    for operation, inner in transforms:
-        read(chain, inner, operation)
+    for link in inside:
+        _read(chain, link)
     chain.gates = outside
 
 
@@ -419,19 +479,3 @@ def scaling(transforms: list[Any], kind: str = "pil") -> list[float]:
             with suppress(Refused):  # as it stands in the chain: torchvision would fail there as well
                 op.read(chain, transform)
     return chain.factor
-
-
-def share(transform: Any, program: Program, where: str) -> str | None:
-    """Return what DALI does of a transform and what remains, a sentence; None where nothing remains.
-
-    `where` is where that runs, as in "in the loader's workers".
-    """
-    if program.rest is None:
-        return None
-    names = [name_of(transform) for transform in flatten(transform)]
-    done, left = names[: program.rest], names[program.rest :]
-    does = f"decodes and does {', '.join(done)}" if done else "only decodes"
-    if not left:
-        return f"DALI {does}; what makes a batch of it runs {where}."
-    more = f" and {len(left) - 1} more run" if len(left) > 1 else " runs"
-    return f"DALI {does}; {left[0]}{more} {where}."

@@ -1,4 +1,4 @@
-"""`ray`: the user's own data set and collate function, in workers on other machines; see `loaders.remote`."""
+"""`ray`: the user's own data set and collate function, in workers on other machines."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ...errors import MonitorError
-from ...integrations import ray_cluster
-from ...protocol.states import RemoteLimits
-from ..data.file_check import FileTable
-from ..data.file_source import FileSource
-from ..data.fingerprint import fingerprint
-from ..data.keyed_dataset import BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
-from ..data.own_dataset import DEVIATING, LEAST_READ
-from ..data.worker_settings import Inherited
-from ..plan import Slot
-from ..remote.driver_process import DriverProcess
-from ..remote.node_worker import PROBES, Sending, probes
-from ..remote.nodes import NAME, RayNode
-from ..remote.pool import MOST
-from .engine import Delivery, EngineFailed, Pull
-from .torch_engine import PREFETCH, answer
-from .worker_pickle import for_other_machines
+from ..errors import MonitorError
+from ..loaders.data.file_check import FileTable
+from ..loaders.data.file_source import FileSource
+from ..loaders.data.fingerprint import fingerprint
+from ..loaders.data.keyed_dataset import BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
+from ..loaders.data.own_dataset import DEVIATING, LEAST_READ
+from ..loaders.data.worker_settings import Inherited
+from ..loaders.engines.engine import Delivery, EngineFailed, Pull
+from ..loaders.engines.torch_engine import PREFETCH, answer
+from ..loaders.engines.worker_pickle import for_other_machines
+from ..loaders.plan import Slot
+from ..node_sources import RayNode
+from ..protocol.states import RemoteLimits
+from . import cluster
+from .cluster import NAME
+from .driver_process import DriverProcess
+from .node_worker import PROBES, Sending, probes
+from .pool import MOST
 
 _RUNS = itertools.count(1)  # so that no answer for one run can pass for another's
 
@@ -100,7 +101,7 @@ class RayEngine:
         if self._driver is not None and self._driver.alive:
             return self._driver
         self.release()
-        address = ray_cluster.address()
+        address = cluster.address()
         self._sent = self._digest()
         try:
             blob = packed(self._keyed, self._wrapped)
@@ -205,7 +206,7 @@ def _sending(source: FileSource) -> Sending:
     Raises:
         MonitorError: they must, and cannot.
     """
-    chosen = ray_cluster.Chosen.send_files
+    chosen = cluster.Chosen.send_files
     if chosen is False:
         return Sending(always=False, refusal="share the folder, or allow monitor.configure(send_files='auto')")
     refusal = source.unsendable

@@ -5,28 +5,17 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
-from ...protocol.states import RemoteLimits
+from ..node_sources import NodeTable, RayNode
+from ..protocol.states import RemoteLimits
 
-NAME = "ray"  # of the engine
+if TYPE_CHECKING:
+    from .node_worker import Load
+
 _SENT = "the files are sent to it with each batch"
-
-
-class RayNode(NamedTuple):
-    """One node of the cluster."""
-
-    id: str  # Ray's own
-    address: str  # IP address
-    workers: int  # of ours that take slots now
-    answered: int  # batches that it has computed
-    alive: bool
-    reason: str | None  # why it is left out; None where it is not
-    note: str | None  # what slows it down
-    is_ours: bool = False  # whether it is the machine that trains
-    is_sent_files: bool = False  # whether the files' contents are sent to it
 
 
 def sentence(nodes: Sequence[RayNode]) -> str:
@@ -50,13 +39,6 @@ def sentence(nodes: Sequence[RayNode]) -> str:
     if gone:
         parts.append("one node is gone" if gone == 1 else f"{gone} nodes are gone")
     return "; ".join(parts)
-
-
-def last_line(error: BaseException) -> str:
-    """Return what an error of Ray's comes to: it quotes whole tracebacks, at whose end the cause is."""
-    cause = getattr(error, "cause", None)
-    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 # ---- How many images a second can reach this kernel from other machines, whatever these compute.
@@ -113,3 +95,40 @@ class PassedOn:
         except OSError:
             return 0.0
         return max((one.speed * 1e6 / 8 for name, one in found.items() if one.isup and name != "lo"), default=0.0)
+
+
+# ---- What the driver process reports of the nodes, as rows of the dashboard.
+
+
+class NodeRows:
+    """Is told by the thread that reads from the driver process; as long as it lives, the monitor shows its nodes."""
+
+    def __init__(self) -> None:
+        self._table = NodeTable()
+        self._ids: dict[str, str] = {}  # the rows' ids by Ray's
+        self._names: dict[str, str] = {}  # the shown names by Ray's ids
+
+    def loaded(self, loads: Sequence[Load], nodes: Sequence[RayNode]) -> None:
+        """Readings have come."""
+        addresses = {node.id: node.address for node in nodes}
+        for load in loads:
+            if load.node not in self._ids:
+                # Several nodes of one host, as in a cluster for tests, are told apart.
+                same = sum(name.partition(" (")[0] == load.name for name in self._names.values())
+                self._names[load.node] = f"{load.name} ({same + 1})" if same else load.name
+            aliases = [name for name in (load.name, addresses.get(load.node, "")) if not name.startswith("127.")]
+            self._ids[load.node] = self._table.add(load.node, self._names[load.node], load.cores, *aliases)
+            self._table.update(self._ids[load.node], load.reading)
+
+    def told(self, nodes: Sequence[RayNode]) -> None:
+        """The nodes have changed."""
+        for node in nodes:
+            row = self._ids.get(node.id)
+            if row is not None and (not node.alive or node.reason is not None):
+                self._table.gone(row, node.reason or "it has left the cluster")
+
+    def delivered(self, node: str) -> None:
+        """A node, by Ray's id, has delivered a batch."""
+        row = self._ids.get(node)
+        if row is not None:
+            self._table.delivered(row)

@@ -29,7 +29,7 @@ class Place:
     versions: dict[str, str]  # of the kernel, by `versions`
     paths: tuple[str, ...]  # where the kernel looks for modules
     folder: str  # in which it works
-    # Files of the data set, each the fields of a `node_files.Probe`: a node without this package must understand them.
+    # Files of the data set, each the fields of a `Probe`: a node without this package must understand them.
     probes: tuple[tuple[str, int, bytes], ...] = ()
 
 
@@ -53,7 +53,7 @@ def _own_version() -> str:
 
 
 class NodeWorker:
-    """A Ray actor. `blob` is the data set as `engines.ray_engine.packed` makes it; `version` counts its states."""
+    """A Ray actor. `blob` is the data set as `engine.packed` makes it; `version` counts its states."""
 
     def __init__(self, blob: bytes, version: int, number: int, many: int, place: Place) -> None:
         self._blob = blob
@@ -237,3 +237,31 @@ def _content(path: str) -> Any:
 def _at_once(path: str, flags: int) -> int:
     """Open a file; if it is a named pipe, without waiting for a writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+# ---- The load of a node, read by a small process of its own.
+
+
+class Load(NamedTuple):
+    """The load of one node."""
+
+    node: str  # Ray's id
+    name: str  # of the host
+    cores: tuple[int, ...]
+    reading: dict[str, float]  # as `sample.node_sampler.NodeSampler.read` gives it
+
+
+class NodeReader:
+    """A Ray actor, which takes no core."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        sys.path.extend(path for path in paths if path not in sys.path)
+        from kernel_monitor.sample.node_sampler import NodeSampler
+
+        self._sampler = NodeSampler()
+
+    def read(self) -> tuple[str, tuple[int, ...], dict[str, float]]:
+        """The host's name, its cores, what has been measured since the last call."""
+        import platform
+
+        return platform.node(), self._sampler.cores, self._sampler.read()

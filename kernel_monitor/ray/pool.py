@@ -13,15 +13,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..node_sources import RayNode
 from . import node_worker
 from .node_worker import NodeWorker, Place, Sending, Work, read_files
-from .nodes import RayNode, last_line
 
 STARTS_WITHIN = 60.0  # s until a worker that has not begun is given up: other jobs have the cores of its node
 LOOKS_AGAIN = 30.0  # s at most, until a node whose workers did not start is tried again
 TRIES = 3  # of a node, one after the other without success, where it is not that they were killed; then it is left out
 _GIVES_UP = 60.0  # s without any worker, after which slots are no longer kept waiting
 _SMALL = 1 << 30  # bytes of /dev/shm below which Ray may keep batches on the disk
+
+
+def last_line(error: BaseException) -> str:
+    """Return what an error of Ray's comes to: it quotes whole tracebacks, at whose end the cause is."""
+    cause = getattr(error, "cause", None)
+    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 class _WorkerLost(Exception):

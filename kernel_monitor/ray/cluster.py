@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import MonitorError
 
+NAME = "ray"  # of the engine
 VARIABLE = "RAY_ADDRESS"
 LOCAL = "local"  # in place of an address: start a Ray on this machine
 CLIENT = (

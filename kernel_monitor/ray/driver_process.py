@@ -17,13 +17,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from ...errors import MonitorError
-from ..data.keyed_dataset import INDEX_BYTES, Fetched
-from ..plan import Slot
-from .channel import Channel
-from .node_rows import NodeRows
+from ..errors import MonitorError
+from ..loaders.data.keyed_dataset import INDEX_BYTES, Fetched
+from ..loaders.plan import Slot
+from ..node_sources import RayNode
+from .driver import Channel
 from .node_worker import Place, Probe, Sending, versions
-from .nodes import PassedOn, RayNode
+from .nodes import NodeRows, PassedOn
 from .packing import unpack
 
 ENDS_WITHIN = 10.0  # s, for the process after its pipe was closed; then it is killed
@@ -140,7 +140,7 @@ class DriverProcess:
         return any(node.is_sent_files and node.alive and node.reason is None for node in self.nodes)
 
     def take(self, run: int, slot: Slot, rows: bytes | None, paths: tuple[str, ...]) -> None:
-        """Have a slot computed; `rows` and `paths`: see `node_files.Work`.
+        """Have a slot computed; `rows` and `paths`: see `node_worker.Work`.
 
         Raises:
             Exception: its keys are of a class of the user's, and cannot be pickled.
@@ -148,7 +148,7 @@ class DriverProcess:
         if slot.keys is None:
             data = pickle.dumps(slot, protocol=5)
         else:
-            from ..engines.worker_pickle import for_other_machines
+            from ..loaders.engines.worker_pickle import for_other_machines
 
             data = for_other_machines(slot)
         self._outbox.put((("slot", run, slot.number, data, rows, paths), []))
