@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor import __version__
 from kernel_monitor.demo import demo_data
 from kernel_monitor.loaders import SwitchableLoader
-from kernel_monitor.sample.host import facts as host
+from kernel_monitor.sample.host.cpu import host_facts
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE = 224  # pixels, side of what the loaders deliver
@@ -123,7 +123,7 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
 
 def machine() -> str:
     """Processor, cores, system and GPU, in one line."""
-    facts = host.facts()
+    facts = host_facts()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return f"{facts['cpu_model']}, {facts['logical_cpus']} logical cores, {platform.platform()}, {gpu}"
 

@@ -224,9 +224,9 @@ def timer_process(interval: float) -> Iterator[Callable[[], Window]]:
 
 
 def machine() -> str:
-    from kernel_monitor.sample.host import facts as host
+    from kernel_monitor.sample.host.cpu import host_facts
 
-    facts = host.facts()
+    facts = host_facts()
     reason = gpu_reason()
     gpus = "GPUs are asked" if reason is None else f"no GPU ({reason})"
     return f"{facts['cpu_model']}, {facts['logical_cpus']} logical cores, {platform.platform()}, {gpus}"

@@ -17,7 +17,7 @@ from ..integrations import ray_cluster
 from ..profiler.profile_command import PATIENCE_S, Profile, ProfileCommand
 from ..profiler.profile_run import ProfileContext
 from ..recorded import Opened, RecordedSession
-from ..steps import cuda_times
+from ..steps import phase_times
 from ..store import Store
 from ..stream.hub import Hub, SidebarRequest
 from ..text import given, shown
@@ -454,7 +454,7 @@ class Monitor:
 
     def step_notices(self) -> list[str]:
         """Messages about steps that cannot be measured."""
-        return list(cuda_times.LOST)
+        return list(phase_times.DEVICE_FAILURE)
 
     def news(self) -> str | None:
         """The message that the previous session ended without a goodbye, returned once; or None."""

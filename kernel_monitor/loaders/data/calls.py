@@ -142,7 +142,7 @@ class RealCall(Call):
 
 
 def image_of(point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The image that a transform is given, by itself or by its name; None where it is given anything else."""
+    """Return the image that a transform is given, by itself or by its name; None where it is given anything else."""
     if takes_name(point.transform):
         return named[NAME] if not args and named.keys() == {NAME} else None
     return args[0] if len(args) == 1 and not named else None
@@ -159,13 +159,13 @@ def plainly(reason: str | None) -> str | None:
 
 
 def current() -> Call | None:
-    """The call under way on this thread."""
+    """Return the call under way on this thread."""
     call: Call | None = getattr(_local, "call", None)
     return call
 
 
 def name_of(given: Any) -> str | None:
-    """The path of what an opener was given: itself, or that of an open file; None where it has none."""
+    """Return the path of what an opener was given: itself, or that of an open file; None where it has none."""
     if isinstance(given, str | os.PathLike):
         return os.fsdecode(given)
     name = getattr(given, "name", None)
@@ -231,7 +231,7 @@ def _replace(module: Any, name: str, *how: Any) -> Callable[..., Any] | None:
 def _of_content(
     opener: Opener, args: tuple[Any, ...], named: dict[str, Any], content: bytes
 ) -> tuple[Opener, tuple[Any, ...]]:
-    """The opener, no Pillow's, that makes of a file's content what this one makes of the file, and what to call it
+    """Return the opener, no Pillow's, that makes of a file's content what this one makes of the file, and what to call it
     with, besides `named`.
     """
     if opener.kind == ARRAY:
@@ -243,7 +243,7 @@ def _of_content(
 
 
 def opening(opener: Opener) -> Callable[..., Any]:
-    """A function that opens images as the call under way says."""
+    """Return a function that opens images as the call under way says."""
 
     @functools.wraps(opener.function)
     def opened(*args: Any, **named: Any) -> Any:
@@ -254,7 +254,7 @@ def opening(opener: Opener) -> Callable[..., Any]:
 
 
 def asking(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that may be given an image that was not decoded."""
+    """Return a function that may be given an image that was not decoded."""
 
     @functools.wraps(original)
     def function(*args: Any, **named: Any) -> Any:
@@ -338,7 +338,7 @@ class Opened:
         return made
 
     def with_content(self, content: bytes) -> Opened:
-        """The same with the content of its file in place of the file."""
+        """Return the same with the content of its file in place of the file."""
         made = self._copy()
         made.data = content
         if self._opener.kind != PIL:
@@ -361,7 +361,7 @@ class Opened:
         return made
 
     def real(self) -> Any:
-        """The image."""
+        """Return the image."""
         given = self._args[0]
         if self._opener.kind == PIL:
             given = self.path if self.data is None else io.BytesIO(self.data)
@@ -372,7 +372,7 @@ class Opened:
 
 
 def as_opened(opened: Opened) -> Any:
-    """The image that the transform is given, decoded."""
+    """Return the image that the transform is given, decoded."""
     if opened.kind != PIL:
         return opened.real()
     with opened.real() as image:

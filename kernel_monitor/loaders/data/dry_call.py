@@ -167,7 +167,7 @@ def _name_of_function(function: Any) -> str:
 
 
 def decoded(value: Any, what: str | None = None) -> Any:
-    """The real tensor or array in the place of a lazy one, in lists and tuples too; `what` was done with it."""
+    """Return the real tensor or array in the place of a lazy one, in lists and tuples too; `what` was done with it."""
     if type(value) in (list, tuple):
         return type(value)(decoded(inner, what) for inner in value)
     if type(value) not in (_LazyTensor, _LazyArray):
@@ -346,7 +346,7 @@ _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 def made(call: Call, opened: Opened, colours: str) -> Any:
-    """A lazy image of this dry run."""
+    """Return a lazy image of this dry run."""
     if opened.kind == ARRAY:
         return _LazyArray(call, opened, colours)
     is_tensor = opened.kind == TENSOR
@@ -403,7 +403,7 @@ def _lazy_image(call: Call, opener: Opener, args: tuple[Any, ...], named: dict[s
 
 
 def _content(file: Any) -> tuple[str | None, bytes | None]:
-    """The path of an open file that nothing was read of, else the content of a file object."""
+    """Return the path of an open file that nothing was read of, else the content of a file object."""
     name = name_of(file)
     if name is not None and isinstance(file, io.BufferedReader) and file.tell() == 0:
         return name, None
@@ -414,7 +414,7 @@ def _content(file: Any) -> tuple[str | None, bytes | None]:
 
 
 def first_image(sample: Any) -> tuple[Any, list[Place]]:
-    """An image in a sample that was not decoded, and its places."""
+    """Return an image in a sample that was not decoded, and its places."""
     image = next((value for value in values(sample) if type(value) in _LAZY), None)
     return image, [] if image is None else list(places(sample, image))
 

@@ -95,7 +95,7 @@ class FileSource:
         self.ask()
 
     def glance(self) -> list[Any]:
-        """The opening functions, the transforms in their order and the values of their attributes.
+        """Return the opening functions, the transforms in their order and the values of their attributes.
 
         Each the object itself: comparing two such lists with `same` costs a few µs and shows most changes. Empty where
         nothing can be known of the data set.
@@ -300,7 +300,7 @@ class FileSource:
                 own.learn(earlier, asked.get(id(part)))
 
     def first(self, count: int) -> list[Located]:
-        """The files of the first samples, `count` at most; may be called from any thread."""
+        """Return the files of the first samples, `count` at most; may be called from any thread."""
         return self._first[:count] if self.asks_user else [self.locate(k) for k in range(min(count, len(self)))]
 
     def spread(self, count: int) -> list[Located]:
@@ -331,11 +331,11 @@ class FileSource:
         return Located(number, path, target, data, given, view)
 
     def part(self, key: Any) -> Any:
-        """The data set at the bottom that a sample is of; none of its own code is run."""
+        """Return the data set at the bottom that a sample is of; none of its own code is run."""
         return self._bottom(key)[0]
 
     def _bottom(self, key: Any) -> tuple[Any, Any, int]:
-        """The data set at the bottom that a sample is of, its key there, and the number of its first file."""
+        """Return the data set at the bottom that a sample is of, its key there, and the number of its first file."""
         view, first = self.dataset, 0
         while True:
             getitem = getattr(type(view), "__getitem__", None)
@@ -350,7 +350,7 @@ class FileSource:
                 return view, key, first
 
     def read(self, located: Located) -> Located:
-        """The same with the file, where only the data set's own `__getitem__` knows it: by a dry run."""
+        """Return the same with the file, where only the data set's own `__getitem__` knows it: by a dry run."""
         if layout_of(located.part) is not None:
             return located
         read = self.own(located.part).read_proven(located.given)
@@ -360,7 +360,7 @@ class FileSource:
         return located._replace(path=opened.path or located.path, data=opened.data, reading=read)
 
     def absolute(self, path: str) -> str:
-        """The path from the root, taken from the folder in which the loader was wrapped."""
+        """Return the path from the root, taken from the folder in which the loader was wrapped."""
         return os.path.join(self._folder, path)  # noqa: PTH118 - once per sample
 
     def open(self, located: Located) -> Any:
@@ -387,11 +387,11 @@ class FileSource:
         return open_content(pil_loader if layout is None else layout.opener(part), content, sent.path)
 
     def transform_of(self, part: Any) -> Any:
-        """The transform of a part's images; None for none."""
+        """Return the transform of a part's images; None for none."""
         return self._transforms(part, layout_of(part))[0]
 
     def transforms_of(self, located: Located) -> tuple[Any, Any]:
-        """The transform of a sample's image and that of its target, None for none: its part's own."""
+        """Return the transform of a sample's image and that of its target, None for none: its part's own."""
         return self._transforms(located.part, layout_of(located.part))
 
     def _transforms(self, part: Any, layout: Layout | None) -> tuple[Any, Any]:
@@ -421,7 +421,7 @@ class FileSource:
 
 
 def _unknown_parts(dataset: Any) -> list[Any]:
-    """The data sets at the bottom with a `__getitem__` of their own, each once."""
+    """Return the data sets at the bottom with a `__getitem__` of their own, each once."""
     return list({id(part): part for part, layout in parts(dataset) if layout is None}.values())
 
 

@@ -63,7 +63,7 @@ def _id(value: Any) -> bytes:
 
 
 def _described(value: Any) -> bytes | None:
-    """A digest of one object; None where its classes raise."""
+    """Return a digest of one object; None where its classes raise."""
     # First by values alone, which does not end where objects refer to each other in a circle; then with a memo of
     # objects, in which an object held twice differs from two equal objects.
     for fast in (True, False):
@@ -144,7 +144,7 @@ class _Describer(pickle.Pickler):
         return reduced
 
     def _digested(self, value: Any) -> Any:
-        """A digest of a long list of plain values, four times as fast as pickling it; all else as it is."""
+        """Return a digest of a long list of plain values, four times as fast as pickling it; all else as it is."""
         if type(value) not in (list, tuple) or len(value) < LONG:
             return value
         if id(value) not in self._lists:
@@ -221,7 +221,7 @@ def _array(value: Any) -> Any:
 
 
 def _list(value: Any) -> Any:
-    """A digest of a list; the list itself where not all in it are plain values."""
+    """Return a digest of a list; the list itself where not all in it are plain values."""
     hashed, read = hashlib.blake2b(digest_size=16), 0
     for start in range(0, len(value), LONG):
         part = value[start : start + LONG]
@@ -238,7 +238,7 @@ def _list(value: Any) -> Any:
 
 
 def _read(data: Any) -> bytes:
-    """A digest of uint8[n]; of more than LARGE, of SAMPLES pieces."""
+    """Return a digest of uint8[n]; of more than LARGE, of SAMPLES pieces."""
     hashed = hashlib.blake2b(digest_size=16)
     if len(data) <= LARGE:
         hashed.update(data)

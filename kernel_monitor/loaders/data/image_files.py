@@ -33,7 +33,7 @@ class _Named(io.BytesIO):
 
 
 def open_file(opener: Opener, path: str, name: str) -> Any:
-    """The image in a file; an `OSError` if it is no regular file, or no readable image. `name` is for messages."""
+    """Return the image in a file; an `OSError` if it is no regular file, or no readable image. `name` is for messages."""
     if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - once per sample
         # Opening a named pipe would wait for ever for a writer.
         raise OSError(f"not a regular file: {name}")
@@ -41,13 +41,13 @@ def open_file(opener: Opener, path: str, name: str) -> Any:
 
 
 def open_data(data: bytes, name: str) -> Any:
-    """The image, RGB, of content that a data set gives."""
+    """Return the image, RGB, of content that a data set gives."""
     with Image.open(_Named(data, name)) as image:
         return image.convert("RGB")
 
 
 def open_content(opener: Opener, content: bytes, path: str) -> Any:
-    """The image of a file's content, as `open_file` gives that of the file, for torchvision's openers and `MODES`."""
+    """Return the image of a file's content, as `open_file` gives that of the file, for torchvision's openers and `MODES`."""
     if opener not in MODES:
         return open_data(content, f"<_io.BufferedReader name={path!r}>")
     image: Any = opener(_Named(content, repr(path)))
@@ -56,12 +56,12 @@ def open_content(opener: Opener, content: bytes, path: str) -> Any:
 
 
 def data_of(given: Any) -> bytes | None:
-    """The content of a file, if a data set gave that."""
+    """Return the content of a file, if a data set gave that."""
     return bytes(given) if isinstance(given, bytes | bytearray | memoryview) else None
 
 
 def path_of(given: Any) -> str:
-    """The path that a data set gave; TypeError if it gave none."""
+    """Return the path that a data set gave; TypeError if it gave none."""
     if not isinstance(given, str | os.PathLike):
         error = TypeError(f"a data set gave {type(given).__name__} for an image file; it must give a path or bytes")
         mark_plain(error)  # of the user's, not a fault of ours
@@ -101,7 +101,7 @@ class Decoded:
         return self.rest if row in self._places else 0
 
     def image(self, row: int) -> Any:
-        """The image of a row in memory of its own, as the next transform expects it; None where there is none."""
+        """Return the image of a row in memory of its own, as the next transform expects it; None where there is none."""
         if row not in self._places:
             return None
         first, shape = self._places[row]

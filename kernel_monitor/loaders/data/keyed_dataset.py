@@ -65,7 +65,7 @@ class BadSample:
     cause: bytes  # the exception, pickled; empty where it cannot be
 
     def error(self) -> SampleError:
-        """The exception to raise in the user's loop."""
+        """Return the exception to raise in the user's loop."""
         message = shown(f"sample {shown_key(self.index)}, {self.path}: {self.text}")
         error = SampleError(message, path=self.path, index=self.index)
         if self.cause:
@@ -105,7 +105,7 @@ class Fetched(NamedTuple):
         return cls(indices, None, ExceptionWrapper(where=where), {}, fault=is_fault(error))
 
     def raised(self) -> Exception:
-        """The exception to raise instead of delivering, where there is one."""
+        """Return the exception to raise instead of delivering, where there is one."""
         if isinstance(self.failure, BadSample):
             return self.failure.error()
         try:
@@ -127,7 +127,7 @@ class Pair(NamedTuple):
         return [(0,)]
 
     def filled(self, image: Any) -> Any:
-        """The sample with this image."""
+        """Return the sample with this image."""
         return image, self.target
 
 
@@ -211,12 +211,12 @@ class KeyedDataset:
         return Fetched(_pack(indices), samples, None, bad, collate_seed(slot))
 
     def _opened(self, slot: Slot, row: int, located: Located) -> Any:
-        """The image of a sample, decoded already or by the data set's own function."""
+        """Return the image of a sample, decoded already or by the data set's own function."""
         image = None if slot.decoded is None else slot.decoded.image(row)
         return self.source.open(located) if image is None else image
 
     def _own(self, slot: Slot, row: int, located: Located, begun: dict[int, Injected]) -> Any:
-        """A sample by the user's own `__getitem__`; only the transform of its image has the plan's numbers."""
+        """Return a sample by the user's own `__getitem__`; only the transform of its image has the plan's numbers."""
         own = self.source.own(located.part)
         injected = None if own.learnt is None else self._begin(own.transform, slot, begun)
         image = None if slot.decoded is None else slot.decoded.image(row)
@@ -231,7 +231,7 @@ class KeyedDataset:
         return own.compute(located.given, partial(self._transformed, injected, row))
 
     def _sent(self, slot: Slot, row: int, begun: dict[int, Injected]) -> Fetched:
-        """A sample whose file came with the batch, as a batch of one."""
+        """Return a sample whose file came with the batch, as a batch of one."""
         sent: SentRow = slot.sent.rows[row]
         if sent.whole is not None:
             return sent.whole  # type: ignore[no-any-return]
@@ -279,7 +279,7 @@ class KeyedDataset:
             return injected.run(image, row, start)
 
     def _whole(self, slot: Slot, rows: list[int]) -> Fetched:
-        """The samples of a data set that gives whole batches."""
+        """Return the samples of a data set that gives whole batches."""
         self._renew(slot.epoch)
         seed = stream_seeds(sample_keys(slot.seed, slot.epoch, [slot.number], [0]), SAMPLE)[0]
         if self.source.seeded:
@@ -289,22 +289,22 @@ class KeyedDataset:
         return Fetched(_pack([slot.indices[row] for row in rows]), samples, None, {}, collate_seed(slot))
 
     def _found(self, slot: Slot, row: int) -> Located:
-        """A sample of the data set; with the generators seeded if the user's own code locates or opens it."""
+        """Return a sample of the data set; with the generators seeded if the user's own code locates or opens it."""
         self._renew(slot.epoch)
         if self._asks_user and self.source.seeded:
             self._seed(self.source.dataset, slot, row, SAMPLE)
         return self.source.locate(slot.key(row))
 
     def locate(self, slot: Slot, row: int) -> Located:
-        """The file of a sample."""
+        """Return the file of a sample."""
         return self.source.read(self._found(slot, row))
 
     def piece(self, slot: Slot, row: int, located: Located) -> Pair | Reading:
-        """A sample without its image."""
+        """Return a sample without its image."""
         return located.reading or Pair(self.target(slot, row, located))
 
     def target(self, slot: Slot, row: int, located: Located) -> Any:
-        """A sample's target; with the generators seeded for its part's target transform."""
+        """Return a sample's target; with the generators seeded for its part's target transform."""
         _, change = self.source.transforms_of(located)
         if change is None:
             return located.target
@@ -335,11 +335,11 @@ class KeyedDataset:
         self._epoch = None
 
     def injected(self, slot: Slot) -> Injected | None:
-        """The data set's transform with a batch's numbers, for an engine that runs a part of it itself."""
+        """Return the data set's transform with a batch's numbers, for an engine that runs a part of it itself."""
         return self._begin(self.source.transform, slot, {})
 
     def _begin(self, transform: Any, slot: Slot, begun: dict[int, Injected]) -> Injected | None:
-        """A copy of a transform with this batch's numbers; `begun` are those that have them already, by id."""
+        """Return a copy of a transform with this batch's numbers; `begun` are those that have them already, by id."""
         if transform is None:
             return None
         if id(transform) not in begun:

@@ -264,7 +264,7 @@ def layout_of(part: Any) -> Layout | None:
 
 
 def parts(view: Any) -> Iterator[tuple[Any, Layout | None]]:
-    """The data sets at the bottom, each once per place it has, and how each keeps its files."""
+    """Yield the data sets at the bottom, each once per place it has, and how each keeps its files."""
     getitem = getattr(type(view), "__getitem__", None)
     batches = getattr(type(view), "__getitems__", None)
     if getitem is Subset.__getitem__ and batches is Subset.__getitems__:

@@ -72,7 +72,7 @@ class Reading(NamedTuple):
     point: TransformPoint | None  # that it was given to; None: to none
 
     def filled(self, image: Any) -> Any:
-        """The sample with the image in its place; to be called once."""
+        """Return the sample with the image in its place; to be called once."""
         sample = self.sample
         for place in self.places:
             sample = put(sample, place, image)
@@ -159,7 +159,7 @@ class OwnDataset:
         return self._view.found
 
     def compute(self, key: Any, transform: Callable[[Any], Any] | None) -> Any:
-        """A sample by the user's own code.
+        """Return a sample by the user's own code.
 
         Args:
             key: of the sample.
@@ -207,14 +207,14 @@ class OwnDataset:
         return False
 
     def _extended(self, key: Any, found: Reading) -> Reading | str:
-        """A sample of a structure that was not seen before, if it is the same both ways."""
+        """Return a sample of a structure that was not seen before, if it is the same both ways."""
         if len(self._forms) >= _FORMS:
             return "gives samples of ever new structures"
         reason = self._compared(key, None)
         return reason or found  # not read again: what it draws would no longer be the plan's
 
     def read(self, key: Any) -> Reading | str:
-        """A sample by a dry run, or why that is not possible, without a full stop.
+        """Return a sample by a dry run, or why that is not possible, without a full stop.
 
         Raises:
             Exception: whatever the user's code raises.
@@ -365,7 +365,7 @@ class OwnDataset:
         return None
 
     def _seeded(self, seed: int, injected: Injected | None, key: Any) -> Any:
-        """A sample by the user's own code, with these random numbers."""
+        """Return a sample by the user's own code, with these random numbers."""
         streams = Streams(self.dataset)
         streams.seed(seed)
         if injected is None:

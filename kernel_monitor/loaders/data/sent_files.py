@@ -25,7 +25,7 @@ class SentRow(NamedTuple):
 
     @classmethod
     def of(cls, path: str | None, name: str, data: bytes | None, piece: Any) -> SentRow:
-        """A sample that can be pickled: what a dry run left in the image's place cannot."""
+        """Return a sample that can be pickled: what a dry run left in the image's place cannot."""
         if isinstance(piece, Reading):
             piece = Reading(piece.opened, piece.filled(torch.empty(0)), piece.places, None)
         return cls(path, name, data, piece)
@@ -45,7 +45,7 @@ class SentFiles:
         self._contents = [next(given) if row.path is not None else row.data for row in rows]
 
     def content(self, row: int) -> bytes:
-        """The content of a row's file; an `OSError` where it could not be read, as if it were read here."""
+        """Return the content of a row's file; an `OSError` where it could not be read, as if it were read here."""
         content: Any = self._contents[row]
         sent = self.rows[row]
         if not isinstance(content, tuple):

@@ -18,7 +18,7 @@ DEPTH = 6  # levels that are searched
 
 
 def places(sample: Any, sought: Any, depth: int = DEPTH) -> Iterator[Place]:
-    """Every place where this very object stands in a sample."""
+    """Yield every place where this very object stands in a sample."""
     if sample is sought:
         yield ()
     elif depth:
@@ -28,7 +28,7 @@ def places(sample: Any, sought: Any, depth: int = DEPTH) -> Iterator[Place]:
 
 
 def values(sample: Any, depth: int = DEPTH) -> Iterator[Any]:
-    """Every value inside a sample that is no container."""
+    """Yield every value inside a sample that is no container."""
     parts = list(_parts(sample)) if depth else []
     for _, value in parts:
         yield from values(value, depth - 1)
@@ -37,7 +37,7 @@ def values(sample: Any, depth: int = DEPTH) -> Iterator[Any]:
 
 
 def put(sample: Any, place: Place, value: Any) -> Any:
-    """The sample with a value at a place; lists and dictionaries on the way are changed, the others made anew."""
+    """Return the sample with a value at a place; lists and dictionaries on the way are changed, the others made anew."""
     if not place:
         return value
     key = place[0]
@@ -52,7 +52,7 @@ def put(sample: Any, place: Place, value: Any) -> Any:
 
 
 def form(sample: Any, depth: int = DEPTH) -> Any:
-    """The types, keys and lengths of a sample, without its values; hashable."""
+    """Return the types, keys and lengths of a sample, without its values; hashable."""
     kind = type(sample)
     parts = list(_parts(sample)) if depth else []
     return (kind, *((key, form(value, depth - 1)) for key, value in parts)) if parts else kind

@@ -86,7 +86,7 @@ class View:
         return not self._library(type(value).__module__)
 
     def _replaced(self, value: Any, depth: int) -> Any:
-        """The value with points in place of its transforms; the value itself where it holds none."""
+        """Return the value with points in place of its transforms; the value itself where it holds none."""
         if id(value) in self._known:
             return self._known[id(value)][1]
         self._known[id(value)] = value, value  # where it is met again inside itself
@@ -134,7 +134,7 @@ class View:
         return type(value)(changed.get(number, inner) for number, inner in pairs)
 
     def _function(self, function: types.FunctionType, depth: int) -> types.FunctionType:
-        """The function with other globals and closure, where these hold transforms or openers."""
+        """Return the function with other globals and closure, where these hold transforms or openers."""
         if self._library(function.__module__):
             return function
         outer = function.__globals__
@@ -165,7 +165,7 @@ class View:
         return made
 
     def _object(self, value: Any, depth: int) -> Any:
-        """An object that shares the attributes, of a class made for it, where some of these hold transforms."""
+        """Return an object that shares the attributes, of a class made for it, where some of these hold transforms."""
         kind = type(value)
         own = attributes(value)
         changed: dict[str, Any] = {}
@@ -193,7 +193,7 @@ class View:
         return view
 
     def _derived(self, kind: Any, changed: dict[str, Any]) -> Any:
-        """A class with these members, for an object that shares the attributes of one of `kind`; None if there can be
+        """Return a class with these members, for an object that shares the attributes of one of `kind`; None if there can be
         none: its objects are more than their attributes, or to derive from it runs code of the user's.
         """
         metaclass: Any = type(kind)
@@ -224,7 +224,7 @@ class View:
         return member
 
     def _members(self, kind: type) -> Iterator[tuple[str, Any]]:
-        """The members of a class that people wrote, each once: those that attribute look-up finds.
+        """Yield the members of a class that people wrote, each once: those that attribute look-up finds.
 
         By name: a class that was sent to another process by value has them in another order.
         """

@@ -118,7 +118,7 @@ def _attributes(value: Any) -> list[tuple[str, int, int]]:
 
 
 def _length(value: Any) -> int:
-    """The length of what can grow; as its type's own base counts, which runs no code of the user's."""
+    """Return the length of what can grow; as its type's own base counts, which runs no code of the user's."""
     grows: tuple[Any, ...] = (list, dict, set)
     return next((base.__len__(value) for base in grows if issubclass(type(value), base)), 0)
 

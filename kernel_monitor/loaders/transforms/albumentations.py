@@ -209,7 +209,7 @@ class BrightnessContrast(_Drawn):
 
 
 def _if(known: Callable[[Any], bool], inject: type[Injection]) -> Callable[[int, Any, Cursor], Injection]:
-    """The plan's numbers where a transform is translated as it is set, else its own generators, seeded."""
+    """Return the plan's numbers where a transform is translated as it is set, else its own generators, seeded."""
 
     def made(operation: int, transform: Any, cursor: Cursor) -> Injection:
         return (inject if known(transform) else SeededByName)(operation, transform, cursor)
@@ -247,7 +247,7 @@ OTHER = Op(_left, SeededByName)
 
 
 def find(transform: Any) -> Op | None:
-    """The entry of a transform of albumentations; that of all others for those that are not known."""
+    """Return the entry of a transform of albumentations; that of all others for those that are not known."""
     if not takes_name(transform):
         return None
     kind = type(transform)

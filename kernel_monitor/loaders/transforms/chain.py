@@ -43,7 +43,7 @@ def _is_named(kind: Any) -> bool:
 
 
 def members(transform: Any) -> list[Any] | None:
-    """The transforms of a Compose that does nothing but call them in turn; None for all else."""
+    """Return the transforms of a Compose that does nothing but call them in turn; None for all else."""
     kind = type(transform)
     if f"{kind.__module__}.{kind.__qualname__}" != _COMPOSE or transform.p < 1:
         return None
@@ -165,7 +165,7 @@ def _shape(code: CodeType) -> tuple[Any, ...]:
 
 
 def _stored(transform: Any, name: str) -> tuple[Any, ...]:
-    """The attribute as a tuple of one, if it is merely stored: not computed by a property or the like."""
+    """Return the attribute as a tuple of one, if it is merely stored: not computed by a property or the like."""
     kind: Any = type(transform)
     if kind.__getattribute__ is not object.__getattribute__ or hasattr(getattr(kind, name, None), "__get__"):
         return ()
@@ -192,7 +192,7 @@ def numbered(transforms: Iterable[Any], first: int = 0) -> Iterator[tuple[int, A
 
 
 def branches(transform: Any, operation: int = 0) -> list[list[tuple[int, Any]]]:
-    """The transforms inside RandomApply, RandomChoice or RandomOrder, which has number `operation`; none of all others.
+    """Return the transforms inside RandomApply, RandomChoice or RandomOrder, which has number `operation`; none of all others.
 
     Each branch is flattened and `numbered`.
     """
@@ -204,7 +204,7 @@ def branches(transform: Any, operation: int = 0) -> list[list[tuple[int, Any]]]:
 
 
 def gates_of(choice: Any, operation: int) -> list[Gate]:
-    """The chance of each branch of a RandomChoice, which has number `operation`."""
+    """Return the chance of each branch of a RandomChoice, which has number `operation`."""
     weights = [1.0] * len(choice.transforms) if choice.p is None else [float(p) for p in choice.p]
     total = sum(weights)
     sums = [0.0, *accumulate(weight / total for weight in weights[:-1]), 1.0]
@@ -299,7 +299,7 @@ class Chain:
         self.scale([factor] * 3, [0.0] * 3)
 
     def fill(self, given: Any) -> tuple[int, ...]:
-        """An 8-bit RGB colour that a transform fills with."""
+        """Return an 8-bit RGB colour that a transform fills with."""
         given = 0 if given is None else given
         values = [given] * 3 if isinstance(given, (int, float)) else list(given) if type(given) in (tuple, list) else []
         values = values * 3 if len(values) == 1 else values
@@ -319,7 +319,7 @@ class Chain:
         self.tail = [replace(e, fill=tuple(fill)) for e, fill in zip(self.tail, scaled, strict=True)]
 
     def program(self) -> Program:
-        """All of it in DALI; `Refused` where the result is not a tensor of one size."""
+        """Return all of it in DALI; `Refused` where the result is not a tensor of one size."""
         if self.kind in ("pil", "array", "float array"):
             raise Refused("Nothing in the transform makes a tensor of the image.")
         if self.size is None:

@@ -83,7 +83,7 @@ BRIGHTNESS_DRAWS = 3  # the coin, two limits
 
 
 def brightness(numbers: Sequence[float], contrast: Sequence[float], limit: Sequence[float]) -> tuple[float, float]:
-    """The factor and the addend of RandomBrightnessContrast, each of float32, from `BRIGHTNESS_DRAWS` numbers."""
+    """Return the factor and the addend of RandomBrightnessContrast, each of float32, from `BRIGHTNESS_DRAWS` numbers."""
     factor = 1 + contrast[0] + (contrast[1] - contrast[0]) * numbers[1]
     addend = (limit[0] + (limit[1] - limit[0]) * numbers[2]) * 255
     return float(np.float32(factor)), float(np.float32(addend))

@@ -110,7 +110,7 @@ class _Container(Injection):
 
 
 def as_kind(kind: str, image: torch.Tensor) -> Any:
-    """A decoded image, uint8[height, width, 3], as `Program.rest_kind` names what the next transform expects."""
+    """Return a decoded image, uint8[height, width, 3], as `Program.rest_kind` names what the next transform expects."""
     if kind == "pil":
         return Image.fromarray(image.numpy())
     if kind == "array":

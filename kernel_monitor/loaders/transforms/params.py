@@ -91,7 +91,7 @@ def crop_box(
 def _attempts(
     area: int, draws: Sequence[float], scale: Sequence[float], ratio: Sequence[float]
 ) -> Iterator[tuple[int, int, float, float]]:
-    """The sides of each attempt's box, whose quotient is in `ratio`, and two of its draws for the box's place."""
+    """Yield the sides of each attempt's box, whose quotient is in `ratio`, and two of its draws for the box's place."""
     low, high = math.log(ratio[0]), math.log(ratio[1])
     for first in range(0, len(draws), 4):
         target = area * (scale[0] + (scale[1] - scale[0]) * draws[first])
@@ -100,7 +100,7 @@ def _attempts(
 
 
 def _central(height: int, width: int, ratio: Sequence[float]) -> tuple[int, int, int, int]:
-    """The centre crop that torchvision takes when all attempts missed."""
+    """Return the centre crop that torchvision takes when all attempts missed."""
     given = width / height
     h, w = height, width
     if given < min(ratio):

@@ -46,7 +46,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _filter(chain: Chain, given: Any, antialias: Any = True) -> str:
-    """The interpolation of a resize, where DALI's gives the same pixels."""
+    """Return the interpolation of a resize, where DALI's gives the same pixels."""
     chain.certain("size")
     name = interpolation(given)
     if chain.kind == "pil":
@@ -327,7 +327,7 @@ def _by_class() -> dict[type, Op]:
 
 
 def _of_timm(kind: type) -> Op | None:
-    """The entry of a class of timm's; timm is never imported here, and the user may still do so."""
+    """Return the entry of a class of timm's; timm is never imported here, and the user may still do so."""
     module = sys.modules.get("timm.data.transforms")
     return TIMM.get(kind.__name__) if getattr(module, kind.__name__, None) is kind else None
 
