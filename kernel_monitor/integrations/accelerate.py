@@ -31,7 +31,7 @@ LATE = (
     "one that accelerate would draw; prepare it again, or make it after the import."
 )
 
-_METHODS = ("prepare", "_prepare_one")  # of Accelerator
+_METHODS = ("prepare", "_prepare_one")  # methods of Accelerator
 
 View = Callable[[Any, Callable[[Any], Any]], Any]
 

@@ -15,7 +15,7 @@ import psutil
 
 NAN = float("nan")
 
-SLOW_PERIOD_S = 0.5  # how often slowly changing metrics are read; their values are held in between
+SLOW_PERIOD_S = 0.5  # period of slowly changing metrics; their values are held in between
 
 
 class Probe:

@@ -49,7 +49,7 @@ def live() -> list[Source]:
 class Epoch:
     """The counts of an iteration."""
 
-    number: int  # of the epoch, from 0
+    number: int  # the epoch's number, from 0
     planned: int | None  # samples of the whole epoch; None: not known
     batches: int = 0  # batches delivered
     samples: int = 0  # samples delivered

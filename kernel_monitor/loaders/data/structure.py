@@ -1,4 +1,4 @@
-"""Samples of any structure: where the image stands in one, and whether two are equal."""
+"""Functions on samples of any structure: find and replace values, compare samples."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 
 Place = tuple[Any, ...]
-"""Indices, keys and names of fields that lead to a value inside a sample."""
+"""The path to a value inside a sample: indices, keys and names of fields."""
 
 DEPTH = 6  # levels that are searched
 
 
 def places(sample: Any, sought: Any, depth: int = DEPTH) -> Iterator[Place]:
-    """Yield every place where this very object stands in a sample."""
+    """Yield every place of an object in a sample; objects are compared by identity."""
     if sample is sought:
         yield ()
     elif depth:
@@ -37,7 +37,7 @@ def values(sample: Any, depth: int = DEPTH) -> Iterator[Any]:
 
 
 def put(sample: Any, place: Place, value: Any) -> Any:
-    """Return the sample with a value at a place; lists and dictionaries on the way are changed, the others made anew."""
+    """Return the sample with a value at a place; lists and dictionaries are changed, other containers copied."""
     if not place:
         return value
     key = place[0]
@@ -83,7 +83,7 @@ def equal(a: Any, b: Any) -> bool:
         )
     try:
         return bool(a == b)
-    except Exception:  # noqa: BLE001 - the user's own type: what cannot be compared is not known to be equal
+    except Exception:  # noqa: BLE001 - the user's own type may raise anything; then the samples do not count as equal
         return False
 
 

@@ -318,7 +318,7 @@ class Gpm(Query):
         self,
         device: Device,
         metrics: Sequence[tuple[str, str, str, float]] = METRICS,
-        prefix: str = "",  # of the series' names
+        prefix: str = "",  # prefix of the series' names
         instance: int | None = None,  # number of the GPU instance whose counters are read; None for the whole GPU
     ) -> None:
         group = "gpm" if instance is None else "mig"
@@ -381,7 +381,7 @@ class _Instance:
     """A MIG instance."""
 
     index: int  # its index on its GPU
-    name: str  # of its profile
+    name: str  # name of its profile
     memory_total: int | None  # bytes, or None where NVML does not give it
     gpu_instance: int | None  # number of the GPU instance that it is (a part of)
     handle: Any = field(compare=False)
@@ -451,7 +451,7 @@ ELSEWHERE = "NVML names processes of another pid namespace"
 NOT_YET = "the kernel's process tree is not known yet"
 NOT_GIVEN = "the driver does not give the memory of single processes"
 SOON_S = 2.0  # a refused query is repeated this soon: the tree becomes known after the first one
-_GRAPHICS_PERIOD_S = 5.0  # how often processes that only draw are listed
+_GRAPHICS_PERIOD_S = 5.0  # seconds between two listings of processes that only use graphics
 HELD_S = 3.0
 """A process's newest sample counts for this long; the driver takes a sample about every second. (The first query
 returns all samples in its buffer, some of them of processes that have been idle since.)"""

@@ -258,7 +258,7 @@ class QueryTable:
             query.place, query.earlier = len(parts), earlier.get(query.group, frozenset())
             earlier[query.group] = query.earlier | {query.parts[0][0]}
             parts += query.parts
-        self.groups = tuple(earlier)  # of the queries, in order
+        self.groups = tuple(earlier)  # the groups of the queries, in order
         names = {name for name, _ in parts}
         self.reasons = {name: words for name, words in self.reasons.items() if name in names}
         self.times: dict[str, _GroupTime] = {}  # by group: the time of its first query that has an answer
