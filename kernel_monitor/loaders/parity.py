@@ -14,7 +14,7 @@ from torch.utils.dlpack import from_dlpack
 from torchvision import transforms as v1
 
 from ..errors import MonitorError
-from .data.file_check import FileTable, look_bytes
+from .data.file_check import FileTable, check_bytes
 from .engines import dali_graph, torch_engine, worker_start
 from .engines.engine import Setting, gpu
 from .transforms.chain import flatten, name_of, operations
@@ -81,19 +81,19 @@ class ChainPrefix:
         program, injected = self.program, self._injected
         heights, widths = np.array([size[0]]), np.array([size[1]])
         injected.begin(keys)
-        ours = _array(injected.run(image, 0))
+        expected = _array(injected.run(image, 0))
         used = {k: value for k, value in injected.drawn().items() if k < self._directly}
         dali_graph.feed(self._pipeline, [file], arrays(program, keys, heights, widths), encoded=self._encoded)
         (out,) = self._pipeline.run()
         made = from_dlpack(out.as_tensor())[0].cpu()
         if program.rest is not None:
             made = injected.run(as_kind(program.rest_kind, made), 0, start=program.rest)
-        theirs = _array(made)
-        if ours.shape != theirs.shape:
-            raise MonitorError(f"The engines' images have different shapes: {ours.shape} and {theirs.shape}.")
+        actual = _array(made)
+        if expected.shape != actual.shape:
+            raise MonitorError(f"The engines' images have different shapes: {expected.shape} and {actual.shape}.")
         (fed,) = drawn(program, keys, heights, widths)
-        unit = self._unit if np.issubdtype(ours.dtype, np.floating) else 1.0
-        return np.abs(ours.astype(np.float64) - theirs) / unit, used == fed
+        unit = self._unit if np.issubdtype(expected.dtype, np.floating) else 1.0
+        return np.abs(expected.astype(np.float64) - actual) / unit, used == fed
 
 
 def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
@@ -118,14 +118,14 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     table = FileTable(source.files)
     indices = np.unique(np.linspace(0, len(source) - 1, num=min(n, len(source))).round().astype(int)).tolist()
     sums, counts, greatest = np.zeros((3, len(prefixes)))
-    compared, same = 0, True
+    compared, parameters_equal = 0, True
     with setting.keyed.apart():
         for index in indices:
             located = source.read(source.locate(index))
             if located.reason is not None:
                 continue
             path = source.absolute(located.path)
-            facts = table.look(located.number, path) if located.data is None else look_bytes(located.data)
+            facts = table.check(located.number, path) if located.data is None else check_bytes(located.data)
             turned = facts.turned and located.reading is not None and located.reading.opened.turned
             if facts.reason is not None or turned:
                 continue
@@ -137,16 +137,16 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
                 sums[row] += found.sum()
                 counts[row] += found.size
                 greatest[row] = max(greatest[row], found.max())
-                same = same and equal
+                parameters_equal = parameters_equal and equal
     means = sums / np.where(counts, counts, np.nan)
     directly = len(chain[: program.rest])
     steps = tuple(
-        StepParity(name_of(chain[position]), "direct" if position < directly else "after DALI", mean, most)
-        for position, mean, most in zip(positions, means.tolist(), greatest.tolist(), strict=True)
+        StepParity(name_of(chain[position]), "direct" if position < directly else "after DALI", mean, worst)
+        for position, mean, worst in zip(positions, means.tolist(), greatest.tolist(), strict=True)
     )
-    mean, most = (steps[-1].mean, steps[-1].greatest) if steps else (0.0, 0.0)
+    mean, worst = (steps[-1].mean, steps[-1].greatest) if steps else (0.0, 0.0)
     skipped = len(indices) - compared
-    return Parity((torch_engine.NAME, backend), compared, skipped, mean, most, same, steps, program.reason)
+    return Parity((torch_engine.NAME, backend), compared, skipped, mean, worst, parameters_equal, steps, program.reason)
 
 
 def _positions(chain: list[Any]) -> list[int]:

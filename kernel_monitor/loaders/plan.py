@@ -422,10 +422,10 @@ class Cursor:
 
     def _slot(self, keys: Any) -> Slot:
         """Return the next slot of the plan, and add it to the record."""
-        indices, odd = self._numbered(keys)
+        indices, other_keys = self._numbered(keys)
         occurrences = self._count(indices)
         record = self.record
-        slot = Slot(len(record.ends), record.number, self.seed, indices, occurrences, keys=odd)
+        slot = Slot(len(record.ends), record.number, self.seed, indices, occurrences, keys=other_keys)
         record.indices.extend(indices)
         record.ends.append(len(record.indices))
         return slot
@@ -448,8 +448,8 @@ class Cursor:
 
     def _numbered(self, batch: Any) -> tuple[list[int], Any]:
         """Return the numbers of a batch's samples, and its keys, or None if the keys are the numbers."""
-        plain = type(batch) is list and {int}.issuperset(map(type, batch))
-        if plain and (not batch or (min(batch) >= 0 and max(batch) < self._length)):
+        all_ints = type(batch) is list and {int}.issuperset(map(type, batch))
+        if all_ints and (not batch or (min(batch) >= 0 and max(batch) < self._length)):
             return list(batch), None
         keys = _own_batch(batch)
         return [self._number(key) for key in keys], keys
@@ -461,16 +461,16 @@ class Cursor:
             number = -1
         if 0 <= number < self._length:
             return number
-        fresh = self._length + len(self.record.keys)
+        next_number = self._length + len(self.record.keys)
         try:
             # A tensor's hash is its id, so each tensor gets a new number, as does a key that cannot be hashed.
-            number = fresh if isinstance(key, torch.Tensor) else self._numbers.setdefault(key, fresh)
+            number = next_number if isinstance(key, torch.Tensor) else self._numbers.setdefault(key, next_number)
         except Exception:  # noqa: BLE001 - as above
-            number = fresh
-        if number == fresh:
+            number = next_number
+        if number == next_number:
             self.record.keys.append(key)
             self.record.shared = False
-            if fresh >= len(self._seen):
+            if next_number >= len(self._seen):
                 self._seen = np.concatenate([self._seen, np.zeros(max(1024, len(self._seen)), dtype=np.uint32)])
         return number
 

@@ -163,11 +163,11 @@ def current() -> Call | None:
     return call
 
 
-def name_of(given: Any) -> str | None:
+def name_of(argument: Any) -> str | None:
     """Return the path of an opener's argument: a path, or an open file; None if it has none."""
-    if isinstance(given, str | os.PathLike):
-        return os.fsdecode(given)
-    name = getattr(given, "name", None)
+    if isinstance(argument, str | os.PathLike):
+        return os.fsdecode(argument)
+    name = getattr(argument, "name", None)
     return name if isinstance(name, str) else None
 
 
@@ -217,12 +217,12 @@ def install() -> None:
             _replace(torchcodec, name, TENSOR, _colours_of_torchcodec, lambda _args, _named: True)
 
 
-def _replace(module: Any, name: str, *how: Any) -> Callable[..., Any] | None:
+def _replace(module: Any, name: str, *properties: Any) -> Callable[..., Any] | None:
     """Replace an opener; return the replacement, or None if it was replaced before."""
     original = getattr(module, name)
     if original in REPLACED.values():
         return None
-    replaced = REPLACED[original] = opening(Opener(original, *how))
+    replaced = REPLACED[original] = opening(Opener(original, *properties))
     setattr(module, name, replaced)
     return replaced
 
@@ -236,8 +236,8 @@ def _of_content(
     """
     if opener.kind == ARRAY:
         cv2: Any = sys.modules["cv2"]
-        how = args[1:] if "flags" in named else (*args[1:], cv2.IMREAD_COLOR)[:1]
-        return replace(opener, function=cv2.imdecode), (np.frombuffer(content, np.uint8), *how)
+        flags = args[1:] if "flags" in named else (*args[1:], cv2.IMREAD_COLOR)[:1]
+        return replace(opener, function=cv2.imdecode), (np.frombuffer(content, np.uint8), *flags)
     decode = torchvision_image.decode_image if opener.function.__name__ == "read_image" else opener.function
     return replace(opener, function=decode), (torch.frombuffer(bytearray(content), dtype=torch.uint8), *args[1:])
 
@@ -265,11 +265,11 @@ def asking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _colours_of_pillow(args: tuple[Any, ...], named: dict[str, Any]) -> str | None:
-    return None if any(given not in ("r", None) for given in (*args, *named.values())) else AS_FILE
+    return None if any(value not in ("r", None) for value in (*args, *named.values())) else AS_FILE
 
 
 def _colours_of_torchvision(args: tuple[Any, ...], named: dict[str, Any]) -> str | None:
-    modes = [given for given in (*args, *named.values()) if given not in (ImageReadMode.UNCHANGED, "UNCHANGED")]
+    modes = [value for value in (*args, *named.values()) if value not in (ImageReadMode.UNCHANGED, "UNCHANGED")]
     if any(mode not in (ImageReadMode.RGB, "RGB") for mode in modes):
         return None
     return RGB if modes else AS_FILE
@@ -333,39 +333,39 @@ class Opened:
         return {**self.__dict__, "_args": (None, *self._args[1:]), "_header": None}
 
     def _copy(self) -> Opened:
-        made = object.__new__(Opened)
-        made.__dict__.update(self.__dict__)
-        return made
+        copy = object.__new__(Opened)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
     def with_content(self, content: bytes) -> Opened:
         """Return a copy with the content of the file in place of the file."""
-        made = self._copy()
-        made.data = content
+        copy = self._copy()
+        copy.data = content
         if self._opener.kind != PIL:
-            made._opener, made._args = _of_content(self._opener, self._args, self._named, content)
-        return made
+            copy._opener, copy._args = _of_content(self._opener, self._args, self._named, content)
+        return copy
 
     @property
     def header(self) -> _Header:
         """The properties of the image in its file's header, read when first asked for."""
         if self._header is None:
-            given: Any = self.path if self.data is None else io.BytesIO(self.data)
-            with original_open(given) as image:
+            file: Any = self.path if self.data is None else io.BytesIO(self.data)
+            with original_open(file) as image:
                 self._header = _Header(image.size, image.mode, image.format, image.info, image.getexif())
         return self._header
 
     def then(self, step: Callable[[Any], Any], kind: str) -> Opened:
         """Return a copy with one more step, which only moves or copies pixels, and the kind of its result."""
-        made = self._copy()
-        made.kind, made._steps = kind, (*self._steps, step)
-        return made
+        copy = self._copy()
+        copy.kind, copy._steps = kind, (*self._steps, step)
+        return copy
 
     def real(self) -> Any:
         """Decode the image, run the steps on it, and return it."""
-        given = self._args[0]
+        file = self._args[0]
         if self._opener.kind == PIL:
-            given = self.path if self.data is None else io.BytesIO(self.data)
-        image = self._opener.function(given, *self._args[1:], **self._named)
+            file = self.path if self.data is None else io.BytesIO(self.data)
+        image = self._opener.function(file, *self._args[1:], **self._named)
         for step in self._steps:
             image = step(image)
         return image

@@ -144,11 +144,12 @@ def then(array: _LazyArray, step: Callable[[Any], Any], *, reverses: bool = Fals
     return _LazyArray(own["_call"], own["_opened"].then(step, ARRAY), colours)
 
 
-def _with_real(function: Any, args: Any, named: Any, what: str | None = None) -> Any:
+def _with_real(function: Any, args: Any, named: Any, operation: str | None = None) -> Any:
     """Call a function with real tensors and arrays in place of lazy ones."""
-    what = _name_of_function(function) if what is None else what
+    operation = _name_of_function(function) if operation is None else operation
     return function(
-        *(decoded(value, what) for value in args), **{name: decoded(value, what) for name, value in named.items()}
+        *(decoded(value, operation) for value in args),
+        **{name: decoded(value, operation) for name, value in named.items()},
     )
 
 
@@ -162,23 +163,23 @@ def _name_of_function(function: Any) -> str:
     return f".{name}" if method else f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
 
 
-def decoded(value: Any, what: str | None = None) -> Any:
-    """Return the real tensor or array for a lazy one, also in lists and tuples; `what` is the operation on it."""
+def decoded(value: Any, operation: str | None = None) -> Any:
+    """Return the real tensor or array for a lazy one, also in lists and tuples; `operation` is named in reasons."""
     if type(value) in (list, tuple):
-        return type(value)(decoded(inner, what) for inner in value)
+        return type(value)(decoded(inner, operation) for inner in value)
     if type(value) not in (_LazyTensor, _LazyArray):
         return value
     own: dict[str, Any] = value.__dict__
     call: Call = own["_call"]
     if call is current():
-        fail(call, what)
+        fail(call, operation)
     if "_real" not in own:
         own["_real"] = own["_opened"].real()
     return own["_real"]
 
 
-def fail(call: Call, what: str | None) -> None:
-    """Fail the dry run because pixels are needed, for `what` or for the library function that the data set called.
+def fail(call: Call, operation: str | None) -> None:
+    """Fail the dry run because pixels are needed, for `operation` or for the library function that the data set called.
 
     If that is one of torchvision's transforms, the data set made it for the call: it was not found in the data set.
     """
@@ -190,9 +191,9 @@ def fail(call: Call, what: str | None) -> None:
         if not module.startswith(("PIL.", "torch", "numpy.", _PACKAGE)):
             break
         if not module.startswith(_PACKAGE):
-            what = f"{module}.{frame.f_code.co_name}"
+            operation = f"{module}.{frame.f_code.co_name}"
         frame = frame.f_back
-    call.fail(PIXELS, what)
+    call.fail(PIXELS, operation)
 
 
 # ---- A lazy image, which becomes the image itself at the first operation that needs its pixels.
@@ -374,23 +375,23 @@ def _lazy_image(call: Call, opener: Opener, args: tuple[Any, ...], named: dict[s
     if not args:
         call.fail(PIXELS)
         return None
-    given = args[0]
+    file = args[0]
     path: str | None = None
     data: bytes | None = None
-    if isinstance(given, str | os.PathLike):
-        path = os.fsdecode(given)
+    if isinstance(file, str | os.PathLike):
+        path = os.fsdecode(file)
     elif opener.kind == PIL:
-        path, data = _content(given)
-    elif isinstance(given, bytes | bytearray):
-        data = bytes(given)
+        path, data = _content(file)
+    elif isinstance(file, bytes | bytearray):
+        data = bytes(file)
     else:
-        data = np.asarray(given).tobytes()  # a tensor or an array of encoded bytes
+        data = np.asarray(file).tobytes()  # a tensor or an array of encoded bytes
     if path is not None and not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - once per sample
         raise OSError("not a regular file")
     colours = opener.colours(args[1:], named)
     if colours is None:
-        given = ", ".join(["…", *map(str, args[1:]), *(f"{name}={value}" for name, value in named.items())])
-        call.fail(PIXELS if opener.kind == PIL else NOT_RGB, f"{opener.function.__name__}({given})")
+        arguments = ", ".join(["…", *map(str, args[1:]), *(f"{name}={value}" for name, value in named.items())])
+        call.fail(PIXELS if opener.kind == PIL else NOT_RGB, f"{opener.function.__name__}({arguments})")
         return None
     return made(call, Opened(opener, args, named, path, data), colours)
 
@@ -454,16 +455,16 @@ class DryCall(Call):
         return answered(self, original, args, named)
 
     def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        given = (*args, *named.values())
-        again = TWICE if self.point is not None and point.same(self.point) else TWO_TRANSFORMS
-        if self.placed is not None and any(value is self.placed for value in given):
-            self.fail(again)
+        arguments = (*args, *named.values())
+        second_use = TWICE if self.point is not None and point.same(self.point) else TWO_TRANSFORMS
+        if self.placed is not None and any(value is self.placed for value in arguments):
+            self.fail(second_use)
             raise Deviation
-        images = [value for value in given if type(value) in _LAZY]
+        images = [value for value in arguments if type(value) in _LAZY]
         if images and image_of(point, args, named) is None:
             self.fail(JOINT)
         if images and self.placed is not None:
-            self.fail(again)
+            self.fail(second_use)
         if images and self.reason is None:
             check_colours(images[0], self)
         if not images or self.reason is not None:

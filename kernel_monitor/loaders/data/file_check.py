@@ -261,7 +261,7 @@ class Facts(NamedTuple):
     turned: bool = False  # whether its EXIF orientation is another than that of its pixels
 
 
-def look_bytes(data: bytes) -> Facts:
+def check_bytes(data: bytes) -> Facts:
     """Return the facts of an encoded image in memory; they are not kept."""
     try:
         for magic, walk in _WALKS.items():
@@ -283,7 +283,7 @@ def turned(data: bytes) -> bool:
         return True
 
 
-def _look_file(path: str) -> Facts:
+def _check_file(path: str) -> Facts:
     with open(path, "rb", opener=_open_at_once) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -293,7 +293,7 @@ def _look_file(path: str) -> Facts:
         data = file.read(min(status.st_size, HEAD))
         if status.st_size > HEAD and data.startswith(tuple(_WALKS)):  # else these bytes are enough to refuse it
             data += file.read(status.st_size - HEAD)
-        return look_bytes(data)
+        return check_bytes(data)
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -313,7 +313,7 @@ class FileTable:
         self._turned: set[int] = set()
         self._pool: ThreadPoolExecutor | None = None
 
-    def look(self, number: int, path: str) -> Facts:
+    def check(self, number: int, path: str) -> Facts:
         """Return the facts of file `number` of the data set; parse it if it is new or has changed.
 
         A file that is missing or unreadable has a reason, too: the torchvision path then raises its error.
@@ -327,7 +327,7 @@ class FileTable:
             if self._seen[number] == seen:
                 reason = self._reasons.get(number)
                 return Facts(self._height[number], self._width[number], reason, number in self._turned)
-            facts = _look_file(path)
+            facts = _check_file(path)
         except OSError as error:  # not remembered: a network may be back at the next look
             return Facts(0, 0, f"cannot be read: {error.strerror}")
         if facts.reason is None:
@@ -338,7 +338,7 @@ class FileTable:
         self._height[number], self._width[number], self._seen[number] = facts.height, facts.width, seen
         return facts
 
-    def look_all(self, files: Sequence[tuple[int, str]]) -> list[Facts]:
+    def check_all(self, files: Sequence[tuple[int, str]]) -> list[Facts]:
         """Return the facts of a batch's files, listed as (number, path).
 
         If that takes longer than `PATIENCE`, the storage is slow: several threads then check the rest of the batch.
@@ -348,19 +348,19 @@ class FileTable:
         for number, path in files:
             if time.perf_counter() > deadline:
                 break
-            found.append(self.look(number, path))
+            found.append(self.check(number, path))
         if len(found) < len(files):
             for number, path in files:
                 self._place(number, path)  # the table grows now, not while the threads use it
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_THREADS, "kernel-monitor-files")
             rest = files[len(found) :]
-            looked: Iterable[Facts]
+            checked: Iterable[Facts]
             try:
-                looked = self._pool.map(lambda file: self.look(*file), rest)
+                checked = self._pool.map(lambda file: self.check(*file), rest)
             except RuntimeError:  # a training thread outlives the main thread: Python then starts no more threads
-                looked = [self.look(*file) for file in rest]
-            found += looked
+                checked = [self.check(*file) for file in rest]
+            found += checked
         return found
 
     def close(self) -> None:

@@ -220,7 +220,7 @@ class FileSource:
     def rejoin(self) -> None:
         """Read the data set itself from now on, in a worker: `worker_init_fn` may have changed it."""
         for own in self._owns:
-            own.look(apart=False)
+            own.search(apart=False)
 
     def renew(self) -> None:
         """Examine the parts again whose transform has changed; to be called by the user's thread, see `ask`."""
@@ -284,7 +284,7 @@ class FileSource:
                 self._owns.append(earlier)
                 continue
             if earlier is not None:
-                earlier.look(apart=False)  # lets go of its copy
+                earlier.search(apart=False)  # releases its copy
             own = OwnDataset(part, apart=self.dataset is not self._users)
             self._owns.append(own)
             if hasattr(part, "__getitems__"):

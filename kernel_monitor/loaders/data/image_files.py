@@ -64,18 +64,18 @@ def open_content(opener: Opener, content: bytes, path: str) -> Any:
     return image
 
 
-def data_of(given: Any) -> bytes | None:
+def data_of(content: Any) -> bytes | None:
     """Return the bytes if a data set gave a file's content; else None."""
-    return bytes(given) if isinstance(given, bytes | bytearray | memoryview) else None
+    return bytes(content) if isinstance(content, bytes | bytearray | memoryview) else None
 
 
-def path_of(given: Any) -> str:
+def path_of(path: Any) -> str:
     """Return the path that a data set gave; raise a TypeError if it gave something else."""
-    if not isinstance(given, str | os.PathLike):
-        error = TypeError(f"a data set gave {type(given).__name__} for an image file; it must give a path or bytes")
+    if not isinstance(path, str | os.PathLike):
+        error = TypeError(f"a data set gave {type(path).__name__} for an image file; it must give a path or bytes")
         mark_plain(error)  # an error of the user's code, not of ours
         raise error
-    return os.fsdecode(given)
+    return os.fsdecode(path)
 
 
 # ---- Images on their way from the process that decodes them to the worker that transforms them further.

@@ -25,7 +25,7 @@ from ..plan import Skipped, Slot, is_plain, shown_key
 from ..random_streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
 from ..transforms.inject import Injected
 from ..transforms.params import UInt64s, sample_keys, stream_seeds
-from .file_check import FileTable, look_bytes
+from .file_check import FileTable, check_bytes
 from .file_source import FileSource, Located, same
 from .layouts import layout_of
 from .own_dataset import Reading
@@ -267,7 +267,7 @@ class KeyedDataset:
         located = self.locate(slot, row)
         path = None if located.data is not None else self.source.absolute(located.path)
         if located.reading is not None:  # the data set may handle unreadable files itself
-            known = look_bytes(located.data or b"") if path is None else files.look(located.number, path)
+            known = check_bytes(located.data or b"") if path is None else files.check(located.number, path)
             located = located._replace(reason=known.reason)
         if located.reason is not None:
             return SentRow(None, located.path, None, None, self.fetch(slot, [row]))
@@ -319,7 +319,7 @@ class KeyedDataset:
         """
         if not self.source.seeded:
             return nullcontext()
-        self._watch()
+        self._examine_replaced()
         if not self._draws and (collate is None or collate is default_collate):
             return ApartFromTransforms()
         return self._streams_of(self.source.dataset, collate).apart()
@@ -327,7 +327,7 @@ class KeyedDataset:
     @property
     def asks_user(self) -> bool:
         """Whether the user's own code locates or opens the samples' files."""
-        self._watch()
+        self._examine_replaced()
         return self._asks_user
 
     def forget(self) -> None:
@@ -368,14 +368,14 @@ class KeyedDataset:
         """Examine the user's objects again if a new epoch has begun."""
         if epoch != self._epoch:
             self._epoch = epoch
-            self._look()
+            self._examine()
 
-    def _watch(self) -> None:
+    def _examine_replaced(self) -> None:
         """Examine the user's objects again if some were replaced; once per batch, if there are no workers."""
         if self._epoch is None or not same(self._seen, self.source.glance()):
-            self._look()
+            self._examine()
 
-    def _look(self) -> None:
+    def _examine(self) -> None:
         """Drop the copies and streams of the user's objects, and find out whether their own code draws for samples."""
         self.source.renew()
         self._copies, self._streams = {}, {}

@@ -44,7 +44,7 @@ from .dry_call import DryCall, check_colours, first_image, opened_of
 from .fingerprint import copied
 from .structure import Place, equal, form, places, put
 from .view import View
-from .watch import AttributeWatch, keeps_images
+from .watch import ChangeDetector, keeps_images
 
 SEED = 0x5EED
 _PROVEN = 16  # samples that are computed both ways, spread over the data set
@@ -100,7 +100,7 @@ class OwnDataset:
     Args:
         dataset: the user's data set.
         functions: whether the user's functions count as transforms, too.
-        apart: see `look`.
+        apart: see `search`.
 
     Attributes:
         learnt: the facts about it; None if its samples cannot be read by dry runs.
@@ -115,7 +115,7 @@ class OwnDataset:
         self.refusal: str | None = "was not called yet"
         self.path: str | None = None
         self._functions = functions
-        self.look(apart=apart)
+        self.search(apart=apart)
         self._forms: set[Any] = set()  # structures of the samples that were the same both ways
         self._opened_any = False  # whether the sample computed last opened an image
         self._read = self._unread = 0  # samples that could, and could not, be read since `learn`
@@ -126,9 +126,9 @@ class OwnDataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         calls.install()
-        self.look(apart=False)
+        self.search(apart=False)
 
-    def look(self, *, apart: bool) -> None:
+    def search(self, *, apart: bool) -> None:
         """Search the data set again; with `apart`, a copy of it, so that files are not opened in the user's object."""
         self._apart = apart
         self._view = View(copied(self.dataset) if apart else self.dataset, functions=self._functions)
@@ -280,7 +280,7 @@ class OwnDataset:
             self._try(_PROVEN, keys, functions=True)
             self.refusal = first if self.learnt is None else None
         self._functions = self.learnt is not None and self.learnt.functions
-        self.look(apart=self._apart)
+        self.search(apart=self._apart)
 
     def _try(self, samples: int, keys: Sequence[Any] | None, *, functions: bool) -> None:
         copy = copied(self.dataset)
@@ -292,12 +292,14 @@ class OwnDataset:
             self.refusal = unexamined(trial._view.failure)
             return
         # Attributes of objects that the copy shares with the user's data set are restored, so that no file stays open.
-        theirs, view = attributes(self.dataset), trial._view
-        helpers = [kept for name, kept in attributes(copy).items() if theirs.get(name) is kept and view.is_users(kept)]
-        with AttributeWatch(view.dataset, [*view.shared, *map(attributes, helpers)]) as watch:
-            refusal = trial._refusal(watch, spread(range(len(copy)) if keys is None else keys, samples))
-        self.refusal = watch.reason or refusal
-        if self.refusal == NO_IMAGE and not watch.opened and keeps_images(self.dataset):
+        user_set, view = attributes(self.dataset), trial._view
+        helpers = [
+            kept for name, kept in attributes(copy).items() if user_set.get(name) is kept and view.is_users(kept)
+        ]
+        with ChangeDetector(view.dataset, [*view.shared, *map(attributes, helpers)]) as changes:
+            refusal = trial._refusal(changes, spread(range(len(copy)) if keys is None else keys, samples))
+        self.refusal = changes.reason or refusal
+        if self.refusal == NO_IMAGE and not changes.opened and keeps_images(self.dataset):
             self.refusal = IN_MEMORY
         # The copy may keep a method of its own, and would not release the files that it has opened.
         attributes(copy).clear()
@@ -305,7 +307,7 @@ class OwnDataset:
         self.path = trial.path
         self._forms = self._forms | trial._forms
 
-    def _refusal(self, watch: AttributeWatch, keys: Sequence[Any]) -> str | None:
+    def _refusal(self, changes: ChangeDetector, keys: Sequence[Any]) -> str | None:
         reasons: Counter[str] = Counter()
         until = time.monotonic() + PATIENCE_S
         for number, key in enumerate(keys):
@@ -313,21 +315,21 @@ class OwnDataset:
                 keys = keys[:number]
                 break
             try:
-                reason = self._compared(key, watch)
+                reason = self._compared(key, changes)
             except Deviation:
                 reason = KEEPS
             except Exception as error:  # the loop meets it again, if it gets there
                 log.debug("a sample cannot be examined", exc_info=True)
                 reason = f"raises {type(error).__name__} where it is asked for {shown_key(key)}"
-            if watch.reason is not None or reason in _FINAL:
-                return watch.reason or reason
+            if changes.reason is not None or reason in _FINAL:
+                return changes.reason or reason
             if reason is not None:
                 reasons[reason] += 1
         if sum(reasons.values()) > DEVIATING * len(keys) or self.learnt is None:
             return reasons.most_common(1)[0][0] if reasons else "has no samples"
         return None
 
-    def _compared(self, key: Any, watch: AttributeWatch | None) -> str | None:
+    def _compared(self, key: Any, changes: ChangeDetector | None) -> str | None:
         """Compute a sample both ways; return why it cannot be read, or None if it can.
 
         The user's own code runs first, so that files and attributes that it writes are complete.
@@ -335,15 +337,15 @@ class OwnDataset:
         number = key % (1 << 32) if type(key) is int else 0
         seed = SEED + number
         injected = None if self.learnt is None else Injected(self.transform)
-        theirs = self._seeded(seed, injected, key)
+        real = self._seeded(seed, injected, key)
         calls.install()  # for the modules that the data set has imported by now
-        if watch is not None:
-            watch.look()
+        if changes is not None:
+            changes.compare()
         streams = Streams(self.dataset)
         streams.seed(seed)
         reading = self.read(key)
-        if watch is not None:
-            watch.look()
+        if changes is not None:
+            changes.compare()
         if isinstance(reading, str):
             return KEEPS if reading == NO_IMAGE and self._opened_any else reading
         if self.learnt is None:
@@ -355,13 +357,13 @@ class OwnDataset:
             return "opens some images by another function"
         if injected is None:
             injected = Injected(self.transform)
-            theirs = self._seeded(seed, injected, key)
+            real = self._seeded(seed, injected, key)
         seen = form(reading.sample)
         injected.begin(sample_keys(seed, 0, [number], [0]))
-        ours = reading.filled(injected.run(as_opened(reading.opened), 0))
-        if not equal(ours, theirs):
-            again = self._seeded(seed, injected, key)
-            return _DIFFERS if equal(again, theirs) else NOT_THE_SAME
+        dry = reading.filled(injected.run(as_opened(reading.opened), 0))
+        if not equal(dry, real):
+            repeated = self._seeded(seed, injected, key)
+            return _DIFFERS if equal(repeated, real) else NOT_THE_SAME
         self._forms.add(seen)
         return None
 

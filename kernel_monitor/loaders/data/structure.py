@@ -76,10 +76,10 @@ def equal(a: Any, b: Any) -> bool:
         return bool(a.mode == b.mode and a.size == b.size and a.tobytes() == b.tobytes())
     if isinstance(a, float):
         return a == b or (math.isnan(a) and math.isnan(b))
-    ours, theirs = list(_parts(a)), list(_parts(b))
-    if ours or theirs:
-        return [key for key, _ in ours] == [key for key, _ in theirs] and all(
-            equal(x, y) for (_, x), (_, y) in zip(ours, theirs, strict=True)
+    parts_a, parts_b = list(_parts(a)), list(_parts(b))
+    if parts_a or parts_b:
+        return [key for key, _ in parts_a] == [key for key, _ in parts_b] and all(
+            equal(x, y) for (_, x), (_, y) in zip(parts_a, parts_b, strict=True)
         )
     try:
         return bool(a == b)

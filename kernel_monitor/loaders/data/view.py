@@ -74,12 +74,12 @@ class View:
     @property
     def current(self) -> bool:
         """Whether the data set still finds the same transforms."""
-        return all(look() is was for look, was in self._read)
+        return all(lookup() is before for lookup, before in self._read)
 
     @property
     def found(self) -> list[Any]:
         """The present objects at the places where transforms were found."""
-        return [look() for look, _ in self._read]
+        return [lookup() for lookup, _ in self._read]
 
     def is_users(self, value: Any) -> bool:
         """Return whether a value is an object of a class of the user's."""
@@ -129,7 +129,7 @@ class View:
             return value
         if isinstance(value, dict):
             for key in changed:
-                self._watch(functools.partial(value.get, key), value[key])
+                self._keep_lookup(functools.partial(value.get, key), value[key])
             return type(value)({**value, **changed})
         return type(value)(changed.get(number, inner) for number, inner in pairs)
 
@@ -144,18 +144,18 @@ class View:
                 (module := calls.seen(outer[name], function.__code__)) is not outer[name]
             ):
                 others[name] = module
-                self._watch(functools.partial(outer.get, name), outer[name])
+                self._keep_lookup(functools.partial(outer.get, name), outer[name])
             if type(outer.get(name)) in (dict, list, set):
                 self.shared.append(outer[name])
             if name in outer and (made := self._replaced(outer[name], depth - 1)) is not outer[name]:
                 others[name] = made
-                self._watch(functools.partial(outer.get, name), outer[name])
+                self._keep_lookup(functools.partial(outer.get, name), outer[name])
         cells = []
         for cell in function.__closure__ or ():
             made = self._replaced(_content(cell), depth - 1)
             cells.append(cell if made is _content(cell) else types.CellType(made))
             if cells[-1] is not cell:
-                self._watch(functools.partial(_content, cell), _content(cell))
+                self._keep_lookup(functools.partial(_content, cell), _content(cell))
         if not others and all(a is b for a, b in zip(cells, function.__closure__ or (), strict=True)):
             return function
         made = types.FunctionType(
@@ -172,7 +172,7 @@ class View:
         for name, inner in list(own.items()):
             if (made := self._replaced(inner, depth - 1)) is not inner:
                 changed[name] = _Attribute(name, made)
-                self._watch(functools.partial(own.get, name), inner)
+                self._keep_lookup(functools.partial(own.get, name), inner)
         for name, member in () if kind is StandardTransform else self._members(kind):
             if name in changed or name in ("__init__", "__class__"):
                 continue
@@ -247,8 +247,8 @@ class View:
         file = getattr(sys.modules.get(top), "__file__", None) or ""
         return any(part in file for part in _INSTALLED)
 
-    def _watch(self, look: Callable[[], Any], was: Any) -> None:
-        self._read.append((look, was))
+    def _keep_lookup(self, lookup: Callable[[], Any], present: Any) -> None:
+        self._read.append((lookup, present))
 
 
 def _is_transform(value: Any) -> bool:
@@ -300,11 +300,11 @@ def _nothing(_object: Any) -> None:
 def _of_property(getter: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a getter that wraps a property's transform in a point; a new transform at each call gets a new point."""
 
-    def look(instance: Any) -> Any:
+    def wrapped(instance: Any) -> Any:
         value = getter(instance)
         return TransformPoint(value) if _is_transform(value) else value
 
-    return look
+    return wrapped
 
 
 def _content(cell: Any) -> Any:

@@ -21,7 +21,7 @@ FEW = 16  # kept samples that are checked
 LARGE = 100_000  # elements; longer containers of the module are not watched
 
 
-class AttributeWatch:
+class ChangeDetector:
     """A context manager that watches a data set on the calling thread.
 
     Args:
@@ -43,7 +43,7 @@ class AttributeWatch:
         self._thread = threading.get_ident()
         self._open = builtins.open
 
-    def __enter__(self) -> AttributeWatch:
+    def __enter__(self) -> ChangeDetector:
         opened = self._opener(self._open)
         builtins.open = io.open = opened
         return self
@@ -56,7 +56,7 @@ class AttributeWatch:
                 values.clear()
                 values.extend(before) if isinstance(values, list) else values.update(before)
 
-    def look(self) -> None:
+    def compare(self) -> None:
         """Compare the attributes with those at the last call. The first call follows a sample, which may set some."""
         before, self._state = self._state, _state(self._dataset)
         if before is not None and before != self._state:

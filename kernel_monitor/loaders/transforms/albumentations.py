@@ -105,8 +105,8 @@ def _normalize(chain: Chain, transform: Any) -> None:
     chain.normalised = True
 
 
-def _three(given: Any) -> list[float]:
-    values = [float(given)] * 3 if isinstance(given, int | float) else [float(value) for value in given]
+def _three(value: Any) -> list[float]:
+    values = [float(value)] * 3 if isinstance(value, int | float) else [float(value) for value in value]
     if len(values) != 3:
         raise Refused(f"it has {len(values)} means or standard deviations")
     return values

@@ -215,11 +215,11 @@ def name_of(transform: Any) -> str:
     return type(transform).__name__
 
 
-def interpolation(given: Any) -> str:
+def interpolation(value: Any) -> str:
     """Return torchvision's name of an interpolation, which may be an enum, a number or a name."""
-    if isinstance(given, InterpolationMode):
-        return str(given.value)
-    return _PILLOW.get(given, str(given)) if isinstance(given, int) else str(given)
+    if isinstance(value, InterpolationMode):
+        return str(value.value)
+    return _PILLOW.get(value, str(value)) if isinstance(value, int) else str(value)
 
 
 class Refused(Exception):
@@ -285,27 +285,29 @@ class Chain:
             if self._roundings > _FLOAT_ROUNDINGS:
                 raise Refused("too many transforms compute on floating-point pixels; put them before ToTensor")
 
-    def certain(self, what: str = "type") -> None:
+    def certain(self, property: str = "type") -> None:
         """Refuse a change of type, or of size, that only some samples would get."""
         if self.gates:
-            raise Refused(f"it is applied by chance and changes the {what}")
+            raise Refused(f"it is applied by chance and changes the {property}")
 
     def floats(self, factor: float) -> None:
         """Change the image to floats whose values are multiplied by `factor`."""
         self.kind = "floats"
         self.scale([factor] * 3, [0.0] * 3)
 
-    def fill(self, given: Any) -> tuple[int, ...]:
+    def fill(self, colour: Any) -> tuple[int, ...]:
         """Return a transform's fill colour as 8-bit RGB."""
-        given = 0 if given is None else given
-        values = [given] * 3 if isinstance(given, (int, float)) else list(given) if type(given) in (tuple, list) else []
+        colour = 0 if colour is None else colour
+        values = (
+            [colour] * 3 if isinstance(colour, (int, float)) else list(colour) if type(colour) in (tuple, list) else []
+        )
         values = values * 3 if len(values) == 1 else values
         if self.kind != "pil" and len(set(values)) > 1:
             raise Refused("its fill has a value for each channel")
         if not self.whole and any(values):
             raise Refused("it fills floating-point pixels with something else than 0")
         if len(values) != 3 or any(int(value) != value or not 0 <= value <= 255 for value in values):
-            raise Refused(f"its fill is {given}")
+            raise Refused(f"its fill is {colour}")
         return tuple(int(value) for value in values)
 
     def scale(self, factor: list[float], offset: list[float]) -> None:

@@ -104,7 +104,7 @@ class Jitter(Step):
 
     @property
     def _slots(self) -> int:
-        return sum(given is not None for given in (self.brightness, self.contrast, self.saturation))
+        return sum(bounds is not None for bounds in (self.brightness, self.contrast, self.saturation))
 
     @property
     def _weights(self) -> Floats:
@@ -157,8 +157,8 @@ def jitter(numbers: Floats, ranges: tuple[_Range, _Range, _Range, _Range]) -> li
     """
     orders = [tuple(order) for order in np.argsort(numbers[:, :4], axis=1, kind="stable").tolist()]
     columns: list[Any] = [
-        repeat(None, len(numbers)) if given is None else between(numbers[:, 4 + which], *given)
-        for which, given in enumerate(ranges)
+        repeat(None, len(numbers)) if bounds is None else between(numbers[:, 4 + which], *bounds)
+        for which, bounds in enumerate(ranges)
     ]
     return list(zip(orders, *columns, strict=True))
 

@@ -226,8 +226,8 @@ def place(
 
 def sides_of(padding: Any) -> Sides:
     """Return torchvision's padding argument (one, two or four numbers) as left, top, right, bottom."""
-    given = [padding] if isinstance(padding, int) else list(padding or [0])
-    left, top, right, bottom = {1: given * 4, 2: given * 2, 4: given}[len(given)]
+    numbers = [padding] if isinstance(padding, int) else list(padding or [0])
+    left, top, right, bottom = {1: numbers * 4, 2: numbers * 2, 4: numbers}[len(numbers)]
     return left, top, right, bottom
 
 
@@ -386,11 +386,11 @@ def inverse_affine(
     It is the inverse of this map: shear (degrees, x first), scale and rotate (degrees, clockwise) about `center`, then
     move (pixels, x first). Source: torchvision's `functional._get_inverse_affine_matrix`.
     """
-    turn, sx, sy = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
-    a = math.cos(turn - sy) / math.cos(sy)
-    b = -math.cos(turn - sy) * math.tan(sx) / math.cos(sy) - math.sin(turn)
-    c = math.sin(turn - sy) / math.cos(sy)
-    d = -math.sin(turn - sy) * math.tan(sx) / math.cos(sy) + math.cos(turn)
+    rotation, sx, sy = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
+    a = math.cos(rotation - sy) / math.cos(sy)
+    b = -math.cos(rotation - sy) * math.tan(sx) / math.cos(sy) - math.sin(rotation)
+    c = math.sin(rotation - sy) / math.cos(sy)
+    d = -math.sin(rotation - sy) * math.tan(sx) / math.cos(sy) + math.cos(rotation)
     m = [value / scale for value in (d, -b, -c, a)]
     x, y = center[0] + move[0], center[1] + move[1]
     return [m[0], m[1], center[0] - m[0] * x - m[1] * y, m[2], m[3], center[1] - m[2] * x - m[3] * y]
