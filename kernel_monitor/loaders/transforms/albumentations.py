@@ -106,7 +106,7 @@ def _normalize(chain: Chain, transform: Any) -> None:
 
 
 def _three(value: Any) -> list[float]:
-    values = [float(value)] * 3 if isinstance(value, int | float) else [float(value) for value in value]
+    values = [float(value)] * 3 if isinstance(value, int | float) else [float(channel) for channel in value]
     if len(values) != 3:
         raise Refused(f"it has {len(values)} means or standard deviations")
     return values

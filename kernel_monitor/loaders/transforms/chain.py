@@ -285,10 +285,10 @@ class Chain:
             if self._roundings > _FLOAT_ROUNDINGS:
                 raise Refused("too many transforms compute on floating-point pixels; put them before ToTensor")
 
-    def certain(self, property: str = "type") -> None:
+    def certain(self, feature: str = "type") -> None:
         """Refuse a change of type, or of size, that only some samples would get."""
         if self.gates:
-            raise Refused(f"it is applied by chance and changes the {property}")
+            raise Refused(f"it is applied by chance and changes the {feature}")
 
     def floats(self, factor: float) -> None:
         """Change the image to floats whose values are multiplied by `factor`."""
@@ -298,9 +298,8 @@ class Chain:
     def fill(self, colour: Any) -> tuple[int, ...]:
         """Return a transform's fill colour as 8-bit RGB."""
         colour = 0 if colour is None else colour
-        values = (
-            [colour] * 3 if isinstance(colour, (int, float)) else list(colour) if type(colour) in (tuple, list) else []
-        )
+        listed = list(colour) if type(colour) in (tuple, list) else []
+        values = [colour] * 3 if isinstance(colour, (int, float)) else listed
         values = values * 3 if len(values) == 1 else values
         if self.kind != "pil" and len(set(values)) > 1:
             raise Refused("its fill has a value for each channel")
