@@ -173,7 +173,7 @@ class FileSource:
 
     @property
     def unsendable(self) -> str | None:
-        """Why the files' contents cannot replace the files, as the end of "The data set …"; None if they can."""
+        """The reason why contents cannot replace the files, as the end of "The data set …"; None if they can."""
         found = self._described(self._unsendable)
         return unexamined(self.failure) if self.failure is not None else found
 
